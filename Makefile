@@ -1,0 +1,57 @@
+# Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help serve test lint bench starter lock clean install install-test
+
+HOST ?= 127.0.0.1
+PORT ?= 8000
+# Recipe files or folders, separated by spaces.
+RECIPES ?= recipes/starter
+# More options of `roundhouse serve`, such as ARGS="--device-memory 20GiB".
+ARGS ?=
+# Options of pytest, such as PYTEST_ARGS="-k recipes -x".
+PYTEST_ARGS ?=
+# cpu or cuda; by default cuda when an NVIDIA GPU is there.
+ACCELERATOR ?=
+# An interpreter of Python 3.11 or newer; by default the first one found.
+PYTHON ?=
+export ACCELERATOR PYTHON
+BIN := .venv/bin
+
+help: ## show this text
+	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo
+	@echo 'variables: HOST=$(HOST) PORT=$(PORT) RECIPES="$(RECIPES)" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
+
+serve: install ## start the server; Ctrl-C drains and stops it
+	@exec $(BIN)/roundhouse serve --host $(HOST) --port $(PORT) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
+
+test: lint ## ruff, mypy, import rules, then all tests, real engines included
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: install-test ## ruff, mypy --strict and the layers' import rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
+	@$(BIN)/python -m benchmarks $(ARGS)
+
+starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
+	@$(BIN)/python -m models.starter $(or $(ARGS),all)
+
+lock: ## rewrite the pins in requirements/ from pyproject.toml
+	@scripts/lock
+
+clean: ## remove the environment and caches; the server's data stays
+	rm -rf .venv .venv-installer .venv-lock .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+install: # what the server needs
+	@scripts/install run
+
+install-test: # that, and the tools
+	@scripts/install test

@@ -1,0 +1,92 @@
+# Sourced by scripts/install and scripts/lock, in the root of the checkout: finds Python, makes the pinned uv,
+# and hands pip's own settings (environment and pip.conf) on to it.
+
+fail() {
+    printf 'error: %s\n' "$1" >&2
+    exit 1
+}
+
+say() {
+    printf '%s\n' "$1" >&2
+}
+
+# The first Python of a version that the pinned packages have wheels for; PYTHON names another one.
+find_python() {
+    local candidate
+    for candidate in ${PYTHON:-python3 python3.13 python3.12 python3.11 python3.14}; do
+        if command -v "$candidate" >/dev/null 2>&1 &&
+            "$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' 2>/dev/null; then
+            command -v "$candidate"
+            return
+        fi
+    done
+    fail "Python 3.11 to 3.14 is needed and ${PYTHON:-python3} is not one: $(${PYTHON:-python3} --version 2>&1 | head -1). \
+Install it, or name one: make serve PYTHON=/path/to/python3.12"
+}
+
+# A small environment for uv alone, so that nothing is installed into the system's Python.
+make_uv() {
+    local python=$1
+    UV=.venv-installer/bin/uv
+    if [ -x "$UV" ] && [ "$(cat .venv-installer/pins 2>/dev/null)" = "$(cat requirements/installer.txt)" ]; then
+        return
+    fi
+    "$python" -c 'import ensurepip, venv' 2>/dev/null ||
+        fail "$python has no venv module. On Debian and Ubuntu: apt install python3-venv"
+    "$python" -m venv --clear .venv-installer || fail "could not make .venv-installer (see above)."
+    .venv-installer/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/installer.txt ||
+        fail "pip could not fetch uv (see above): $(why)"
+    cp requirements/installer.txt .venv-installer/pins
+}
+
+# The value that pip would use for a setting, the environment before pip.conf; empty when there is none.
+pip_setting() {
+    sed -n "s/^\(:env:\|install\|global\|user\|site\)\.$1='\(.*\)'\$/\2/p" <<<"$PIP_SETTINGS" | head -1 | sed 's/\\n/ /g'
+}
+
+# uv reads neither pip.conf nor PIP_*: hand over what decides where packages come from. uv's own variables win.
+use_pip_settings() {
+    PIP_SETTINGS=$(.venv-installer/bin/python -m pip config list 2>/dev/null || true)
+    local index extra links hosts cert timeout
+    index=$(pip_setting index-url) extra=$(pip_setting extra-index-url) links=$(pip_setting find-links)
+    hosts=$(pip_setting trusted-host) cert=$(pip_setting cert)
+    timeout=$(pip_setting timeout) timeout=${timeout:-$(pip_setting default-timeout)}
+    [ -z "$index" ] || export UV_DEFAULT_INDEX="${UV_DEFAULT_INDEX:-$index}"
+    [ -z "$links" ] || export UV_FIND_LINKS="${UV_FIND_LINKS:-${links// /,}}"
+    [ -z "$hosts" ] || export UV_INSECURE_HOST="${UV_INSECURE_HOST:-$hosts}"
+    [ -z "$cert" ] || export SSL_CERT_FILE="${SSL_CERT_FILE:-$cert}"
+    [ -z "$timeout" ] || export UV_HTTP_TIMEOUT="${UV_HTTP_TIMEOUT:-$timeout}"
+    if [ -n "$extra" ] && [ -z "${UV_INDEX:-}" ]; then
+        export UV_INDEX="$extra"
+        export UV_INDEX_STRATEGY="${UV_INDEX_STRATEGY:-unsafe-best-match}" # pip's way: the best version of all
+    fi
+    export UV_SYSTEM_CERTS="${UV_SYSTEM_CERTS:-true}"
+}
+
+# Whether the user's folder of wheels holds a CPU build of torch. `torch==2.13.0` would match it too, and win.
+has_cpu_torch() {
+    local folder
+    local links=${UV_FIND_LINKS:-}
+    for folder in ${links//,/ }; do
+        if compgen -G "${folder#file://}/torch-*+cpu*.whl" >/dev/null; then return 0; fi
+    done
+    return 1
+}
+
+# The likeliest reason why a download or an installation failed.
+why() {
+    if [ "$(free_mib .)" -lt 200 ]; then
+        printf 'the disk of %s is full (%s MiB free).' "$PWD" "$(free_mib .)"
+    elif [ "$(free_mib "${UV_CACHE_DIR:-${XDG_CACHE_HOME:-$HOME/.cache}}")" -lt 200 ]; then
+        printf 'the disk of the package cache is full; UV_CACHE_DIR moves it.'
+    else
+        printf 'is the network there? PIP_INDEX_URL, PIP_FIND_LINKS and HTTPS_PROXY are honoured, and so is pip.conf.'
+    fi
+}
+
+# Free space in MiB on the disk of a path, or of its nearest parent that exists.
+free_mib() {
+    local path=$1
+    while [ ! -e "$path" ]; do path=$(dirname "$path"); done
+    df -Pk "$path" | awk 'NR == 2 { print int($4 / 1024) }'
+}
