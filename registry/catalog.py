@@ -1,0 +1,248 @@
+"""Which model, and which adapter, a name in a request means.
+
+    name                      via        means
+ 1. exact model id            model      that model (`gpt-oss:120b` too, though it holds a ':')
+ 2. model alias               alias      the model behind it
+ 3. adapter[@ref]             adapter    that adapter, if only one base has one of this name
+ 4. base:adapter[@ref]        qualified  that adapter on that base (id or alias), split at the last ':'
+
+`ref` is a version (v3), a digest (sha256:…) or one of the adapter's aliases (prod). Nothing else resolves: an unknown
+name is an error that lists what exists, never a default.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NoReturn
+
+from registry.errors import BadRequest, Conflict, NotFound
+from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
+from registry.recipe import Recipe, Task
+from registry.records import Adapter, AdapterKey, Version
+from registry.wording import LISTED, nearest, quoted
+
+ENDPOINTS: Mapping[Task, str] = {
+    Task.CHAT: "/v1/chat/completions",
+    Task.EMBED: "/v1/embeddings",
+    Task.RERANK: "/v1/rerank",
+    Task.TRANSCRIBE: "/v1/audio/transcriptions",
+}
+
+Via = Literal["model", "alias", "adapter", "qualified"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a name resolved to. `version` is None exactly when no adapter was named."""
+
+    recipe: Recipe
+    adapter_name: str | None
+    adapter_ref: str | None
+    """What stood behind '@', as the client wrote it."""
+    via: Via
+    version: Version | None = None
+
+
+class Catalog:
+    """An immutable snapshot of models, aliases and adapters. The gateway replaces it when the state changes.
+
+    Args:
+        recipes: from `registry.loading.load_recipes`, which refuses clashes among them.
+        adapters: `State.adapters.all()`. Those of bases that have no recipe do not resolve.
+        aliases: `State.models.aliases()`. Recipes win over them.
+    """
+
+    def __init__(
+        self, recipes: Iterable[Recipe], adapters: Iterable[Adapter] = (), aliases: Mapping[str, str] | None = None
+    ) -> None:
+        self.recipes: Mapping[str, Recipe] = {recipe.id: recipe for recipe in recipes}
+        """Model id to recipe."""
+        self._given = dict(aliases or {})
+        written = {alias: recipe.id for recipe in self.recipes.values() for alias in recipe.aliases}
+        usable = {a: model for a, model in self._given.items() if a not in self.recipes and model in self.recipes}
+        self.aliases: Mapping[str, str] = {**usable, **written}
+        """Alias to model id, of recipes and run time together."""
+        self._written = frozenset(written)
+        self._adapters = {adapter.key: adapter for adapter in adapters}
+        self._by_name: dict[str, tuple[AdapterKey, ...]] = {}
+        for key in self._adapters:
+            if key.base in self.recipes:
+                self._by_name[key.name] = (*self._by_name.get(key.name, ()), key)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What of the state cannot be used with these recipes, for the log."""
+        notes = [
+            f"alias '{alias}' for '{model}' is out of use: "
+            + ("there is no recipe for that model" if model not in self.recipes else "a recipe has that name")
+            for alias, model in self._given.items()
+            if self.aliases.get(alias) != model
+        ]
+        for key in self._adapters:
+            if key.base not in self.recipes:
+                notes.append(f"adapter '{key}' is out of use: there is no recipe for its base")
+            elif key.name in self.recipes or key.name in self.aliases:
+                notes.append(f"adapter '{key}' answers to its full name only: '{key.name}' is a model's name")
+        return tuple(notes)
+
+    # --- resolution ------------------------------------------------------------------------------------------------
+    def resolve(self, name: str, *tasks: Task) -> Target:
+        """What `name` means. With `tasks`: only models made for one of them.
+
+        Raises NotFound (model_not_found, adapter_version_not_found), BadRequest (ambiguous_model, wrong_task).
+        """
+        return _made_for(self._find(name), tasks)
+
+    def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> Target:
+        """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`."""
+        name, at, ref = adapter.partition("@")
+        return _made_for(self._qualified(self.model(base).id, name, ref if at else None), tasks)
+
+    def model(self, name: str) -> Recipe:
+        """The model with this id or alias; NotFound for everything else, adapters included."""
+        recipe = self.recipes.get(name) or self.recipes.get(self.aliases.get(name, ""))
+        if recipe is None:
+            _unknown(name, "model", [*self.recipes, *self.aliases])
+        return recipe
+
+    def _find(self, name: str) -> Target:
+        if (recipe := self.recipes.get(name)) is not None:
+            return Target(recipe, None, None, "model")
+        if (behind := self.aliases.get(name)) is not None:
+            return Target(self.recipes[behind], None, None, "alias")
+        head, at, tail = name.partition("@")
+        ref = tail if at else None
+        if head in self.recipes or head in self.aliases:
+            raise NotFound(
+                f"'{head}' is a model, and only adapters have versions and aliases behind '@'. Write '{head}' alone.",
+                param="model",
+            )
+        if keys := self._by_name.get(head):
+            return self._target(_only(head, keys), ref, "adapter")
+        base, colon, adapter = head.rpartition(":")
+        base = self.aliases.get(base, base)
+        if colon and base in self.recipes:
+            return self._qualified(base, adapter, ref)
+        _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._by_name])
+
+    def _qualified(self, base: str, adapter: str, ref: str | None) -> Target:
+        if (key := AdapterKey(base, adapter)) not in self._adapters:
+            _unknown(adapter, "adapter", [k.name for k in self._adapters if k.base == base], on=base)
+        return self._target(key, ref, "qualified")
+
+    def _target(self, key: AdapterKey, ref: str | None, via: Via) -> Target:
+        return Target(self.recipes[key.base], key.name, ref, via, self._adapters[key].version(ref))
+
+    # --- adapters --------------------------------------------------------------------------------------------------
+    def adapter(self, name: str) -> Adapter:
+        """The adapter that 'name' or 'base:name' means, for calls that manage adapters: never a model.
+
+        Raises NotFound (adapter_not_found) or BadRequest (ambiguous_model).
+        """
+        if keys := self._by_name.get(name):
+            return self._adapters[_only(name, keys)]
+        base, colon, bare = name.rpartition(":")
+        found = self._adapters.get(AdapterKey(self.aliases.get(base, base), bare)) if colon else None
+        if found is None:
+            _unknown(name, "adapter", list(self._by_name), code="adapter_not_found")
+        return found
+
+    def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
+        """All adapters, or those of one base (an id)."""
+        return tuple(a for a in self._adapters.values() if base is None or a.key.base == base)
+
+    def with_adapter(self, adapter: Adapter) -> "Catalog":
+        """A catalog in which `adapter` is new, or replaces the one with its key."""
+        return self._with({**self._adapters, adapter.key: adapter})
+
+    def without_adapter(self, key: AdapterKey) -> "Catalog":
+        """A catalog without that adapter."""
+        return self._with({k: adapter for k, adapter in self._adapters.items() if k != key})
+
+    def with_aliases(self, aliases: Mapping[str, str]) -> "Catalog":
+        """A catalog with other run-time aliases of models."""
+        return Catalog(self.recipes.values(), self._adapters.values(), aliases)
+
+    def _with(self, adapters: Mapping[AdapterKey, Adapter]) -> "Catalog":
+        return Catalog(self.recipes.values(), adapters.values(), self._given)
+
+    # --- may this name be given? -----------------------------------------------------------------------------------
+    def check_adapter(self, key: AdapterKey) -> Recipe:
+        """May an adapter be registered under `key`? Returns the base's recipe.
+
+        Raises NotFound for an unknown base, BadRequest for a bad name or a base without adapter places, Conflict
+        (name_in_use) when its name already means a model: requests would be answered from other weights.
+        """
+        recipe = self.model(key.base)
+        if not ADAPTER.match(key.name):
+            raise BadRequest(f"{quoted(key.name)} is no adapter name: {NAME_RULE}.", param="name")
+        if not recipe.memory.adapters.device:
+            raise BadRequest(
+                f"Model '{recipe.id}' takes no adapters. Set memory.adapters.device in its recipe to at least 1.",
+                code="adapters_not_supported",
+                param="base",
+            )
+        bases = [recipe.id, *(alias for alias, model in self.aliases.items() if model == recipe.id)]
+        for spelling in (key.name, *(f"{base}:{key.name}" for base in bases)):
+            if spelling in self.recipes or spelling in self.aliases:
+                raise Conflict(
+                    f"'{spelling}' is a model's name. Choose another name for the adapter.",
+                    code="name_in_use",
+                    param="name",
+                )
+        return recipe
+
+    def check_alias(self, alias: str, model: str) -> Recipe:
+        """May `alias` be made, or moved, to `model` at run time? Returns the model's recipe.
+
+        Raises NotFound for an unknown model, BadRequest for a bad name, Conflict (name_in_use) when the name is a
+        model's id, a recipe's alias, or an adapter's name.
+        """
+        recipe = self.model(model)
+        if not MODEL.match(alias):
+            raise BadRequest(f"{quoted(alias)} is no alias: {MODEL_RULE}.", param="alias")
+        base, _, adapter = alias.rpartition(":")
+        used = {
+            "a model's id": alias in self.recipes,
+            "an alias in a recipe": alias in self._written,
+            "an adapter's name": alias in self._by_name
+            or AdapterKey(self.aliases.get(base, base), adapter) in self._adapters,
+        }
+        for what, taken in used.items():
+            if taken:
+                raise Conflict(f"'{alias}' is {what} already. Choose another alias.", code="name_in_use", param="alias")
+        return recipe
+
+
+def _made_for(target: Target, tasks: Collection[Task]) -> Target:
+    if tasks and target.recipe.task not in tasks:
+        task = target.recipe.task
+        raise BadRequest(
+            f"Model '{target.recipe.id}' is made for {task.value}, and this endpoint for "
+            f"{' or '.join(t.value for t in tasks)}. Send the request to {ENDPOINTS[task]}, or name another model.",
+            code="wrong_task",
+            param="model",
+        )
+    return target
+
+
+def _only(name: str, keys: tuple[AdapterKey, ...]) -> AdapterKey:
+    if len(keys) > 1:
+        full = ", ".join(f"'{key}'" for key in sorted(keys)[:LISTED])
+        raise BadRequest(
+            f"Several models have an adapter '{name}'. Write which one you mean: {full}.",
+            code="ambiguous_model",
+            param="model",
+        )
+    return keys[0]
+
+
+def _unknown(name: str, what: str, names: Collection[str], *, on: str = "", code: str | None = None) -> NoReturn:
+    listed = nearest(name, names)
+    hidden = len(names) - len(listed)
+    exist = "There are: " + ", ".join(listed) if listed else f"There is no {what} yet"
+    raise NotFound(
+        f"There is no {what} {quoted(name)}{f' on model {on!r}' if on else ''}. {exist}"
+        + (f", and {hidden} more (GET /v1/models lists all)." if hidden else "."),
+        code=code,
+        param="model",
+    )

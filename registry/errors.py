@@ -1,0 +1,103 @@
+"""The one tree of errors that reach a client.
+
+RoundhouseError
+├── BadRequest 400                the body or a parameter is wrong
+│   └── ContextLengthExceeded 400 more tokens than the model takes
+├── NotFound 404                  no such model, adapter, version or alias
+├── RequestTimedOut 408           the body did not arrive, or the wait was longer than the client allowed
+├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
+├── TooLarge 413                  body, audio or archive over a stated limit
+├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
+├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
+├── EngineFailed 500              the engine itself broke while it answered
+└── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
+    └── DoesNotFit 503            the model can never start under the present budget
+
+`status`, `type` and `code` are OpenAI's words. runtime/http_errors.py turns them into each dialect's body.
+"""
+
+from collections.abc import Sequence
+
+
+class RoundhouseError(Exception):
+    """An error with an HTTP status and a message that tells the client what to do.
+
+    Args:
+        message: one or two sentences: what is wrong, and what to do about it.
+        code: a stable machine-readable word; the class's own when left out.
+        param: the request field that is at fault, as a JSON path.
+        retry_after: seconds after which another try makes sense; None: no such time is known.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str = "internal_error"
+
+    def __init__(
+        self, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code or type(self).code
+        self.param = param
+        self.retry_after = retry_after
+
+
+class BadRequest(RoundhouseError):
+    status, type, code = 400, "invalid_request_error", "invalid_value"
+
+
+class ContextLengthExceeded(BadRequest):
+    code = "context_length_exceeded"
+
+
+class NotFound(RoundhouseError):
+    status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class RequestTimedOut(RoundhouseError):
+    status, type, code = 408, "timeout_error", "request_timeout"
+
+
+class Conflict(RoundhouseError):
+    status, type, code = 409, "conflict_error", "conflict"
+
+
+class TooLarge(RoundhouseError):
+    status, type, code = 413, "invalid_request_error", "payload_too_large"
+
+
+class Unfit(RoundhouseError):
+    """Read and refused. `faults` holds every reason found, one sentence each."""
+
+    status, type, code = 422, "invalid_request_error", "unfit"
+
+    def __init__(
+        self, message: str, faults: Sequence[str] = (), *, code: str | None = None, param: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.faults = tuple(faults)
+
+
+class QueueFull(RoundhouseError):
+    status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class EngineFailed(RoundhouseError):
+    status, type, code = 500, "server_error", "engine_failed"
+
+
+class Unavailable(RoundhouseError):
+    status, type, code = 503, "service_unavailable_error", "model_unavailable"
+
+
+class DoesNotFit(Unavailable):
+    code = "insufficient_memory"
+
+
+def by_status(status: int) -> type[RoundhouseError]:
+    """The class that stands for a status that came over the wire from a slot."""
+    classes: tuple[type[RoundhouseError], ...] = (
+        BadRequest, NotFound, RequestTimedOut, Conflict, TooLarge, Unfit, QueueFull, EngineFailed, Unavailable,
+    )  # fmt: skip
+    return next((c for c in classes if c.status == status), EngineFailed if status >= 500 else BadRequest)

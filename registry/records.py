@@ -1,0 +1,146 @@
+"""What the state holds about adapters and loads: frozen records, free of the database."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from registry.errors import NotFound
+from registry.names import DIGEST_PREFIX, VERSION
+
+
+class AdapterKey(NamedTuple):
+    """One adapter: its base model's id and its own name. The same name may exist on two bases."""
+
+    base: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.base}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A prompt and the greedy answer that the adapter must give to it."""
+
+    prompt: str
+    expected: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """What is known of content that was read, normalised and stored."""
+
+    digest: str
+    """'sha256:' and 64 hex digits."""
+    rank: int
+    bytes: int
+    source: str
+    """Where it came from, in words for people: a path, a hub id with its revision, or 'upload'."""
+    probe: Probe | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One registered content of an adapter. Numbers start at 1 and are never used twice for one name."""
+
+    key: AdapterKey
+    number: int
+    digest: str
+    created: float
+    """Seconds since the epoch."""
+    rank: int
+    bytes: int
+    source: str
+    probe: Probe | None = None
+
+    @property
+    def tag(self) -> str:
+        """'v3'."""
+        return f"v{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter with all its versions, oldest first, and the aliases that point to them."""
+
+    key: AdapterKey
+    created: float
+    pinned: bool
+    current: Version
+    versions: tuple[Version, ...]
+    aliases: Mapping[str, int] = field(default_factory=dict)
+    """Alias to version number."""
+
+    def version(self, ref: str | None = None) -> Version:
+        """The version that `ref` names: None (the current one), 'v3', 'sha256:…' (12 digits or more) or an alias.
+
+        Raises NotFound (code adapter_version_not_found) with what exists.
+        """
+        if ref is None:
+            return self.current
+        if VERSION.match(ref):
+            found = self._numbered(int(ref[1:]))
+        elif DIGEST_PREFIX.match(ref):
+            found = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
+            if len({v.digest for v in self.versions if v.digest.startswith(ref)}) > 1:
+                raise NotFound(
+                    f"Digest {ref} fits more than one version of adapter '{self.key}'. Write more digits of it.",
+                    code="adapter_version_not_found",
+                )
+        else:
+            number = self.aliases.get(ref)
+            found = None if number is None else self._numbered(number)
+        if found is None:
+            aliases = ", ".join(sorted(self.aliases)[:10]) or "none"
+            newest = ", ".join(v.tag for v in self.versions[-10:])
+            raise NotFound(
+                f"Adapter '{self.key}' has no version '{ref}'. Its newest versions: {newest}. Its aliases: {aliases}.",
+                code="adapter_version_not_found",
+            )
+        return found
+
+    def _numbered(self, number: int) -> Version | None:
+        return next((v for v in self.versions if v.number == number), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """The answer to a registration. `created` is False when the current version already had this content."""
+
+    adapter: Adapter
+    version: Version
+    created: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One line of an adapter's history."""
+
+    at: float
+    key: AdapterKey
+    event: str
+    """registered, pointed, alias, alias-removed, rolled-back, version-deleted, deleted, pinned or unpinned."""
+    detail: str
+
+
+class LoadKey(NamedTuple):
+    """What a measured load depends on. `device`: the kind of device ('cpu', 'NVIDIA H200'), not its index."""
+
+    model: str
+    recipe_version: int
+    engine_version: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What loads of this kind have cost so far."""
+
+    resident_bytes: int
+    """Of the last load."""
+    peak_bytes: int
+    """The largest of all loads."""
+    seconds: Mapping[str, float]
+    """Phase to seconds: a running mean in which the newest load weighs 0.3."""
+    count: int
+    updated: float

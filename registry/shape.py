@@ -1,0 +1,72 @@
+"""Sizes of a network, from its config.json."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.errors import Unfit
+
+DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of a transformer, in the words of config.json."""
+
+    layers: int
+    hidden: int
+    feed_forward: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    context: int
+    """Longest input in tokens that the model was made for."""
+    latent: int = 0
+    """Values per token and layer where keys and values are kept as one latent vector (DeepSeek's MLA); else 0."""
+
+    @property
+    def kv_values_per_token(self) -> int:
+        """Values that the KV cache keeps per token: layers x 2 x kv heads x head size.
+
+        Sliding windows and layers without attention are not taken off: it is the upper bound.
+        """
+        return self.layers * (self.latent or 2 * self.kv_heads * self.head_size)
+
+    @property
+    def linear(self) -> tuple[tuple[int, int], ...]:
+        """Inputs and outputs of the linear layers of a Llama-like network: q, k, v, o, gate, up and down."""
+        query, key = self.heads * self.head_size, self.kv_heads * self.head_size
+        layer = [(self.hidden, query), (self.hidden, key), (self.hidden, key), (query, self.hidden)]
+        layer += [(self.hidden, self.feed_forward)] * 2 + [(self.feed_forward, self.hidden)]
+        return tuple(layer * self.layers)
+
+
+def read_shape(folder: Path) -> Shape:
+    """Read `folder`/config.json. Unfit when it is missing or lacks a size."""
+    file = folder / "config.json"
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+        config = config.get("text_config", config)  # models that also see: their language half
+        heads = int(config["num_attention_heads"])
+        hidden = int(config["hidden_size"])
+        return Shape(
+            layers=int(config["num_hidden_layers"]),
+            hidden=hidden,
+            feed_forward=int(config.get("intermediate_size") or 4 * hidden),
+            heads=heads,
+            kv_heads=int(config.get("num_key_value_heads") or heads),
+            head_size=int(config.get("head_dim") or hidden // heads),
+            vocabulary=int(config["vocab_size"]),
+            context=int(config.get("max_position_embeddings") or 4096),
+            latent=int(config.get("kv_lora_rank") or 0) + int(config.get("qk_rope_head_dim") or 0)
+            if config.get("kv_lora_rank")
+            else 0,
+        )
+    except OSError as error:
+        raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
+    except KeyError as error:
+        raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
+    except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
+        raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None

