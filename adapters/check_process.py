@@ -1,0 +1,127 @@
+"""The process in which adapters are taken apart: `python -m adapters.check_process`, JSON lines in, JSON lines out.
+
+One job a line (`Job`), one answer a line (`Answer`), until the input ends. The process reads what strangers made, so it
+runs under limits of its own and holds nothing that is worth having; when it dies, `adapters.checker` starts another.
+It imports numpy and pydantic, no engine and no torch, to be ready soon.
+"""
+
+import os
+import resource
+import signal
+import sys
+import traceback
+from dataclasses import asdict
+from errno import EDQUOT, EFBIG, ENOSPC
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from adapters.archive import unpack
+from adapters.faults import Faults
+from adapters.normalise import normalise
+from adapters.tensor_file import BadFile
+from adapters.types import Base, Limits
+from adapters.validate import examine
+
+FULL = (ENOSPC, EDQUOT, EFBIG)
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """`source`: a folder, or an archive when `unpack_to` names the empty folder to unpack it into.
+
+    `out`: the empty folder that takes the normalised files; None: a dry run.
+    """
+
+    source: Path
+    base: Base
+    limits: Limits
+    unpack_to: Path | None = None
+    out: Path | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """`fit`: digest, rank and bytes hold. `unfit`: `faults` says why. `disk_full`, `broken`: `detail` says what."""
+
+    outcome: Literal["fit", "unfit", "disk_full", "broken"]
+    digest: str = ""
+    rank: int = 0
+    bytes: int = 0
+    notes: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+    detail: str = ""
+
+
+def encode_job(job: Job) -> bytes:
+    """One line of JSON, its end included."""
+    return msgspec.json.encode(job, enc_hook=str) + b"\n"
+
+
+def decode_job(line: str | bytes) -> Job:
+    """Raises msgspec.DecodeError."""
+    return msgspec.json.decode(line, type=Job, dec_hook=lambda kind, value: kind(value))
+
+
+def check(job: Job) -> Answer:
+    """Unpack, examine and normalise."""
+    try:
+        folder = job.source
+        if job.unpack_to is not None:
+            faults = Faults()
+            unpack(job.source, job.unpack_to, job.limits, faults)
+            if faults:
+                return Answer(outcome="unfit", faults=tuple(faults.sentences()))
+            folder = job.unpack_to
+        with examine(folder, job.base, job.limits) as found:
+            if not found.faults:
+                try:
+                    return Answer(outcome="fit", **asdict(normalise(found, job.base, job.out)))
+                except BadFile as error:
+                    found.faults.add(f"adapter_model.safetensors: {error}.")
+            return Answer(outcome="unfit", faults=tuple(found.faults.sentences()))
+    except TimeoutError as error:  # before OSError, of which it is one
+        return Answer(outcome="unfit", faults=(str(error),))
+    except OSError as error:
+        outcome: Literal["disk_full", "broken"] = "disk_full" if error.errno in FULL else "broken"
+        return Answer(outcome=outcome, detail=str(error))
+    except MemoryError:
+        return Answer(outcome="unfit", faults=("It needs more memory to read than the checking process may have.",))
+
+
+def _limit(limits: Limits) -> None:
+    """Limits for the next job: memory, processor seconds (they add up over jobs) and size of files written."""
+    resource.setrlimit(resource.RLIMIT_AS, (limits.check_memory, resource.RLIM_INFINITY))
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = int(used.ru_utime + used.ru_stime + limits.check_seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.unpacked_bytes, resource.RLIM_INFINITY))
+
+
+def _too_long(*_: object) -> None:
+    raise TimeoutError("Checking it takes too long: a pattern in adapter_config.json or the archive is hostile.")
+
+
+def main() -> None:
+    """Serve jobs until the input ends."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit raises EFBIG instead
+    signal.signal(signal.SIGALRM, _too_long)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)  # nothing but answers may go to the pipe
+    answers.write("ready\n")
+    for line in sys.stdin:
+        try:
+            job = decode_job(line)
+            _limit(job.limits)
+            signal.setitimer(signal.ITIMER_REAL, job.limits.check_seconds)
+            try:
+                answer = check(job)
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+        except Exception:  # a fault of ours: told, not died of
+            answer = Answer(outcome="broken", detail=traceback.format_exc(limit=4)[-2000:])
+        answers.write(msgspec.json.encode(answer).decode() + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The pool of checking processes. Asynchronous; one event loop.
+
+A worker runs one job at a time. One that dies, hangs or is left by its caller is killed and replaced.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from adapters.check_process import Answer, Job, encode_job
+from adapters.types import Base, Checked, Limits
+from registry.errors import EngineFailed, Unavailable, Unfit
+
+log = logging.getLogger("roundhouse.adapters")
+_ROOT = Path(__file__).resolve().parent.parent
+_LINE = 1 << 20
+_GRACE = 5.0
+"""Seconds beyond the job's own limit after which a silent worker is killed."""
+
+
+class Checker:
+    """Up to `workers` processes, started at once by `start` or else when a job comes.
+
+    | method | new                | running            | closed              |
+    |--------|--------------------|--------------------|---------------------|
+    | start  | starts the workers | nothing            | EngineFailed        |
+    | check  | starts one         | waits for a worker | EngineFailed        |
+    | close  | closed             | ends the workers   | nothing             |
+    """
+
+    def __init__(self, workers: int = 2) -> None:
+        self._free: asyncio.LifoQueue[asyncio.subprocess.Process | None] = asyncio.LifoQueue()
+        self._all: set[asyncio.subprocess.Process] = set()
+        self._workers, self._closed = workers, False
+        for _ in range(workers):
+            self._free.put_nowait(None)
+
+    async def start(self) -> None:
+        """Have all workers warm."""
+        taken = [await self._free.get() for _ in range(self._free.qsize())]
+        for worker in await asyncio.gather(*(self._alive(worker) for worker in taken)):
+            self._free.put_nowait(worker)
+
+    async def close(self) -> None:
+        """End the workers; jobs that run fail."""
+        self._closed = True
+        for worker in list(self._all):
+            await self._kill(worker)
+
+    @property
+    def pids(self) -> list[int]:
+        """Processes that are there now."""
+        return [worker.pid for worker in self._all if worker.returncode is None]
+
+    async def check(
+        self, source: Path, base: Base, limits: Limits, *, unpack_to: Path | None = None, out: Path | None = None
+    ) -> Checked:
+        """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
+
+        Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
+        """
+        job = Job(source=source, base=base, limits=limits, unpack_to=unpack_to, out=out)
+        worker = await self._free.get()
+        try:
+            worker = await self._alive(worker)
+            answer = await self._ask(worker, job)
+        except BaseException:  # a cancelled caller too: the worker may be in the middle of anything
+            if worker is not None:
+                await asyncio.shield(self._kill(worker))
+            worker = None
+            raise
+        finally:
+            self._free.put_nowait(worker)
+        return _result(answer, base)
+
+    async def _ask(self, worker: asyncio.subprocess.Process, job: Job) -> Answer:
+        assert worker.stdin is not None
+        assert worker.stdout is not None
+        try:
+            worker.stdin.write(encode_job(job))
+            async with asyncio.timeout(job.limits.check_seconds + _GRACE):
+                await worker.stdin.drain()
+                line = await worker.stdout.readline()
+        except TimeoutError:
+            raise EngineFailed(
+                f"Checking the adapter took more than {job.limits.check_seconds:.0f} s and was ended.",
+                code="check_failed",
+            ) from None
+        except (ConnectionError, ValueError) as error:
+            raise _died(worker) from error
+        if not line.endswith(b"\n"):
+            raise _died(worker)
+        return msgspec.json.decode(line, type=Answer)
+
+    async def _alive(self, worker: asyncio.subprocess.Process | None) -> asyncio.subprocess.Process:
+        if self._closed:
+            raise EngineFailed("The server is stopping; adapters are not checked any more.", code="check_failed")
+        if worker is not None and worker.returncode is None:
+            return worker
+        if worker is not None:
+            self._all.discard(worker)
+        kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "adapters.check_process", cwd=_ROOT, start_new_session=True, limit=_LINE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            env={**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
+        )  # fmt: skip
+        self._all.add(worker)
+        assert worker.stdout is not None
+        try:
+            async with asyncio.timeout(60):
+                ready = await worker.stdout.readline()
+        except BaseException:
+            await asyncio.shield(self._kill(worker))
+            raise
+        if ready != b"ready\n":
+            raise _died(worker)
+        return worker
+
+    async def _kill(self, worker: asyncio.subprocess.Process) -> None:
+        self._all.discard(worker)
+        with contextlib.suppress(ProcessLookupError):
+            worker.kill()
+        await worker.wait()
+
+
+def _died(worker: asyncio.subprocess.Process) -> EngineFailed:
+    log.error("the adapter checker died", extra={"pid": worker.pid})
+    return EngineFailed(
+        "The process that checks adapters was ended while it read this one. Nothing was registered; another process "
+        "takes its place. If it happens again with this adapter, its files are the cause.",
+        code="check_failed",
+    )
+
+
+def _result(answer: Answer, base: Base) -> Checked:
+    if answer.outcome == "fit":
+        return Checked(answer.digest, answer.rank, answer.bytes, answer.notes)
+    if answer.outcome == "unfit":
+        count = len(answer.faults)
+        raise Unfit(
+            f"The adapter does not fit model '{base.id}': {answer.faults[0] if count == 1 else f'{count} faults'}",
+            answer.faults,
+            code="unfit_adapter",
+        )
+    if answer.outcome == "disk_full":
+        raise Unavailable(
+            f"The disk that holds the adapters is full: {answer.detail}. Nothing was registered.", code="disk_full"
+        )
+    log.error("the adapter checker failed", extra={"detail": answer.detail})
+    raise EngineFailed("The adapter could not be checked; the server's log says why.", code="check_failed")

@@ -1,0 +1,53 @@
+"""Faults of an adapter, collected so that all are told at once, and equal ones of many layers in one sentence."""
+
+import re
+
+MAX_FAULTS = 40
+MAX_TEXT = 600
+_NAMED = 4
+
+
+class Faults:
+    """A list of sentences in the order in which they were found.
+
+    `at(module, text)` groups: the same text for 32 layers becomes one sentence that names a few of them.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[str, list[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def add(self, text: str) -> None:
+        self._texts.setdefault(text, [])
+
+    def at(self, module: str, text: str) -> None:
+        """`text` is true of `module`; it reads on after the module's name."""
+        self._texts.setdefault(text, []).append(module)
+
+    def sentences(self) -> list[str]:
+        """At most MAX_FAULTS sentences; the last one tells how many were left out."""
+        sentences = [shorten(_joined(modules, text)) for text, modules in self._texts.items()]
+        if len(sentences) > MAX_FAULTS:
+            sentences[MAX_FAULTS - 1 :] = [f"{len(sentences) - MAX_FAULTS + 1} more faults are left out here."]
+        return sentences
+
+
+def _joined(modules: list[str], text: str) -> str:
+    if not modules:
+        return text
+    named = ", ".join(modules[:_NAMED])
+    more = f" and {len(modules) - _NAMED} more" if len(modules) > _NAMED else ""
+    return f"{named}{more}: {text}"
+
+
+def shorten(text: str, limit: int = MAX_TEXT) -> str:
+    """Printable and short: what a file holds may stand in it."""
+    clean = re.sub(r"[^\x20-\x7e\u00a0-\ud7ff]", "?", text)
+    return clean if len(clean) <= limit else clean[: limit - 1] + "…"
+
+
+def shown(value: object) -> str:
+    """A value out of a file, quoted for a message."""
+    return shorten(repr(value), 80)

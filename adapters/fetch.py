@@ -1,0 +1,114 @@
+"""Bring an adapter's source onto this machine, and take away afterwards what was fetched or uploaded."""
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from adapters.check_process import FULL
+from adapters.hub import Download, download
+from adapters.sources import AdapterSource, UploadedArchive, receive
+from adapters.types import Limits
+from registry.errors import BadRequest, NotFound, Unavailable
+from registry.recipe import HubSource, PackageSource
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A source on this machine: a folder, or an archive and where to unpack it."""
+
+    path: Path
+    unpack_to: Path | None
+    words: str
+    """For people: where it came from."""
+
+
+class Fetcher:
+    """Works in `incoming`, which belongs to it; `start` empties it."""
+
+    def __init__(self, incoming: Path, limits: Limits) -> None:
+        self._incoming, self._limits = incoming, limits
+
+    def start(self) -> None:
+        """Remove what a killed process left. Blocks."""
+        shutil.rmtree(self._incoming, ignore_errors=True)
+
+    @contextlib.asynccontextmanager
+    async def upload(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[UploadedArchive]:
+        """Receive an archive; it is gone after the block. Raises TooLarge, BadRequest, Unavailable (disk_full)."""
+        folder = self._new_folder()
+        try:
+            with disk_errors():
+                archive = await receive(chunks, folder / "upload", self._limits)
+            yield archive
+        finally:
+            await asyncio.to_thread(shutil.rmtree, folder, True)
+
+    @contextlib.asynccontextmanager
+    async def fetched(self, source: AdapterSource) -> AsyncIterator[Fetched]:
+        """Bring the source onto this machine; what was fetched is gone after the block."""
+        if isinstance(source, UploadedArchive | HubSource):
+            folder = self._new_folder()
+            try:
+                if isinstance(source, UploadedArchive):
+                    yield Fetched(source.path.absolute(), folder, "upload")
+                else:
+                    got = await self._download(source, folder)
+                    yield Fetched(got.folder, None, f"{source.hub}@{got.commit}")
+            finally:
+                await asyncio.to_thread(shutil.rmtree, folder, True)
+        elif isinstance(source, PackageSource):
+            yield Fetched(_in_package(source), None, f"{source.package}:{source.inside}")
+        else:
+            path = Path(source.path)
+            if not path.is_absolute():
+                raise BadRequest(f"'{source.path}' is no absolute path.", param="source.path")
+            real = await asyncio.to_thread(_folder, path)
+            yield Fetched(real, None, str(path))
+
+    async def _download(self, source: HubSource, folder: Path) -> Download:
+        try:
+            with disk_errors():
+                async with asyncio.timeout(self._limits.download_seconds):
+                    return await asyncio.to_thread(download, source.hub, source.revision, folder, self._limits)
+        except TimeoutError:  # the thread ends by itself: its folder is gone
+            raise Unavailable(
+                f"'{source.hub}' was not there after {self._limits.download_seconds:.0f} s.", code="hub_unavailable"
+            ) from None
+
+    def _new_folder(self) -> Path:
+        with disk_errors():  # at once, not in a thread: a caller that leaves in between would leave the folder
+            self._incoming.mkdir(parents=True, exist_ok=True)
+            return Path(tempfile.mkdtemp(dir=self._incoming))
+
+
+def _folder(path: Path) -> Path:
+    if not path.is_dir():
+        raise NotFound(f"There is no folder {path} on the server.", code="source_not_found", param="source.path")
+    return path.resolve()
+
+
+def _in_package(source: PackageSource) -> Path:
+    try:
+        return Path(str(files(source.package))) / source.inside
+    except ModuleNotFoundError:
+        raise NotFound(
+            f"There is no Python package {source.package} in the server's environment.", code="source_not_found"
+        ) from None
+
+
+@contextlib.contextmanager
+def disk_errors() -> Iterator[None]:
+    """Turn a full disk into Unavailable (code disk_full)."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise Unavailable(
+            "The disk that holds the adapters is full. Nothing was registered.", code="disk_full"
+        ) from error

@@ -1,0 +1,230 @@
+"""Registration, versions and look-up of adapters: joins the sources, the checker, the store and the state."""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from adapters.checker import Checker
+from adapters.fetch import Fetcher, disk_errors
+from adapters.sources import AdapterSource, UploadedArchive
+from adapters.store import Store
+from adapters.types import Base, Checked, Limits, StoredAdapter
+from registry.errors import BadRequest, Conflict
+from registry.names import ADAPTER, NAME_RULE
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
+from registry.state import State
+
+log = logging.getLogger("roundhouse.adapters")
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What a name stands for right now."""
+
+    stored: StoredAdapter
+    name: str
+    version: str
+    """'v3'."""
+    probe: Probe | None
+
+    @property
+    def label(self) -> str:
+        """'name@sha256:…' for X-Roundhouse-Adapter."""
+        return f"{self.name}@{self.stored.digest}"
+
+
+class AdapterService:
+    """One per gateway. All methods run on its event loop; file work and checks run in threads and processes.
+
+    Args:
+        data: the data directory; `store/` and `incoming/` in it belong to this class.
+        state: open; the caller closes it after this.
+        leased: tells whether running or waiting requests hold the digest; asked before anything is deleted.
+        workers: checking processes that are kept warm.
+    """
+
+    def __init__(
+        self, data: Path, state: State, *, leased: Callable[[str], bool], limits: Limits | None = None, workers: int = 2
+    ) -> None:
+        self.store = Store(data / "store")
+        self.limits = limits or Limits()
+        self.checker = Checker(workers)
+        self._fetcher = Fetcher(data.absolute() / "incoming", self.limits)
+        self._state, self._leased = state, leased
+        self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
+        # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
+        self._store_lock = asyncio.Lock()
+
+    async def start(self) -> None:
+        """Clean what a killed process left behind, start the checking processes, collect unreferenced digests."""
+        left = await asyncio.to_thread(self._clean)
+        if left:
+            log.info("removed unfinished adapters", extra={"count": left})
+        await self.checker.start()
+        await self.collect()
+
+    async def close(self) -> None:
+        """End the checking processes; a registration that still runs fails and leaves nothing."""
+        await self.checker.close()
+
+    # --- registration --------------------------------------------------------------------------------------------
+    def upload(self, chunks: AsyncIterable[bytes]) -> AbstractAsyncContextManager[UploadedArchive]:
+        """Receive an archive; it is gone after the block. Raises TooLarge, BadRequest, Unavailable (disk_full)."""
+        return self._fetcher.upload(chunks)
+
+    async def validate(self, base: Base, source: AdapterSource) -> Checked:
+        """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
+        async with self._fetcher.fetched(source) as got:
+            return await self.checker.check(got.path, base, self.limits, unpack_to=got.unpack_to)
+
+    async def register(
+        self, name: str, base: Base, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
+    ) -> Registered:
+        """Check, normalise, store, and make it the current version of `name` on `base`. Serialised per name.
+
+        The same content again makes no new version (`created` is False). `alias` moves to the version in the end.
+        Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
+        """
+        if not ADAPTER.match(name):
+            raise BadRequest(f"'{name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
+        key = AdapterKey(base.id, name)
+        async with self._named(key), self._fetcher.fetched(source) as got:
+            with disk_errors(), self.store.writing() as out:
+                checked = await self.checker.check(got.path, base, self.limits, unpack_to=got.unpack_to, out=out)
+                new = NewVersion(checked.digest, checked.rank, checked.bytes, got.words, probe)
+                # Once begun a commit runs to its end, whether or not the caller is still there.
+                registered = await _uncancelled(self._commit(key, out, new, alias))
+        log.info(
+            "adapter registered",
+            extra={"adapter": str(key), "version": registered.version.tag, "digest": checked.digest},
+        )
+        return registered
+
+    async def _commit(self, key: AdapterKey, out: Path, new: NewVersion, alias: str | None) -> Registered:
+        """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
+        async with self._store_lock:
+            await asyncio.to_thread(self.store.commit, out, new.digest)
+            registered = self._state.adapters.register(key, new)
+        if alias is not None:
+            adapter = self._state.adapters.set_alias(key, alias, registered.version.tag)
+            registered = Registered(adapter, registered.version, registered.created)
+        await asyncio.to_thread(self._state.sync)
+        return registered
+
+    # --- look-up -------------------------------------------------------------------------------------------------
+    def resolve(self, base: str, selector: str) -> Resolved:
+        """`name`, `name@v3`, `name@sha256:…` or `name@alias` on base model id `base`. No file is touched.
+
+        Raises NotFound that lists what exists.
+        """
+        name, at, ref = selector.partition("@")
+        version = self._state.adapters.get(AdapterKey(base, name)).version(ref if at else None)
+        return Resolved(self.stored(version), name, version.tag, version.probe)
+
+    def stored(self, version: Version) -> StoredAdapter:
+        """What is stored of a version that the state (or a catalog) named. No file is touched."""
+        return StoredAdapter(
+            version.digest, self.store.path(version.digest), version.rank, version.bytes, version.key.base
+        )
+
+    async def ready(self, digest: str) -> None:
+        """Check (by stat) that the stored files are as they were written; call it before staging.
+
+        Raises EngineFailed (code adapter_damaged) when files are gone or changed.
+        """
+        await asyncio.to_thread(self.store.check, digest)
+
+    async def verify(self, digest: str) -> None:
+        """Full check: reads and hashes the files. Errors as in `ready`."""
+        await asyncio.to_thread(self.store.verify, digest)
+
+    def list(self, base: str | None = None) -> list[Adapter]:
+        """All adapters, or those of one base."""
+        return [adapter for adapter in self._state.adapters.all() if base is None or adapter.key.base == base]
+
+    def show(self, base: str, name: str) -> Adapter:
+        """Raises NotFound."""
+        return self._state.adapters.get(AdapterKey(base, name))
+
+    # --- changes -------------------------------------------------------------------------------------------------
+    async def alias(self, base: str, name: str, alias: str, ref: str | None = None) -> Adapter:
+        """Point `alias` at the version that `ref` names ('v3', 'sha256:…', another alias; None: the current one)."""
+        return await self._changed(base, name, lambda key: self._state.adapters.set_alias(key, alias, ref))
+
+    async def unalias(self, base: str, name: str, alias: str) -> Adapter:
+        return await self._changed(base, name, lambda key: self._state.adapters.remove_alias(key, alias))
+
+    async def rollback(self, base: str, name: str, ref: str | None = None) -> Adapter:
+        """Make the version before the current one (or the one that `ref` names) the current one."""
+        table = self._state.adapters
+        return await self._changed(base, name, lambda key: table.point(key, ref) if ref else table.rollback(key))
+
+    async def pin(self, base: str, name: str, pinned: bool) -> Adapter:
+        return await self._changed(base, name, lambda key: self._state.adapters.pin(key, pinned))
+
+    async def remove(self, base: str, name: str, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
+        """Remove an adapter, or one version of it. Returns the digests that nothing refers to any more.
+
+        Raises Conflict while leased, aliased, pinned or (a version) current, unless forced. The caller tells the
+        placement to forget the digests; files go with the next `collect` that finds no lease.
+        """
+        key = AdapterKey(base, name)
+        async with self._named(key):
+            adapter = self._state.adapters.get(key)
+            going = adapter.versions if ref is None else (adapter.version(ref),)
+            held = [version.tag for version in going if self._leased(version.digest)]
+            if held and not force:
+                raise Conflict(
+                    f"Requests are using {', '.join(held)} of adapter '{key}'. Wait for them, or force the deletion.",
+                    code="adapter_in_use",
+                )
+            if ref is None:
+                self._state.adapters.delete(key, force=force)
+            else:
+                self._state.adapters.delete_version(key, going[0].tag, force=force)
+            await asyncio.to_thread(self._state.sync)
+            garbage = set(self._state.adapters.garbage())
+        return tuple(dict.fromkeys(version.digest for version in going if version.digest in garbage))
+
+    async def collect(self) -> tuple[str, ...]:
+        """Delete stored digests that no version refers to and no request holds; returns them."""
+        removed = []
+        async with self._store_lock:
+            on_disk = await asyncio.to_thread(self.store.digests)
+            for digest in self._state.adapters.garbage(on_disk):
+                if not self._leased(digest) and self._state.adapters.forget(digest):
+                    await asyncio.to_thread(self.store.remove, digest)
+                    removed.append(digest)
+        return tuple(removed)
+
+    # --- inside --------------------------------------------------------------------------------------------------
+    async def _changed(self, base: str, name: str, change: Callable[[AdapterKey], Adapter]) -> Adapter:
+        key = AdapterKey(base, name)
+        async with self._named(key):
+            adapter = change(key)
+            await asyncio.to_thread(self._state.sync)
+            return adapter
+
+    def _named(self, key: AdapterKey) -> asyncio.Lock:
+        """The lock of a name. It lives as long as somebody holds it or waits for it."""
+        return self._names.setdefault(key, asyncio.Lock())
+
+    def _clean(self) -> int:
+        self._fetcher.start()
+        return self.store.start()
+
+
+async def _uncancelled(work: Coroutine[None, None, T]) -> T:
+    """The result of `work`. A cancellation is raised only after it has ended."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

@@ -1,0 +1,156 @@
+"""The content-addressed store: one immutable folder per digest, written whole or not at all.
+
+    root/<64 hex digits>/   adapter_config.json, adapter_model.safetensors; read-only
+    root/tmp-…/             being written, or on its way out; removed at start
+
+Files carry a fixed modification time (`MARK`). Whoever writes to one later moves it, so a stat is enough to see that
+nothing has changed; when it has moved for another reason (a copied disk), the content is hashed before it is trusted.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from adapters.normalise import digest_of, sync_folder
+from adapters.validate import CONFIG, TENSORS
+from registry.errors import EngineFailed
+
+MARK = 1_000_000_000 * 10**9
+"""Modification time of stored files, in nanoseconds since the epoch."""
+_BLOCK = 4 << 20
+
+
+class Store:
+    """All methods block on the disk: call them in threads. Safe for several threads and processes at once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.absolute()
+
+    def start(self) -> int:
+        """Make the root, remove what an ended process left half done; returns how many such folders there were."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        left = list(self.root.glob("tmp-*"))
+        for folder in left:
+            _delete(folder)
+        return len(left)
+
+    def path(self, digest: str) -> Path:
+        """Folder of a digest, whether it is there or not."""
+        return self.root / digest.removeprefix("sha256:")
+
+    def digests(self) -> list[str]:
+        return [f"sha256:{path.name}" for path in self.root.iterdir() if len(path.name) == 64]
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Path]:
+        """An empty folder to write an adapter into, gone afterwards unless `commit` took it."""
+        folder = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
+        try:
+            yield folder
+        finally:
+            _delete(folder)
+
+    def commit(self, folder: Path, digest: str) -> Path:
+        """Make a folder that `normalise` wrote (and synced) the content of `digest`. Returns its path.
+
+        If the digest is there already and sound, that one stays; a damaged one is replaced.
+        """
+        for name in (CONFIG, TENSORS):
+            os.utime(folder / name, ns=(MARK, MARK))
+            os.chmod(folder / name, 0o444)
+        os.chmod(folder, 0o555)
+        target = self.path(digest)
+        for _ in range(8):  # another writer, or a collection, may come between any two steps
+            try:
+                os.rename(folder, target)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+            if self._sound(digest):
+                return target
+            self._set_aside(target)
+        sync_folder(self.root)
+        return target
+
+    def check(self, digest: str) -> Path:
+        """Cheap: two stat calls while nothing has changed. Raises EngineFailed (code adapter_damaged)."""
+        path = self.path(digest)
+        if all(_marked(path / name) for name in (CONFIG, TENSORS)):
+            return path
+        return self.verify(digest)
+
+    def verify(self, digest: str) -> Path:
+        """Full: reads and hashes both files. Raises EngineFailed (code adapter_damaged)."""
+        path = self.path(digest)
+        try:
+            found = digest_of((path / CONFIG).read_bytes(), _parts(path / TENSORS))
+        except OSError as error:
+            raise _damaged(digest, f"{error.strerror} ({Path(str(error.filename)).name})") from None
+        if found != digest:
+            raise _damaged(digest, "their content has changed")
+        with contextlib.suppress(OSError):  # a read-only copy of the store: check() will hash each time
+            for name in (CONFIG, TENSORS):
+                os.utime(path / name, ns=(MARK, MARK))
+        return path
+
+    def bytes(self, digest: str) -> int:
+        """Size of the tensor file; 0 when it is gone."""
+        try:
+            return (self.path(digest) / TENSORS).stat().st_size
+        except OSError:
+            return 0
+
+    def remove(self, digest: str) -> None:
+        """Delete a digest; it disappears at once and whole. Nothing happens when it is not there."""
+        with contextlib.suppress(FileNotFoundError):
+            self._set_aside(self.path(digest))
+
+    def _sound(self, digest: str) -> bool:
+        try:
+            self.verify(digest)
+        except EngineFailed:
+            return False
+        return True
+
+    def _set_aside(self, path: Path) -> None:
+        aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
+        try:
+            os.rename(path, aside / "old")
+        finally:
+            _delete(aside)
+
+
+def _delete(folder: Path) -> None:
+    """Remove what may be read-only. What cannot be removed now is removed at the next start."""
+    for directory in (folder, folder / "old"):
+        with contextlib.suppress(OSError):
+            os.chmod(directory, 0o755)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _marked(path: Path) -> bool:
+    try:
+        found = os.stat(path, follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISREG(found.st_mode) and found.st_mtime_ns == MARK and found.st_size > 0
+
+
+def _parts(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while part := file.read(_BLOCK):
+            yield part
+
+
+def _damaged(digest: str, why: str) -> EngineFailed:
+    return EngineFailed(
+        f"The stored files of adapter {digest[:19]}… cannot be used: {why}. "
+        "Register the adapter again from its source; the same content gets the same digest, so names and aliases stay.",
+        code="adapter_damaged",
+    )

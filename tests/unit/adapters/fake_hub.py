@@ -1,0 +1,116 @@
+"""A model hub on a local port: repositories made of folders, with revisions, privacy, and faults on demand."""
+
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass
+class FakeHub:
+    """`repos`: id -> commit -> file name -> bytes. `names`: (id, branch or tag) -> commit."""
+
+    url: str = ""
+    repos: dict[str, dict[str, dict[str, bytes]]] = field(default_factory=dict)
+    names: dict[tuple[str, str], str] = field(default_factory=dict)
+    private: set[str] = field(default_factory=set)
+    gated: set[str] = field(default_factory=set)
+    break_after: int | None = None
+    """Send only so many bytes of a safetensors file, then hang up."""
+    fail_with: int | None = None
+    """Answer everything with this status."""
+    asked: list[str] = field(default_factory=list)
+    """'METHOD path' of each request."""
+
+    def push(self, repo: str, folder: Path, branch: str = "main") -> str:
+        """A new commit with the files of `folder`; returns it."""
+        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        commit = hashlib.sha1(json.dumps({k: hashlib.sha1(v).hexdigest() for k, v in files.items()}).encode())
+        self.repos.setdefault(repo, {})[commit.hexdigest()] = files
+        self.names[repo, branch] = commit.hexdigest()
+        return commit.hexdigest()
+
+    def commit(self, repo: str, revision: str) -> str | None:
+        revision = unquote(revision)
+        return revision if revision in self.repos[repo] else self.names.get((repo, revision))
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    hub: FakeHub
+
+    def log_message(self, *_: object) -> None: ...
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def _answer(self, body: bool) -> None:
+        hub, path = self.hub, urlsplit(self.path).path
+        hub.asked.append(f"{self.command} {path}")
+        parts = path.strip("/").split("/")
+        if hub.fail_with is not None:
+            return self._send(hub.fail_with, b"{}", body)
+        api = parts[:2] == ["api", "models"]
+        repo = "/".join(parts[2:4] if api else parts[:2])
+        if repo not in hub.repos or repo in hub.private:
+            return self._send(401, b"{}", body, {"X-Error-Code": "RepoNotFound"})
+        if repo in hub.gated and not api:
+            return self._send(403, b"{}", body, {"X-Error-Code": "GatedRepo"})
+        commit = hub.commit(repo, parts[5] if api else parts[3])
+        if commit is None:
+            return self._send(404, b"{}", body, {"X-Error-Code": "RevisionNotFound"})
+        files = hub.repos[repo][commit]
+        if api and parts[4] == "tree":
+            tree = [
+                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
+                for name, data in files.items()
+            ]
+            return self._send(200, json.dumps(tree).encode(), body)
+        if api:
+            siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
+            info: dict[str, Any] = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "tags": []}
+            return self._send(200, json.dumps(info).encode(), body)
+        name = unquote("/".join(parts[4:]))
+        if name not in files:
+            return self._send(404, b"{}", body, {"X-Error-Code": "EntryNotFound"})
+        data = files[name]
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
+        self._send(200, data, body, headers, hub.break_after if name.endswith(".safetensors") else None)
+
+    def _send(
+        self, status: int, data: bytes, body: bool, headers: dict[str, str] | None = None, cut: int | None = None
+    ) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(data)))
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        self.end_headers()
+        if body:
+            self.wfile.write(data if cut is None else data[:cut])
+        if cut is not None:
+            self.close_connection = True
+
+
+@contextmanager
+def serve() -> Iterator[FakeHub]:
+    """A hub that runs inside the block."""
+    hub = FakeHub()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
+    server.daemon_threads = True
+    hub.url = f"http://127.0.0.1:{server.server_port}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,75 @@
+"""Makes a small Llama base and adapters for it, good and bad in any way that a test asks for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+HIDDEN, KEYS, INNER, LAYERS = 128, 64, 256, 2
+SHAPES = {
+    "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KEYS, HIDDEN), "self_attn.v_proj": (KEYS, HIDDEN),
+    "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
+    "mlp.down_proj": (HIDDEN, INNER),
+}  # fmt: skip
+"""Module -> (out, in)."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+def write_base(folder: Path, seed: int = 0) -> Path:
+    """A Llama with random weights in bfloat16, as transformers saves it."""
+    torch.manual_seed(seed)
+    config = LlamaConfig(
+        vocab_size=256, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
+    )  # fmt: skip
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def name(layer: int, module: str, half: str) -> str:
+    return f"base_model.model.model.layers.{layer}.{module}.lora_{half}.weight"
+
+
+def tensors(rank: int = 8, layers: int = LAYERS, seed: int = 0, dtype: torch.dtype = torch.bfloat16) -> Tensors:
+    """All linear layers, in peft's names."""
+    generator = torch.Generator().manual_seed(seed)
+    made = {}
+    for layer in range(layers):
+        for module, (out, width) in SHAPES.items():
+            a = torch.randn(rank, width, generator=generator) * 0.1
+            b = torch.randn(out, rank, generator=generator) * 0.1
+            made[name(layer, module, "A")] = a.to(torch.bfloat16).to(dtype)
+            made[name(layer, module, "B")] = b.to(torch.bfloat16).to(dtype)
+    return made
+
+
+def config(rank: int = 8, **settings: Any) -> dict[str, Any]:
+    return {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank, "bias": "none",
+        "target_modules": [module.split(".")[1] for module in SHAPES], "base_model_name_or_path": "x/y",
+        "lora_dropout": 0.05, "inference_mode": True, "init_lora_weights": True, **settings,
+    }  # fmt: skip
+
+
+def write_adapter(
+    folder: Path,
+    *,
+    rank: int = 8,
+    weights: Tensors | None = None,
+    change: Callable[[Tensors], None] | None = None,
+    settings: dict[str, Any] | None = None,
+    seed: int = 0,
+) -> Path:
+    """A folder as peft lays it out. `change` edits the tensors, `settings` overrides the config."""
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = tensors(rank, seed=seed) if weights is None else weights
+    if change is not None:
+        change(weights)
+    save_file(weights, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps({**config(rank), **(settings or {})}))
+    return folder

@@ -1,0 +1,140 @@
+"""The checking processes: killed, hung, starved, and back again."""
+
+import asyncio
+import contextlib
+import os
+import resource
+import signal
+import struct
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from adapters.checker import Checker
+from adapters.types import Base, Limits
+from registry.errors import EngineFailed, Unavailable, Unfit
+from tests.unit.adapters.makers import write_adapter
+
+SLOW_PATTERN = {"alpha_pattern": {"(((a|.)*)*)*!": 8}}
+
+
+@pytest.fixture
+async def checker() -> AsyncIterator[Checker]:
+    checker = Checker(workers=1)
+    await checker.start()
+    yield checker
+    await checker.close()
+
+
+async def test_it_judges_good_and_bad_in_another_process(checker: Checker, base: Base, folder: Path) -> None:
+    (pid,) = checker.pids
+    assert pid != os.getpid()
+    write_adapter(folder / "good")
+    write_adapter(folder / "bad", settings={"use_dora": True})
+    checked = await checker.check(folder / "good", base, Limits())
+    assert checked.rank == 8
+    with pytest.raises(Unfit) as refused:
+        await checker.check(folder / "bad", base, Limits())
+    assert "DoRA" in refused.value.faults[0]
+    assert refused.value.code == "unfit_adapter"
+    assert checker.pids == [pid]
+
+
+async def test_a_killed_checker_is_an_error_for_one_and_replaced(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder)
+    (pid,) = checker.pids
+    os.kill(pid, signal.SIGSTOP)
+    running = asyncio.create_task(checker.check(folder, base, Limits()))
+    await asyncio.sleep(0)  # the job is on its way
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(EngineFailed, match="was ended") as failed:
+        await running
+    assert failed.value.code == "check_failed"
+    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert checker.pids != [pid]
+
+
+async def test_one_killed_while_idle_is_not_noticed(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder)
+    (pid,) = checker.pids
+    os.kill(pid, signal.SIGKILL)
+    with contextlib.suppress(EngineFailed):  # its end may be seen only when it is spoken to
+        await checker.check(folder, base, Limits())
+    assert (await checker.check(folder, base, Limits())).rank == 8
+
+
+async def test_one_that_hangs_is_ended(
+    checker: Checker, base: Base, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.checker._GRACE", 0.2)
+    write_adapter(folder)
+    (pid,) = checker.pids
+    os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(EngineFailed, match="took more than"):
+        await checker.check(folder, base, Limits(check_seconds=0.2))
+    assert (await checker.check(folder, base, Limits())).rank == 8
+
+
+async def test_a_caller_that_leaves_frees_its_worker(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder)
+    os.kill(checker.pids[0], signal.SIGSTOP)
+    running = asyncio.create_task(checker.check(folder, base, Limits()))
+    await asyncio.sleep(0)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert (await checker.check(folder, base, Limits())).rank == 8
+
+
+async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder, settings=SLOW_PATTERN)
+    with pytest.raises(Unfit) as refused:
+        await checker.check(folder, base, Limits(check_seconds=1.0))
+    assert "takes too long" in refused.value.faults[0]
+
+
+async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: Path) -> None:
+    """A tensor of 600 MB, all of it a hole in the file, in a process that may have 400."""
+    write_adapter(folder, settings={"target_modules": ["q_proj"]})
+    header = (
+        b'{"base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":'
+        b'{"dtype":"F32","shape":[150000000,1],"data_offsets":[0,600000000]}}'
+    )
+    (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(folder / "adapter_model.safetensors", 8 + len(header) + 600_000_000)
+    with pytest.raises(Unfit) as refused:
+        await checker.check(folder, base, Limits(check_memory=400 << 20))
+    assert "memory" in refused.value.faults[0]
+    write_adapter(folder)
+    assert (await checker.check(folder, base, Limits())).rank == 8
+
+
+async def test_a_full_disk_is_told(checker: Checker, base: Base, folder: Path, tmp_path: Path) -> None:
+    write_adapter(folder)
+    (tmp_path / "out").mkdir()
+    with pytest.raises(Unavailable, match="full") as refused:
+        await checker.check(folder, base, Limits(unpacked_bytes=10_000), out=tmp_path / "out")
+    assert refused.value.code == "disk_full"
+
+
+async def test_processor_seconds_add_up_over_jobs_without_ending_it(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder)
+    for _ in range(3):
+        await checker.check(folder, base, Limits(check_seconds=2))
+    soft, _ = resource.prlimit(checker.pids[0], resource.RLIMIT_CPU)
+    assert 2 <= soft < 30
+
+
+async def test_close_ends_the_processes(base: Base, folder: Path) -> None:
+    checker = Checker(workers=2)
+    await checker.start()
+    pids = checker.pids
+    assert len(pids) == 2
+    await checker.close()
+    await checker.close()
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    with pytest.raises(EngineFailed, match="stopping"):
+        await checker.check(folder, base, Limits())

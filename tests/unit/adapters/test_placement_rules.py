@@ -1,0 +1,363 @@
+"""Each numbered rule of adapters.placement by itself, then all of them against random events."""
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from adapters.placement import Placement, Plan
+from registry.errors import Conflict
+from tests.unit.adapters.simulator import Witness
+
+A, B, C, D = "sha256:a", "sha256:b", "sha256:c", "sha256:d"
+
+
+def put(policy: Placement, *digests: str, now: float = 0.0) -> None:
+    """Bring adapters into places, one after the other, by one request each."""
+    for number, digest in enumerate(digests):
+        policy.enqueue(f"put-{digest}", digest, now)
+        settle(policy, now)
+        policy.finish(f"put-{digest}", now + number * 0.001)
+
+
+def settle(policy: Placement, now: float) -> list[Plan]:
+    """Carry out plans at once until nothing is left to do."""
+    plans = []
+    while True:
+        plan = policy.decide(now)
+        plans.append(plan)
+        for digest in plan.stage:
+            policy.staged(digest)
+        for digest, _ in plan.place:
+            policy.placed(digest, now)
+        if not (plan.stage or plan.place or plan.drop or plan.start):
+            return plans
+
+
+def started(plans: list[Plan]) -> list[str]:
+    return [request for plan in plans for request in plan.start]
+
+
+def test_rule_1_the_base_needs_no_place_and_requests_are_capped() -> None:
+    policy = Placement(0, 0, 2)
+    for request in "abc":
+        policy.enqueue(request, None, 0.0)
+    assert policy.decide(0.0).start == ("a", "b")
+    policy.finish("a", 1.0)
+    assert policy.decide(1.0).start == ("c",)
+
+
+def test_rule_1_an_adapter_without_places_is_refused() -> None:
+    with pytest.raises(Conflict, match="no adapter places"):
+        Placement(0, 0, 2).enqueue("a", A, 0.0)
+
+
+def test_rule_2_ready_requests_pass_blocked_ones_in_arrival_order() -> None:
+    policy = Placement(1, 2, 8)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", B, 0.1)
+    policy.enqueue("3", None, 0.2)
+    policy.enqueue("4", A, 0.3)
+    assert policy.decide(0.3).start == ("3", "4")
+
+
+def test_rule_3_staging_starts_when_a_request_is_queued_oldest_first() -> None:
+    policy = Placement(1, 4, 8, staging_at_once=2)
+    for request, digest in enumerate((C, A, B)):
+        policy.enqueue(str(request), digest, 0.0)
+    assert policy.decide(0.0).stage == (C, A)
+    policy.staged(C)
+    assert policy.decide(0.0).stage == (B,)
+
+
+def test_rule_4_the_host_tier_drops_the_least_recently_used_idle_adapter() -> None:
+    policy = Placement(1, 3, 8)
+    put(policy, A, B, C)
+    assert [policy.status(d).tier for d in (A, B, C)] == ["host", "host", "device"]
+    policy.enqueue("1", A, 1.0)
+    assert "1" in started(settle(policy, 1.0))
+    policy.finish("1", 1.1)
+    policy.enqueue("2", D, 2.0)
+    assert policy.decide(2.0).drop == (B,)
+
+
+def test_rule_4_a_staged_adapter_makes_way_for_an_older_request() -> None:
+    policy = Placement(1, 2, 8, max_overtake=100.0)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", B, 1.0)
+    settle(policy, 1.0)
+    policy.cancel("2")
+    policy.enqueue("3", C, 2.0)
+    policy.enqueue("4", B, 3.0)
+    plan = policy.decide(3.0)
+    assert plan.drop == (B,)
+    assert plan.stage == (C,)
+
+
+def test_rule_5_the_least_recently_used_idle_place_is_taken() -> None:
+    policy = Placement(2, 4, 8)
+    put(policy, A, B)
+    policy.enqueue("1", A, 1.0)
+    settle(policy, 1.0)
+    policy.finish("1", 2.0)
+    policy.enqueue("2", C, 3.0)
+    assert [plan.place for plan in settle(policy, 3.0) if plan.place] == [((C, B),)]
+
+
+def test_rule_6_a_place_closes_for_an_overdue_request_and_opens_when_it_leaves() -> None:
+    policy = Placement(1, 3, 8, max_overtake=1.0)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", B, 0.5)
+    assert settle(policy, 0.5)[-1].wake_at == 1.5
+    policy.enqueue("3", A, 1.4)
+    assert started(settle(policy, 1.4)) == ["3"]
+    policy.enqueue("4", A, 1.6)
+    assert started(settle(policy, 1.6)) == []
+    policy.cancel("2")
+    assert started(settle(policy, 1.7)) == ["4"]
+
+
+def test_rule_6_a_closed_place_goes_to_the_request_that_closed_it() -> None:
+    policy = Placement(1, 3, 8, max_overtake=1.0)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", B, 0.5)
+    settle(policy, 0.5)
+    policy.enqueue("3", A, 1.5)
+    assert started(settle(policy, 1.5)) == []
+    policy.finish("1", 3.0)
+    plans = settle(policy, 3.0)
+    assert [plan.place for plan in plans if plan.place] == [((B, A),)]
+    assert started(plans) == ["2"]
+
+
+def test_rule_6_an_older_waiting_request_keeps_its_place() -> None:
+    policy = Placement(1, 3, 1, max_overtake=1.0)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", A, 0.1)
+    policy.enqueue("3", B, 0.2)
+    settle(policy, 5.0)
+    policy.finish("1", 6.0)
+    assert started(settle(policy, 6.0)) == ["2"]
+
+
+def test_rule_7_pinned_adapters_stay_and_one_place_stays_open() -> None:
+    policy = Placement(2, 4, 8, max_overtake=0.0)
+    put(policy, A, B)
+    policy.pin(A)
+    policy.pin(A)
+    with pytest.raises(Conflict, match="1 of 2"):
+        policy.pin(B)
+    policy.enqueue("1", C, 5.0)
+    policy.enqueue("2", D, 5.0)
+    settle(policy, 5.0)
+    assert policy.status(A).tier == "device"
+    policy.finish("1", 6.0)
+    assert started(settle(policy, 6.0)) == ["2"]
+    assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 1, 0, 0.0)
+
+
+def test_rule_7_a_pinned_adapter_is_brought_in_when_there_is_room() -> None:
+    policy = Placement(2, 3, 8)
+    policy.pin(A)
+    settle(policy, 0.0)
+    assert policy.status(A).tier == "device"
+
+
+def test_rule_8_a_forgotten_adapter_leaves_when_its_last_request_ends() -> None:
+    policy = Placement(2, 3, 8)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.forget(A)
+    assert policy.decide(0.0).drop == ()
+    policy.finish("1", 1.0)
+    assert policy.decide(1.0).drop == (A,)
+    assert policy.status(A).tier == "disk"
+
+
+def test_rule_8_an_adapter_that_is_registered_again_stays() -> None:
+    policy = Placement(2, 3, 8)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.forget(A)
+    policy.enqueue("2", A, 0.5)
+    settle(policy, 0.5)
+    policy.finish("1", 1.0)
+    policy.finish("2", 1.0)
+    assert policy.decide(1.0).drop == ()
+
+
+@pytest.mark.parametrize("stage", ["staging", "placing"])
+def test_a_failed_adapter_ends_its_requests_and_nothing_else(stage: str) -> None:
+    policy = Placement(1, 3, 8)
+    put(policy, B)
+    policy.enqueue("1", A, 1.0)
+    policy.enqueue("2", A, 1.0)
+    policy.decide(1.0)
+    if stage == "placing":
+        policy.staged(A)
+        assert policy.decide(1.0).place == ((A, B),)
+    assert policy.failed(A) == ["1", "2"]
+    assert policy.decide(1.0).drop == (A,)
+    policy.enqueue("3", B, 2.0)
+    assert started(settle(policy, 2.0)) == ["3"]
+    policy.enqueue("4", A, 3.0)
+    policy.finish("3", 3.0)
+    assert started(settle(policy, 3.0)) == ["4"]
+
+
+def test_a_reset_keeps_what_waits_and_brings_it_back() -> None:
+    policy = Placement(1, 3, 8)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", B, 0.1)
+    assert policy.reset() == ["1"]
+    policy.finish("1", 0.2)
+    assert started(settle(policy, 0.2)) == ["2"]
+
+
+def test_hits_and_misses_are_counted() -> None:
+    policy = Placement(1, 3, 8)
+    policy.enqueue("1", A, 0.0)
+    settle(policy, 0.0)
+    policy.enqueue("2", A, 0.1)
+    settle(policy, 0.1)
+    status = policy.status(A)
+    assert (status.hits, status.misses, status.running, status.placements) == (1, 1, 2, 1)
+
+
+def test_ids_are_used_once() -> None:
+    policy = Placement(1, 1, 8)
+    policy.enqueue("1", None, 0.0)
+    with pytest.raises(ValueError, match="waits already"):
+        policy.enqueue("1", None, 0.0)
+    policy.decide(0.0)
+    with pytest.raises(ValueError, match="runs already"):
+        policy.enqueue("1", None, 0.0)
+
+
+class Anything(RuleBasedStateMachine):
+    """Random events in any order. In the end everything that still waits is served."""
+
+    digests = st.none() | st.sampled_from([f"sha256:{number}" for number in range(9)])
+
+    @initialize(places=st.integers(1, 4), extra=st.integers(0, 4), slots=st.integers(1, 6), at_once=st.integers(1, 3))
+    def begin(self, places: int, extra: int, slots: int, at_once: int) -> None:
+        policy = Placement(places, places + extra, slots, max_overtake=1.0, staging_at_once=at_once)
+        self.seen = Witness(policy, places, places + extra, slots)
+        self.now, self.count = 0.0, 0
+        self.sound = True
+
+    def decide(self) -> None:
+        self.seen.obey(self.seen.policy.decide(self.now))
+
+    @rule(digest=digests)
+    def enqueue(self, digest: str | None) -> None:
+        self.count += 1
+        self.seen.waiting[str(self.count)] = digest
+        self.seen.policy.enqueue(str(self.count), digest, self.now)
+
+    @rule()
+    def plan(self) -> None:
+        self.decide()
+
+    @rule(step=st.floats(0, 2))
+    def wait(self, step: float) -> None:
+        self.now += step
+
+    @precondition(lambda self: self.seen.running)
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.seen.running)))
+        del self.seen.running[request]
+        self.seen.policy.finish(request, self.now)
+
+    @precondition(lambda self: self.seen.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        request = data.draw(st.sampled_from(sorted(self.seen.waiting)))
+        del self.seen.waiting[request]
+        assert self.seen.policy.cancel(request)
+
+    @precondition(lambda self: self.seen.staging)
+    @rule(data=st.data(), fails=st.booleans())
+    def staging_ends(self, data: st.DataObject, fails: bool) -> None:
+        digest = data.draw(st.sampled_from(sorted(self.seen.staging)))
+        if fails:
+            self.seen.staging.remove(digest)
+            self.fail(digest)
+        else:
+            self.seen.finish_staging(digest)
+
+    @precondition(lambda self: self.seen.placing)
+    @rule(data=st.data(), fails=st.booleans())
+    def placing_ends(self, data: st.DataObject, fails: bool) -> None:
+        digest = data.draw(st.sampled_from(sorted(self.seen.placing)))
+        if fails:
+            del self.seen.placing[digest]
+            self.seen.staged.discard(digest)
+            self.fail(digest)
+        else:
+            self.seen.finish_placing(digest, self.now)
+
+    def fail(self, digest: str) -> None:
+        ended = self.seen.policy.failed(digest)
+        assert set(ended) == {request for request, wanted in self.seen.waiting.items() if wanted == digest}
+        for request in ended:
+            del self.seen.waiting[request]
+
+    @rule(digest=digests.filter(bool))
+    def pin(self, digest: str) -> None:
+        try:
+            self.seen.policy.pin(digest)
+            self.seen.pinned.add(digest)
+        except Conflict:
+            assert len(self.seen.pinned) >= self.seen.places - 1
+
+    @rule(digest=digests.filter(bool))
+    def unpin(self, digest: str) -> None:
+        self.seen.policy.unpin(digest)
+        self.seen.pinned.discard(digest)
+
+    @rule(digest=digests.filter(bool))
+    def forget(self, digest: str) -> None:
+        self.seen.policy.forget(digest)
+        self.seen.pinned.discard(digest)
+
+    @rule()
+    def restart(self) -> None:
+        lost = self.seen.policy.reset()
+        assert set(lost) == set(self.seen.running)
+        for table in (self.seen.running, self.seen.placing, self.seen.staged, self.seen.staging, self.seen.placed):
+            table.clear()
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if hasattr(self, "seen"):
+            assert self.seen.policy.waiting == len(self.seen.waiting)
+            assert self.seen.policy.running == len(self.seen.running)
+            assert set(self.seen.policy.resident()) == self.seen.placed
+
+    def teardown(self) -> None:
+        """Whatever happened: time goes on, runs end, and everybody is served."""
+        if not hasattr(self, "seen"):
+            return
+        for _ in range(10 * (self.count + 12)):
+            self.decide()
+            for digest in list(self.seen.staging):
+                self.seen.finish_staging(digest)
+            for digest in list(self.seen.placing):
+                self.seen.finish_placing(digest, self.now)
+            for request in list(self.seen.running):
+                del self.seen.running[request]
+                self.seen.policy.finish(request, self.now)
+            self.now += 2.0
+        assert not self.seen.waiting, "starved"
+
+
+TestAnything = Anything.TestCase
+TestAnything.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)

@@ -1,0 +1,320 @@
+"""Registration from end to end: real checking processes, a real store, a real state."""
+
+import asyncio
+import io
+import os
+import shutil
+import signal
+import tarfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from adapters.service import AdapterService
+from adapters.types import Base, Limits
+from registry.errors import BadRequest, Conflict, EngineFailed, NotFound, RoundhouseError, Unavailable, Unfit
+from registry.recipe import HubSource, PathSource
+from registry.records import AdapterKey, Probe, Registered
+from registry.state import State
+from tests.unit.adapters.fake_hub import serve
+from tests.unit.adapters.makers import write_adapter
+
+
+class Rig:
+    """A service over a fresh data directory; `leases` are the digests in use."""
+
+    def __init__(self, data: Path, base: Base, limits: Limits | None = None) -> None:
+        self.data, self.base, self.leases = data, base, set[str]()
+        data.mkdir(exist_ok=True)
+        self.state = State(data)
+        self.service = AdapterService(data, self.state, leased=self.leases.__contains__, limits=limits)
+
+    async def add(self, name: str, folder: Path, seed: int, **options: object) -> Registered:
+        write_adapter(folder / f"{name}-{seed}", seed=seed)
+        source = PathSource(path=str(folder / f"{name}-{seed}"))
+        return await self.service.register(name, self.base, source, **options)  # type: ignore[arg-type]
+
+    def on_disk(self) -> set[str]:
+        return {path.name for path in (self.data / "store").iterdir()}
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    yield rig
+    await rig.service.close()
+    rig.state.close()
+
+
+async def test_register_resolve_and_find_the_files(rig: Rig, folder: Path) -> None:
+    registered = await rig.add("tune", folder, 0, probe=Probe("hi", "HI"), alias="prod")
+    assert registered.created
+    for selector in ("tune", "tune@v1", "tune@prod", f"tune@{registered.version.digest}"):
+        found = rig.service.resolve("small", selector)
+        assert found.stored.digest == registered.version.digest
+        assert found.version == "v1"
+        assert found.probe == Probe("hi", "HI")
+        assert found.label == f"tune@{registered.version.digest}"
+    assert (found.stored.path / "adapter_model.safetensors").stat().st_size == found.stored.bytes
+    assert (found.stored.rank, found.stored.base) == (8, "small")
+    await rig.service.ready(found.stored.digest)
+    await rig.service.verify(found.stored.digest)
+
+
+async def test_the_same_content_again_makes_no_version(rig: Rig, folder: Path) -> None:
+    first = await rig.add("tune", folder, 0)
+    again = await rig.add("tune", folder, 0)
+    assert (again.created, again.version) == (False, first.version)
+    assert len(rig.on_disk()) == 1
+
+
+async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
+    first = await rig.add("tune", folder, 0, alias="prod")
+    second = await rig.add("tune", folder, 1)
+    assert rig.service.resolve("small", "tune").stored.digest == second.version.digest
+    assert rig.service.resolve("small", "tune@prod").stored.digest == first.version.digest
+    await rig.service.alias("small", "tune", "prod", "v2")
+    assert rig.service.resolve("small", "tune@prod").version == "v2"
+    await rig.service.rollback("small", "tune")
+    assert rig.service.resolve("small", "tune").version == "v1"
+    await rig.service.rollback("small", "tune", "v2")
+    assert rig.service.resolve("small", "tune").version == "v2"
+    await rig.service.unalias("small", "tune", "prod")
+    with pytest.raises(NotFound, match="has no version 'prod'"):
+        rig.service.resolve("small", "tune@prod")
+    assert (await rig.service.pin("small", "tune", True)).pinned
+    assert [adapter.key.name for adapter in rig.service.list("small")] == ["tune"]
+    assert rig.service.list("other") == []
+    assert len(rig.service.show("small", "tune").versions) == 2
+
+
+async def test_nothing_unknown_resolves(rig: Rig) -> None:
+    with pytest.raises(NotFound, match="no adapter 'none'"):
+        rig.service.resolve("small", "none")
+
+
+async def test_a_dry_run_stores_nothing(rig: Rig, folder: Path) -> None:
+    checked = await rig.service.validate(rig.base, PathSource(path=str(write_adapter(folder))))
+    assert checked.rank == 8
+    assert not rig.on_disk()
+    with pytest.raises(Unfit):
+        await rig.service.validate(
+            rig.base, PathSource(path=str(write_adapter(folder / "x", settings={"use_dora": True})))
+        )
+
+
+@pytest.mark.parametrize("name", ["", "../x", "a/b", ".hidden", "x" * 65, "ü"])
+async def test_bad_names_are_refused_before_any_work(name: str, rig: Rig, folder: Path) -> None:
+    with pytest.raises(BadRequest, match="no adapter name"):
+        await rig.service.register(name, rig.base, PathSource(path=str(folder)))
+
+
+async def test_bad_sources_leave_nothing(rig: Rig, folder: Path) -> None:
+    write_adapter(folder, settings={"use_dora": True})
+    for path, error in ((str(folder), Unfit), (str(folder / "none"), NotFound), ("relative", BadRequest)):
+        with pytest.raises(error):
+            await rig.service.register("tune", rig.base, PathSource(path=path))
+    assert not rig.on_disk()
+    assert rig.service.list() == []
+
+
+async def test_an_upload_is_registered_and_gone(rig: Rig, folder: Path) -> None:
+    write_adapter(folder)
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder, "mine")
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield buffer.getvalue()
+
+    async with rig.service.upload(chunks()) as source:
+        registered = await rig.service.register("tune", rig.base, source)
+    assert registered.version.source == "upload"
+    assert not list((rig.data / "incoming").iterdir())
+    plain = await rig.add("plain", folder.parent / "other", 0)
+    assert plain.version.digest == registered.version.digest
+
+
+async def test_a_hub_adapter_is_registered_with_its_commit(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serve() as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.url)
+        commit = hub.push("team/tune", write_adapter(folder))
+        registered = await rig.service.register("tune", rig.base, HubSource(hub="team/tune", revision="main"))
+    assert registered.version.source == f"team/tune@{commit}"
+    assert not list((rig.data / "incoming").iterdir())
+
+
+async def test_two_clients_register_one_name_at_once(rig: Rig, folder: Path) -> None:
+    done = await asyncio.gather(*(rig.add("tune", folder, seed) for seed in range(6)))
+    assert sorted(registered.version.tag for registered in done) == [f"v{n}" for n in range(1, 7)]
+    current = rig.service.resolve("small", "tune")
+    last = next(r for r in done if r.version.tag == "v6")
+    assert current.stored.digest == last.version.digest
+    for registered in done:
+        await rig.service.verify(registered.version.digest)
+
+
+async def test_two_names_with_one_content_share_the_files(rig: Rig, folder: Path) -> None:
+    done = await asyncio.gather(*(rig.add(f"tune{n}", folder, 0) for n in range(5)))
+    assert len({registered.version.digest for registered in done}) == 1
+    assert len(rig.on_disk()) == 1
+    assert await rig.service.remove("small", "tune0") == ()
+    await rig.service.collect()
+    await rig.service.verify(done[0].version.digest)
+
+
+async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Path) -> None:
+    first = await rig.add("tune", folder, 0)
+    second = await rig.add("tune", folder, 1)
+    rig.leases.add(first.version.digest)
+    for ref in (None, "v1"):
+        with pytest.raises(Conflict, match="using v1"):
+            await rig.service.remove("small", "tune", ref)
+    rig.leases.clear()
+    await rig.service.alias("small", "tune", "prod", "v1")
+    with pytest.raises(Conflict, match="prod"):
+        await rig.service.remove("small", "tune")
+    assert await rig.service.remove("small", "tune", "v1", force=True) == (first.version.digest,)
+    assert await rig.service.remove("small", "tune") == (second.version.digest,)
+    with pytest.raises(NotFound):
+        rig.service.resolve("small", "tune")
+
+
+async def test_garbage_goes_and_what_is_leased_stays(rig: Rig, folder: Path) -> None:
+    first = await rig.add("tune", folder, 0)
+    kept = await rig.add("other", folder, 1)
+    rig.leases.add(first.version.digest)
+    await rig.service.remove("small", "tune", force=True)
+    assert await rig.service.collect() == ()
+    rig.leases.clear()
+    assert await rig.service.collect() == (first.version.digest,)
+    assert rig.on_disk() == {kept.version.digest.removeprefix("sha256:")}
+
+
+async def test_lost_files_are_told_and_a_new_registration_heals_them(rig: Rig, folder: Path) -> None:
+    registered = await rig.add("tune", folder, 0)
+    digest = registered.version.digest
+    shutil.rmtree(rig.service.store.path(digest))
+    for check in (rig.service.ready, rig.service.verify):
+        with pytest.raises(EngineFailed, match="Register the adapter again"):
+            await check(digest)
+    assert not (await rig.add("tune", folder, 0)).created
+    await rig.service.verify(digest)
+
+
+async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
+    await rig.add("before", folder, 0)
+    pids = rig.service.checker.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    running = [asyncio.create_task(rig.add(f"tune{n}", folder, n)) for n in range(4)]
+    while sum(path.startswith("tmp-") for path in rig.on_disk()) < 4:
+        await asyncio.sleep(0.01)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    done = await asyncio.gather(*running, return_exceptions=True)
+    lost = [result for result in done if isinstance(result, RoundhouseError)]
+    assert len(lost) == 2
+    assert all("Nothing was registered" in error.message for error in lost)
+    assert len(rig.service.list()) == 3
+    assert not any(path.startswith("tmp-") for path in rig.on_disk())
+
+
+async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> None:
+    for pid in rig.service.checker.pids:
+        os.kill(pid, signal.SIGSTOP)
+    running = asyncio.create_task(rig.add("tune", folder, 0))
+    while not rig.on_disk():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not rig.on_disk()
+    for pid in rig.service.checker.pids:
+        os.kill(pid, signal.SIGCONT)
+    assert (await rig.add("tune", folder, 0)).created
+
+
+async def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
+    rig = Rig(tmp_path / "data", base, Limits(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
+    await rig.service.start()
+    with pytest.raises(Unavailable, match="full") as refused:
+        await rig.add("tune", folder, 0)
+    assert refused.value.code == "disk_full"
+    assert not rig.on_disk()
+    assert rig.service.list() == []
+    await rig.service.close()
+    rig.state.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Path) -> None:
+    write_adapter(folder / "one")
+    write_adapter(folder / "two", seed=2)
+    (tmp_path / "small").mkdir()
+    # One adapter of 72 kB fits, two do not.
+    mounted = await asyncio.create_subprocess_exec(
+        "mount", "-t", "tmpfs", "-o", "size=120k", "none", tmp_path / "small"
+    )
+    if await mounted.wait():
+        pytest.skip("no right to mount")
+    state = State(tmp_path)
+    service = AdapterService(tmp_path / "small", state, leased=lambda digest: False)
+    try:
+        await service.start()
+        one = await service.register("one", base, PathSource(path=str(folder / "one")))
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="full"):
+                await service.register("two", base, PathSource(path=str(folder / "two")))
+        assert service.store.digests() == [one.version.digest]
+        assert [adapter.key.name for adapter in service.list()] == ["one"]
+        await service.verify(one.version.digest)
+        await service.remove("small", "one")
+        await service.collect()
+        assert (await service.register("two", base, PathSource(path=str(folder / "two")))).created
+    finally:
+        await service.close()
+        state.close()
+        await (await asyncio.create_subprocess_exec("umount", tmp_path / "small")).wait()
+
+
+async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_there(
+    tmp_path: Path, base: Base, folder: Path
+) -> None:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    promised = await rig.add("tune", folder, 0)
+    stored = await rig.add("gone", folder, 1)
+    rig.state.adapters.delete(AdapterKey("small", "gone"))
+    (rig.data / "store" / "tmp-half").mkdir()
+    (rig.data / "incoming" / "half").mkdir(parents=True)
+    await rig.service.close()
+    rig.state.close()
+    again = Rig(tmp_path / "data", base)
+    await again.service.start()
+    assert again.on_disk() == {promised.version.digest.removeprefix("sha256:")}
+    assert stored.version.digest not in again.on_disk()
+    assert not (again.data / "incoming").exists()
+    await again.service.verify(again.service.resolve("small", "tune").stored.digest)
+    await again.service.close()
+    again.state.close()
+
+
+async def test_many_registrations(rig: Rig, folder: Path) -> None:
+    """Counts only; how fast it goes is measured in benchmarks/adapters."""
+    for seed in range(10):
+        write_adapter(folder / str(seed), seed=seed)
+    began = time.perf_counter()
+    names = [(f"tune{number}", number % 10) for number in range(60)]
+    await asyncio.gather(
+        *(rig.service.register(name, rig.base, PathSource(path=str(folder / str(seed)))) for name, seed in names)
+    )
+    print(f"{60 / (time.perf_counter() - began):.0f} registrations a second")
+    assert len(rig.service.list()) == 60
+    assert len(rig.on_disk()) == 10

@@ -1,0 +1,145 @@
+"""The store: whole or not at all, and every change to it is seen."""
+
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from adapters.check_process import Job, check
+from adapters.store import MARK, Store
+from adapters.types import Base, Limits
+from registry.errors import EngineFailed
+from tests.unit.adapters.makers import write_adapter
+
+TENSORS = "adapter_model.safetensors"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    store = Store(tmp_path / "store")
+    store.start()
+    return store
+
+
+def put(store: Store, base: Base, folder: Path) -> str:
+    """Check `folder` and commit its normal form."""
+    with store.writing() as out:
+        answer = check(Job(source=folder, base=base, limits=Limits(), out=out))
+        assert answer.outcome == "fit"
+        store.commit(out, answer.digest)
+    return answer.digest
+
+
+@pytest.fixture
+def digest(store: Store, base: Base, folder: Path) -> str:
+    return put(store, base, write_adapter(folder))
+
+
+def test_a_commit_is_read_only_marked_and_alone(store: Store, digest: str) -> None:
+    path = store.check(digest)
+    assert path == store.path(digest) == store.verify(digest)
+    assert path.is_absolute()
+    assert {file.name for file in path.iterdir()} == {"adapter_config.json", TENSORS}
+    for file in path.iterdir():
+        assert file.stat().st_mode & 0o222 == 0
+        assert file.stat().st_mtime_ns == MARK
+    assert path.stat().st_mode & 0o222 == 0
+    assert [entry.name for entry in store.root.iterdir()] == [path.name]
+    assert store.digests() == [digest]
+    assert store.bytes(digest) == (path / TENSORS).stat().st_size
+
+
+@pytest.mark.parametrize("harm", ["file gone", "folder gone", "byte changed", "cut", "replaced by a link", "config"])
+def test_harm_is_seen_by_the_cheap_check(harm: str, store: Store, digest: str, tmp_path: Path) -> None:
+    path = store.path(digest)
+    os.chmod(path, 0o755)
+    file = path / ("adapter_config.json" if harm == "config" else TENSORS)
+    os.chmod(file, 0o644)
+    if harm == "folder gone":
+        shutil.rmtree(path)
+    elif harm == "file gone":
+        file.unlink()
+    elif harm == "replaced by a link":
+        file.unlink()
+        file.symlink_to(tmp_path / "elsewhere")
+    elif harm == "cut":
+        os.truncate(file, 100)
+    else:
+        data = bytearray(file.read_bytes())
+        data[-5] ^= 1
+        file.write_bytes(data)
+    with pytest.raises(EngineFailed, match="Register the adapter again") as refused:
+        store.check(digest)
+    assert refused.value.code == "adapter_damaged"
+
+
+def test_what_hides_from_stat_is_seen_by_the_full_check(store: Store, digest: str) -> None:
+    file = store.path(digest) / TENSORS
+    os.chmod(file, 0o644)
+    data = bytearray(file.read_bytes())
+    data[-5] ^= 1
+    file.write_bytes(data)
+    os.utime(file, ns=(MARK, MARK))
+    store.check(digest)
+    with pytest.raises(EngineFailed, match="content has changed"):
+        store.verify(digest)
+
+
+def test_a_copied_store_is_hashed_once_and_trusted_again(store: Store, digest: str) -> None:
+    for file in store.path(digest).iterdir():
+        os.utime(file)
+    store.check(digest)
+    assert all(file.stat().st_mtime_ns == MARK for file in store.path(digest).iterdir())
+
+
+def test_a_damaged_digest_is_replaced_by_the_next_commit(store: Store, digest: str, base: Base, folder: Path) -> None:
+    (store.path(digest) / TENSORS).unlink()
+    assert put(store, base, folder) == digest
+    store.verify(digest)
+    assert len(list(store.root.iterdir())) == 1
+
+
+def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path) -> None:
+    write_adapter(folder)
+    digests: list[str] = []
+    threads = [threading.Thread(target=lambda: digests.append(put(store, base, folder))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(digests) == 8
+    assert len(set(digests)) == 1
+    store.verify(digests[0])
+    assert len(list(store.root.iterdir())) == 1
+
+
+def test_what_an_ended_process_left_is_removed_at_start(store: Store, digest: str) -> None:
+    (store.root / "tmp-old").mkdir()
+    (store.root / "tmp-old" / TENSORS).write_bytes(b"half")
+    os.chmod(store.root / "tmp-old", 0o555)
+    assert Store(store.root).start() == 1
+    assert store.digests() == [digest]
+
+
+def test_an_error_while_writing_leaves_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with store.writing() as out:
+        (out / "adapter_config.json").write_bytes(b"x")
+        (out / TENSORS).write_bytes(b"x")
+        monkeypatch.setattr(os, "rename", full)
+        with pytest.raises(OSError, match="No space"):
+            store.commit(out, "sha256:" + "0" * 64)
+    monkeypatch.undo()
+    assert not list(store.root.iterdir())
+
+
+def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
+    store.remove(digest)
+    store.remove(digest)
+    assert not list(store.root.iterdir())
+    assert store.bytes(digest) == 0

@@ -1,0 +1,79 @@
+"""Every kind of bad adapter is refused, with words that name its fault."""
+
+from pathlib import Path
+
+import pytest
+
+from adapters.check_process import Answer, Job, check
+from adapters.types import Base, Limits
+from tests.unit.adapters.makers import name, write_adapter
+from tests.unit.adapters.zoo import ZOO, Bad
+
+
+def judge(folder: Path, base: Base, limits: Limits | None = None) -> Answer:
+    return check(Job(source=folder, base=base, limits=limits or Limits()))
+
+
+@pytest.mark.parametrize("bad", ZOO, ids=lambda bad: bad.name)
+def test_bad_adapters_are_refused_with_their_reason(bad: Bad, folder: Path, base: Base) -> None:
+    bad.make(folder)
+    answer = judge(folder, base)
+    assert answer.outcome == "unfit"
+    assert any(all(word in fault for word in bad.words) for fault in answer.faults), answer.faults
+
+
+def test_the_zoo_is_large_and_its_names_differ() -> None:
+    assert len({bad.name for bad in ZOO}) == len(ZOO) >= 30
+
+
+def test_all_faults_are_told_at_once(folder: Path, base: Base) -> None:
+    def spoil(weights: dict[str, "object"]) -> None:
+        del weights[name(0, "self_attn.q_proj", "B")]
+        weights[name(1, "mlp.up_proj", "A")][0, 0] = float("nan")  # type: ignore[index]
+
+    write_adapter(folder, change=spoil, settings={"use_dora": True, "bias": "all"})  # type: ignore[arg-type]
+    told = " ".join(judge(folder, base).faults)
+    for words in ("use_dora", "bias is 'all'", "lora_B is missing", "NaN or infinite"):
+        assert words in told
+
+
+def test_one_fault_in_all_layers_is_one_sentence(folder: Path, base: Base) -> None:
+    write_adapter(folder, rank=16, settings={"r": 8})
+    (fault,) = judge(folder, base).faults
+    assert "and 10 more" in fault
+
+
+def test_many_faults_are_cut_to_a_readable_number(folder: Path, base: Base) -> None:
+    write_adapter(folder, settings={f"use_{number}": True for number in range(200)})
+    faults = judge(folder, base).faults
+    assert len(faults) == 40
+    assert "161 more" in faults[-1]
+
+
+def test_what_a_file_holds_cannot_garble_a_message(folder: Path, base: Base) -> None:
+    write_adapter(folder, settings={"peft_type": "\x1b[31m" + "x" * 10_000})
+    (fault,) = judge(folder, base).faults
+    assert "\x1b" not in fault
+    assert len(fault) < 300
+
+
+@pytest.mark.parametrize(
+    ("limits", "words"),
+    [
+        (Limits(adapter_bytes=1000), "over the limit of 1000"),
+        (Limits(config_bytes=10), "over the limit of 10"),
+        (Limits(header_bytes=100), "over the limit of 100"),
+        (Limits(tensors=5), "over the limit of 5"),
+    ],
+)
+def test_size_caps(limits: Limits, words: str, folder: Path, base: Base) -> None:
+    write_adapter(folder)
+    answer = judge(folder, base, limits)
+    assert any(words in fault for fault in answer.faults), answer.faults
+
+
+def test_a_base_of_unknown_shape_is_told(folder: Path, tmp_path: Path) -> None:
+    write_adapter(folder)
+    (tmp_path / "empty").mkdir()
+    answer = judge(folder, Base("odd", tmp_path / "empty", 16))
+    assert any("no config.json" in fault for fault in answer.faults)
