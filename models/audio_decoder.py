@@ -1,0 +1,144 @@
+"""The process that touches untrusted recordings: reads one job a line from stdin, writes samples to stdout.
+
+    job      {"path": ..., "seconds": ...}
+    answer   frames of kind (1 byte), length (4 bytes, little-endian) and body, in this order:
+             'A' at once: the job has arrived
+             'D' the container's own idea of its length in seconds, as text ('' when it has none)
+             'S' samples: 16-bit little-endian, one channel, 16,000 a second; any number of frames
+             'E' the end, or 'X' an error: a word of `WHY` and a sentence, separated by a tab
+
+It may be killed at any time. Everything that could reach beyond the file is off: no network, no other files (playlists
+and references), no demuxer or protocol but those of recordings, a bound on memory, no core dump, nothing written.
+"""
+
+import ctypes
+import errno
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import Any, BinaryIO
+
+RATE = 16_000
+MEMORY = 1 << 30
+"""Bytes of address space. Libraries alone take about 250 MiB of it."""
+BLOCK = 8 * RATE
+"""Samples in a frame: half a second of a client's patience is not worth more calls."""
+DAMAGED = 16
+"""Packets that may fail to decode, in a row or not, before a recording counts as damaged."""
+WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory")
+DEMUXERS = (
+    "wav,w64,rf64,aiff,au,caf,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,"
+    "mpegts,mpeg,flv,ape,wv,tta,dsf,truehd,dts,opus"
+)
+
+
+class Refused(Exception):
+    """A recording that cannot be used: a word of WHY, and a sentence."""
+
+
+def confine() -> None:
+    """Bounds that hold whatever the libraries do. Dies with its parent."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
+
+
+def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
+    out.write(kind + struct.pack("<I", len(body)) + body)
+    out.flush()
+
+
+def decode(path: str, seconds: float, out: BinaryIO) -> None:
+    """Send the samples of the recording at `path`, at most `seconds` of them. Raises Refused."""
+    import av
+
+    if not os.path.getsize(path):
+        raise Refused("empty", "The file is empty.")
+    options = {"format_whitelist": DEMUXERS, "protocol_whitelist": "", "enable_drefs": "0"}
+    with open(path, "rb") as file:
+        try:
+            container = av.open(file, mode="r", options=options, metadata_errors="ignore", buffer_size=1 << 16)
+        except (av.FFmpegError, ValueError, EOFError) as error:
+            raise Refused(*_opening(error)) from None
+        with container:
+            if not container.streams.audio:
+                raise Refused("no_audio", "The file holds no sound.")
+            length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
+            send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
+            _samples(container, seconds, out, av)
+
+
+def _opening(error: Exception) -> tuple[str, str]:
+    if getattr(error, "errno", None) == errno.ENOMEM:
+        return "memory", "The file needs more memory to decode than is allowed."
+    return "unreadable", "The file is no recording that can be read: send wav, mp3, flac, ogg, m4a or webm."
+
+
+def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
+    stream = container.streams.audio[0]
+    resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
+    most, sent, failed = int(seconds * RATE), 0, 0
+    held = bytearray()
+
+    def take(frames: Any) -> None:
+        nonlocal sent
+        for frame in frames:
+            held.extend(bytes(frame.planes[0])[: 2 * frame.samples])
+        if sent + len(held) // 2 > most:
+            raise Refused("too_long", f"The recording is longer than {seconds:g} seconds.")
+        while len(held) >= 2 * BLOCK:
+            send(out, b"S", bytes(held[: 2 * BLOCK]))
+            del held[: 2 * BLOCK]
+            sent += BLOCK
+
+    try:
+        for packet in container.demux(stream):
+            try:
+                for frame in packet.decode():
+                    frame.pts = None  # gaps and jumps in a file's own clock must not make silence or lose sound
+                    take(resampler.resample(frame))
+            except av.FFmpegError as error:
+                if getattr(error, "errno", None) == errno.ENOMEM:
+                    raise Refused("memory", "The file needs more memory to decode than is allowed.") from None
+                failed += 1
+                if failed > DAMAGED:
+                    raise Refused("damaged", f"The recording is damaged after {sent / RATE:.1f} seconds.") from None
+    except av.FFmpegError:  # the container itself
+        raise Refused("damaged", f"The recording is damaged after {(sent + len(held) // 2) / RATE:.1f} s.") from None
+    take(resampler.resample(None))
+    if not sent and not held:
+        raise Refused("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")
+    if held:
+        send(out, b"S", bytes(held))
+
+
+def main() -> None:
+    confine()
+    import av
+
+    av.logging.set_level(None)
+    out = sys.stdout.buffer
+    send(out, b"E")  # ready
+    for line in sys.stdin.buffer:
+        job = json.loads(line)
+        send(out, b"A")
+        try:
+            decode(job["path"], job["seconds"], out)
+            send(out, b"E")
+        except Refused as refused:
+            send(out, b"X", "\t".join(refused.args).encode())
+        except MemoryError:
+            send(out, b"X", b"memory\tThe file needs more memory to decode than is allowed.")
+            return  # what is left of the libraries' state is not worth much
+        except (OSError, ArithmeticError, ValueError, LookupError, RuntimeError) as error:
+            send(out, b"X", f"damaged\tThe recording could not be decoded ({type(error).__name__}).".encode())
+            return
+
+
+if __name__ == "__main__":
+    main()

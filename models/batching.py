@@ -1,0 +1,95 @@
+"""Which waiting items run together next: by turn of the requests, within a budget of padded tokens.
+
+Pure: no clock, no thread, no log. `batching_worker` runs what this decides.
+
+ 1. The request at the head of the ring always gets an item in, even one that is larger than the budget by itself.
+ 2. Then each request in ring order gives one item a round, until no round adds any.
+ 3. An item joins while items x longest stays within `max_tokens`, and while no more than a stated part is padding.
+    A request whose next item may not join is passed over for this batch.
+ 4. The head goes to the end of the ring.
+
+So a request that has n others before it gets an item within n + 1 batches, and one with a single item (a search
+query) is done then, whatever the others hold: a huge request has one turn at a time like everybody.
+Within a request the longest item goes first: neighbours are alike in length, and little is padding.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+P = TypeVar("P")
+
+PADDED = 1.5
+"""Padded tokens over real ones that a batch of requests may reach. A bound on waste, not a measured optimum."""
+SMALL = 512
+"""Batches of up to this many padded tokens may be padding to any part: the fixed cost of a step is larger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item(Generic[P]):
+    """One text or pair. `tokens` is at least 1."""
+
+    index: int
+    """Place in its request."""
+    tokens: int
+    payload: P
+
+
+@dataclass(frozen=True, slots=True)
+class Picked(Generic[P]):
+    key: int
+    """Of the request."""
+    item: Item[P]
+
+
+class Turns(Generic[P]):
+    """Waiting items by request, in ring order."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[int, deque[Item[P]]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Number of requests that have items waiting."""
+        return len(self._lines)
+
+    def add(self, key: int, items: Iterable[Item[P]]) -> None:
+        """Put a new request at the end of the ring. One without items is forgotten at once."""
+        if key in self._lines:
+            raise KeyError(key)
+        line = deque(sorted(items, key=lambda item: -item.tokens))
+        if line:
+            self._lines[key] = line
+
+    def drop(self, key: int) -> int:
+        """Forget a request; the number of items that were still waiting."""
+        return len(self._lines.pop(key, ()))
+
+    def take(self, max_tokens: int, max_items: int) -> list[Picked[P]]:
+        """The next batch, longest item first; empty exactly when nothing waits."""
+        chosen: list[Picked[P]] = []
+        longest = real = 0
+        head = next(iter(self._lines), None)
+        asked = list(self._lines)
+        while asked and len(chosen) < max_items:
+            again = []
+            for key in asked[: max_items - len(chosen)]:
+                line = self._lines[key]
+                tokens = line[0].tokens
+                if chosen and not _joins(max(longest, tokens) * (len(chosen) + 1), real + tokens, max_tokens):
+                    continue
+                longest, real = max(longest, tokens), real + tokens
+                chosen.append(Picked(key, line.popleft()))
+                if line:
+                    again.append(key)
+            asked = again
+        for key in {picked.key for picked in chosen}:
+            if not self._lines[key]:
+                del self._lines[key]
+        if head is not None and head in self._lines:
+            self._lines.move_to_end(head)
+        return sorted(chosen, key=lambda picked: -picked.item.tokens)
+
+
+def _joins(padded: int, real: int, max_tokens: int) -> bool:
+    return padded <= max_tokens and (padded <= SMALL or padded <= PADDED * real)

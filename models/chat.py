@@ -1,0 +1,248 @@
+"""The chat engine: vLLM's AsyncLLM with vLLM's own HTTP application on top, called in this process without a port."""
+
+import asyncio
+import contextvars
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from models import chat_guard, chat_prewarm, chat_settings, chat_start, chat_vllm, chat_warm
+from models.chat_adapters import Adapters
+from models.chat_asgi import Exchange
+from models.chat_names import Renamer
+from models.chat_usage import METER, Meter, meter_requests
+from models.messages import AdapterRef, Chunk, Event, Finished, HttpCall, Loaded, Progress, Started, Usage
+from models.protocol import Report
+from registry.errors import EngineFailed, NotFound, RoundhouseError
+from registry.recipe import Recipe
+
+PATHS = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+    }
+)
+LEAVE_WITHIN = 5.0
+"""Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
+CLOSE_WITHIN = 2.0
+"""Seconds that EngineCore gets to end by itself at `close`."""
+
+
+class ChatCall(AsyncIterator[Event]):
+    """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
+
+    def __init__(self, events: AsyncGenerator[Event, None], meter: Meter) -> None:
+        self._events = events
+        self._meter = meter
+
+    def __aiter__(self) -> "ChatCall":
+        return self
+
+    async def __anext__(self) -> Event:
+        return await self._events.__anext__()
+
+    async def aclose(self) -> None:
+        """End the call now: its work in the engine is aborted."""
+        await self._events.aclose()
+
+    @property
+    def usage(self) -> Usage:
+        return self._meter.usage()
+
+
+class VllmEngine:
+    """A loaded chat model. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._app: Any = None
+        self._adapters: Adapters | None = None
+        self._model = ""
+        self._state = "new"
+        self._running: set[Exchange] = set()
+        self._sentinels: list[int] = []
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        if self._state != "new":
+            raise EngineFailed("this engine was used before: load into a new one")
+        self._state = "loading"
+        seconds: dict[str, float] = {}
+        clock = time.perf_counter()
+
+        def lap(phase: str) -> None:
+            nonlocal clock
+            seconds[phase] = round(time.perf_counter() - clock, 3)
+            clock = time.perf_counter()
+
+        report(Progress("importing", 0.0, "vLLM"))
+        await asyncio.to_thread(chat_prewarm.prewarm)
+        lap("importing")
+        report(Progress("starting", 0.3, "engine process"))
+        arguments = chat_settings.arguments(recipe, path, device, chat_vllm.parser())
+        try:
+            threads = chat_settings.threads(path)
+
+            def start() -> None:
+                self._engine = chat_vllm.start_engine(arguments, device, threads)
+
+            await chat_start.in_new_thread(start)
+            lap("starting")
+            report(Progress("warming", 0.8))
+            on_device = await chat_vllm.device_bytes(self._engine)
+            meter_requests(self._engine.output_processor)
+            self._app = await chat_vllm.application(self._engine, arguments)
+            self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
+            self._model = recipe.id
+            self._watch_children()
+            await chat_warm.warm(self._app, recipe.id)
+            await self._engine.reset_prefix_cache()
+            self._state = "loaded"
+            lap("warming")
+        except RoundhouseError:
+            raise
+        except Exception as error:
+            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
+        finally:
+            if self._state != "loaded":
+                await self.close()
+        report(Progress("ready", 1.0))
+        return self._loaded(path, seconds, on_device)
+
+    def _loaded(self, path: Path, seconds: dict[str, float], on_device: int) -> Loaded:
+        processes = [psutil.Process(), *(psutil.Process(process.pid) for process in self._processes())]
+        return Loaded(
+            # a fork shares most pages with its parent: 'proportional' counts each page once over both
+            resident_bytes=on_device or sum(process.memory_full_info().pss for process in processes),
+            weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
+            kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
+            seconds=seconds,
+            context_length=self._engine.model_config.max_model_len,
+            engine_version=chat_vllm.version(),
+        )
+
+    def _processes(self) -> list[Any]:
+        manager = self._engine.engine_core.resources.engine_manager if self._engine else None
+        return list(manager.processes) if manager else []
+
+    def _watch_children(self) -> None:
+        loop = asyncio.get_running_loop()
+        for process in self._processes():
+            self._sentinels.append(process.sentinel)
+            loop.add_reader(process.sentinel, self._child_died)
+
+    def _child_died(self) -> None:
+        self._unwatch()
+        if self._state == "loaded":
+            self._state = "broken"
+            for exchange in list(self._running):
+                exchange.fail(EngineFailed("the engine's process ended"))
+
+    def _unwatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sentinel in self._sentinels:
+            loop.remove_reader(sentinel)
+        self._sentinels.clear()
+
+    def _ready(self) -> Adapters:
+        if self._state != "loaded" or self._adapters is None:
+            raise EngineFailed(f"the engine is {self._state}")
+        return self._adapters
+
+    async def ping(self) -> None:
+        self._ready()
+        waiting = asyncio.ensure_future(self._engine.is_paused())
+        while not (await asyncio.wait([waiting], timeout=0.5))[0]:
+            if self._state != "loaded":
+                waiting.cancel()
+                raise EngineFailed("the engine's process ended")
+        if error := waiting.exception():
+            raise EngineFailed("the engine does not answer") from error
+
+    async def close(self) -> None:
+        self._state = "closed"
+        self._unwatch()
+        for exchange in list(self._running):
+            exchange.fail(EngineFailed("the engine was closed"))
+        processes = self._processes()
+        engine, self._engine, self._app = self._engine, None, None
+        if engine is not None:
+            await asyncio.to_thread(chat_vllm.stop_engine, engine, processes, CLOSE_WITHIN)
+
+    def call(self, request: HttpCall) -> ChatCall:
+        meter = Meter()
+        return ChatCall(self._events(request, meter), meter)
+
+    async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
+        adapters = self._ready()
+        self._check(request, adapters)
+        context = contextvars.copy_context()
+        context.run(METER.set, meter)
+        rename = Renamer(request.served, request.shown)
+        exchange = Exchange(self._app, request.path, request.method, request.body, context)
+        self._running.add(exchange)
+        adapters.calls[request.served] += 1
+        try:
+            if not await exchange.start():
+                raise EngineFailed("the engine gave no answer")
+            self._alive()
+            if exchange.status >= 500:
+                fault = chat_guard.unanswerable(request.body, bool(meter.request_ids))
+                raise fault or EngineFailed("the engine could not answer this request")
+            yield Started(exchange.status, exchange.content_type)
+            while (data := await exchange.part()) is not None:
+                self._alive()
+                yield Chunk(rename(data))
+        except RoundhouseError:
+            raise
+        except Exception as error:
+            raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
+        finally:
+            self._running.discard(exchange)
+            ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
+            if self._state == "loaded":
+                await asyncio.shield(ending)
+        yield Finished(meter.usage())
+
+    def _check(self, request: HttpCall, adapters: Adapters) -> None:
+        if request.path not in PATHS:
+            raise NotFound(f"no chat engine answers {request.path}", code="not_found")
+        chat_guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
+        asked = chat_guard.asked_model(request.body)
+        base = request.adapter is None
+        known = request.served == self._model if base else adapters.placed(request.served)
+        if not known or (asked != request.served and not (base and asked is None)):
+            raise EngineFailed(f"{request.served} is not in the engine: the base never answers for it")
+
+    def _alive(self) -> None:
+        if self._engine is None or self._engine.errored:
+            raise EngineFailed("the engine's process ended")
+
+    async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
+        """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
+        meter.closed = True
+        exchange.leave()
+        try:
+            if exchange.running and self._state == "loaded":
+                await self._engine.abort(meter.request_ids, internal=True)
+            await exchange.ended(LEAVE_WITHIN)
+        finally:
+            adapters.calls[served] -= 1
+            if not adapters.calls[served]:
+                del adapters.calls[served]
+
+    async def stage(self, adapter: AdapterRef) -> None:
+        await self._ready().stage(adapter)
+
+    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
+        await self._ready().place(adapter, evict)
+
+    async def drop(self, digest: str) -> None:
+        await self._ready().drop(digest)

@@ -1,0 +1,125 @@
+"""One request through an ASGI application in this process: no port, no sockets, bounded buffering."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextvars import Context
+from typing import Any
+
+AsgiApp = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Any]], Callable[[Any], Awaitable[None]]], Any]
+
+BUFFER = 64
+"""Body parts that may wait for the reader before the application is held back."""
+
+
+class Exchange:
+    """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
+
+    def __init__(self, app: AsgiApp, path: str, method: str, body: bytes, context: Context) -> None:
+        self._gone = asyncio.Event()
+        self._wake = asyncio.Event()
+        self._room = asyncio.Event()
+        self._room.set()
+        self._parts: deque[bytes] = deque()
+        self._body: bytes | None = body
+        self._failure: BaseException | None = None
+        self._ended = False
+        self.status = 0
+        self.content_type = ""
+        self._task = asyncio.get_running_loop().create_task(self._run(app, path, method, body), context=context)
+
+    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes) -> None:
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.3"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+            "client": ("slot", 0),
+            "server": ("slot", 0),
+            "state": {},
+        }
+        try:
+            await app(scope, self._receive, self._send)
+        except Exception as error:
+            self._failure = self._failure or error
+        finally:
+            self._ended = True
+            self._wake.set()
+
+    async def _receive(self) -> dict[str, Any]:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: dict[str, Any]) -> None:
+        if self._gone.is_set():
+            return
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = {name.lower(): value for name, value in message.get("headers", ())}
+            self.content_type = headers.get(b"content-type", b"").decode("latin-1")
+        elif part := message.get("body"):
+            self._parts.append(part)
+            if len(self._parts) >= BUFFER:
+                self._room.clear()
+        self._wake.set()
+        await self._room.wait()
+
+    @property
+    def running(self) -> bool:
+        """Whether the application is still at work on it."""
+        return not self._ended
+
+    async def start(self) -> bool:
+        """Wait for the status. False: the application ended without an answer."""
+        while not self.status and not self._ended and not self._failure:
+            await self._wait()
+        self._raise()
+        return bool(self.status)
+
+    async def part(self) -> bytes | None:
+        """All body bytes that are there, at least one; None at the end. Raises what `fail` was given."""
+        while not self._parts:
+            self._raise()
+            if self._ended:
+                return None
+            await self._wait()
+        data = self._parts.popleft() if len(self._parts) == 1 else b"".join(self._parts)
+        self._parts.clear()
+        self._room.set()
+        return data
+
+    async def _wait(self) -> None:
+        self._wake.clear()
+        await self._wake.wait()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def fail(self, error: BaseException) -> None:
+        """End the reader at once with `error`; the application is left to `leave`."""
+        self._failure = error
+        self._wake.set()
+
+    def leave(self) -> None:
+        """The client is gone: the application learns it at its next `receive`, and nothing waits for the reader."""
+        self._gone.set()
+        self._room.set()
+
+    async def ended(self, within: float) -> None:
+        """Wait for the application to end, and cancel it if it does not in `within` seconds."""
+        if self._task.done():
+            return
+        done, _ = await asyncio.wait([self._task], timeout=within)
+        if not done:
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=within)

@@ -1,0 +1,51 @@
+"""Checks before vLLM's application sees a body: what it answers with 500, or chews on while every stream waits."""
+
+import msgspec
+
+from registry.errors import BadRequest, TooLarge
+
+CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
+TOKENIZING = frozenset({"/tokenize", "/detokenize"})
+BYTES_PER_TOKEN = 16
+LEAST_BYTES = 64 << 10
+
+
+class _Asked(msgspec.Struct):
+    model: str | None = None
+
+
+def asked_model(body: bytes) -> str | None:
+    """The body's `model`, None when it has none.
+
+    Raises BadRequest for what is not a JSON object with a string there, and for JSON nested deeper than parsers go:
+    what this parser cannot read, another one might read differently, and answer for another model.
+    """
+    try:
+        return msgspec.json.decode(body, type=_Asked).model
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body is not a JSON object as expected: {error}", code="invalid_json") from None
+    except RecursionError:
+        raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
+
+
+def bounded(path: str, body: bytes, context_length: int) -> None:
+    """Tokenizing has no bound of its own in vLLM: 2 MB of text take 2 s, part of it on the loop that feeds streams.
+
+    Raises TooLarge for bodies over 16 bytes per token of context.
+    """
+    limit = max(LEAST_BYTES, BYTES_PER_TOKEN * context_length)
+    if path in TOKENIZING and len(body) > limit:
+        raise TooLarge(f"{path} takes up to {limit} bytes for this model; send {len(body)} bytes in parts")
+
+
+def unanswerable(body: bytes, reached_engine: bool) -> BadRequest | None:
+    """What a 5xx of a living engine means. None: the engine's own fault.
+
+    Before anything reached the engine it is vLLM's preprocessing that stumbled over the body. Afterwards it is a
+    grammar that no text satisfies, such as the schema {"$ref": "#"}: vLLM ends that request as an internal error.
+    """
+    if not reached_engine:
+        return BadRequest("vLLM could not make sense of this request", code="unprocessable_request")
+    if any(key in body for key in CONSTRAINTS):
+        return BadRequest("no text satisfies the schema or grammar of this request", code="unsatisfiable_constraint")
+    return None

@@ -1,0 +1,25 @@
+"""Engines by name, each imported only when it is asked for."""
+
+from models.protocol import Engine
+
+
+def create(engine: str, task: str) -> Engine:
+    """A new, empty engine for a recipe's engine name and task. Raises ValueError for a pair that does not exist."""
+    match engine, task:
+        case "vllm", "chat":
+            from models.chat import VllmEngine
+
+            return VllmEngine()
+        case "sentence-transformers", "embed":
+            from models.embed import EmbeddingEngine
+
+            return EmbeddingEngine()
+        case "sentence-transformers", "rerank":
+            from models.rerank import RerankingEngine
+
+            return RerankingEngine()
+        case "faster-whisper", "transcribe":
+            from models.transcribe import WhisperEngine
+
+            return WhisperEngine()
+    raise ValueError(f"no engine {engine} for task {task}")

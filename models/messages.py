@@ -1,0 +1,177 @@
+"""What the gateway asks of an engine and what comes back: msgspec structs, safe to decode from a socket.
+
+Requests go in, events come out. One request gives: `Started`? then any number of `Chunk`s (chat), or one result
+(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `Finished` last, or an error instead.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages; `tag` writes the class name so that unions decode without guessing."""
+
+
+# --- adapters ------------------------------------------------------------------------------------------------------
+class AdapterRef(Message, frozen=True):
+    """A normalised adapter in the content-addressed store. The digest is its identity; names never reach an engine."""
+
+    digest: str
+    """'sha256:' and 64 hex digits."""
+    path: str
+    """Absolute path of the immutable folder that holds adapter_config.json and adapter_model.safetensors."""
+    rank: int
+    bytes: int
+
+
+# --- requests ------------------------------------------------------------------------------------------------------
+class HttpCall(Message, frozen=True):
+    """One request for the chat engine's own HTTP application."""
+
+    path: str
+    body: bytes
+    """The client's JSON with `model` set to `served`."""
+    served: str
+    """The name by which the engine knows the weights: the model's id, or the adapter's digest."""
+    shown: str
+    """The name that the client used; the response's `model` shows it."""
+    adapter: AdapterRef | None = None
+    method: Literal["GET", "POST"] = "POST"
+    include_usage: bool = True
+    """False: the client did not ask for usage in its stream, so a usage-only chunk is left out."""
+
+
+class EmbedRequest(Message, frozen=True):
+    """`inputs`: strings, or token id lists, in the client's order."""
+
+    inputs: list[str | list[int]]
+    prompt_name: str | None = None
+    """Name of a prompt of the model ('query', 'document'); None: no prompt."""
+    dimensions: int | None = None
+    truncate: bool = False
+    """False: an input over the context length is an error that names its index."""
+    normalize: bool = True
+
+
+class RerankRequest(Message, frozen=True):
+    query: str
+    documents: list[str]
+    truncate: bool = False
+    """True: cut long documents at the context length. False: score chunks of them and take the best chunk."""
+
+
+class TranscribeRequest(Message, frozen=True):
+    """`path`: a temporary file that the gateway wrote; the engine decodes it in a process that can be killed."""
+
+    path: str
+    task: Literal["transcribe", "translate"] = "transcribe"
+    language: str | None = None
+    prompt: str | None = None
+    hotwords: str | None = None
+    temperature: list[float] = msgspec.field(default_factory=lambda: [0.0])
+    word_timestamps: bool = False
+    vad: bool | None = None
+    """None: as the recipe's flags say."""
+    max_seconds: float = 4 * 3600.0
+
+
+Request = HttpCall | EmbedRequest | RerankRequest | TranscribeRequest
+
+
+# --- events --------------------------------------------------------------------------------------------------------
+class Started(Message, frozen=True):
+    """HTTP status and type of the chat engine's answer; sent before its first chunk."""
+
+    status: int
+    content_type: str
+
+
+class Chunk(Message, frozen=True):
+    data: bytes
+
+
+class EmbedResult(Message, frozen=True):
+    """`vectors`: len(tokens) x dimensions little-endian float32, row by row, in the order of the inputs."""
+
+    vectors: bytes
+    dimensions: int
+    tokens: list[int]
+
+
+class RerankResult(Message, frozen=True):
+    """`logits`: one raw score per document (the best chunk's); relevance = sigmoid(logit)."""
+
+    logits: list[float]
+    chunks: list[int]
+    tokens: list[int]
+
+
+class Word(Message, frozen=True):
+    start: float
+    end: float
+    word: str
+    probability: float
+
+
+class Segment(Message, frozen=True):
+    """Times in seconds from the start of the recording."""
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: list[int]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+    words: list[Word] | None = None
+
+
+class TranscriptInfo(Message, frozen=True):
+    language: str
+    language_probability: float
+    duration: float
+    duration_after_vad: float
+
+
+class Usage(Message, frozen=True):
+    """Exact counts from the engine, for aborted requests too."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    audio_seconds: float = 0.0
+    batch: int = 0
+    """How many requests or inputs shared the engine step that answered this one (embed, rerank, speech)."""
+
+
+class Finished(Message, frozen=True):
+    usage: Usage
+
+
+Event = Started | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment | Finished
+
+
+# --- life cycle ----------------------------------------------------------------------------------------------------
+class Progress(Message, frozen=True):
+    """Where a load stands. `fraction` runs from 0 to 1 over the whole load."""
+
+    phase: Literal["queued", "evicting", "starting", "importing", "weights", "warming", "ready"]
+    fraction: float
+    detail: str = ""
+
+
+class Loaded(Message, frozen=True):
+    """What a finished load holds, in bytes, and what it learned about the model."""
+
+    resident_bytes: int
+    weights_bytes: int
+    kv_cache_bytes: int = 0
+    seconds: dict[str, float] = {}
+    """Seconds per phase."""
+    context_length: int = 0
+    dimensions: int = 0
+    engine_version: str = ""

@@ -1,0 +1,18 @@
+"""Import an engine's libraries before it is known which model comes."""
+
+
+def prewarm(engine: str) -> None:
+    """Import what `engine` (a recipe's engine name) needs. Blocks for seconds; safe in any thread."""
+    match engine:
+        case "vllm":
+            from models import chat_prewarm
+
+            chat_prewarm.prewarm()
+        case "sentence-transformers":
+            from models import embed, embed_load, rerank  # noqa: F401  (their own modules, too)
+
+            embed_load.import_library()
+        case "faster-whisper":
+            from models import transcribe
+
+            transcribe.import_library()

@@ -1,0 +1,98 @@
+"""What every engine can do. A slot holds at most one engine and calls it from one event loop.
+
+| state    | load                     | work (call, embed, ...)          | close                    |
+|----------|--------------------------|----------------------------------|--------------------------|
+| new      | loads, reports progress  | EngineFailed                     | nothing to do            |
+| loaded   | EngineFailed             | answers; cancelling the task aborts the work in the engine | frees what it can |
+| closed   | EngineFailed             | EngineFailed                     | nothing to do            |
+
+Every method raises errors of `registry.errors` only: a client's fault as BadRequest (or a subclass), anything
+else as EngineFailed. Library errors are mapped by type at this border. An engine is never left half-changed by
+a cancelled call.
+"""
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Protocol
+
+from models.messages import (
+    AdapterRef,
+    EmbedRequest,
+    EmbedResult,
+    Event,
+    HttpCall,
+    Loaded,
+    Progress,
+    RerankRequest,
+    RerankResult,
+    Segment,
+    TranscribeRequest,
+    TranscriptInfo,
+    Usage,
+)
+from registry.recipe import Recipe
+
+Report = Callable[[Progress], None]
+
+
+class Engine(Protocol):
+    """The life of a loaded model."""
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        """Load the weights in folder `path` onto `device` ('cpu', 'cuda:0') and warm up. Runs once."""
+        ...
+
+    async def ping(self) -> None:
+        """Return when the engine's inner loop has answered (heartbeat); raise EngineFailed when it is broken."""
+        ...
+
+    async def close(self) -> None:
+        """Stop the engine and its child processes. Safe to call twice."""
+        ...
+
+
+class ChatAnswer(Protocol):
+    """The events of one chat call: Started, Chunk..., Finished."""
+
+    def __aiter__(self) -> AsyncIterator[Event]: ...
+
+    async def aclose(self) -> None:
+        """End the call now and return when its work has left the engine."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Exact at any time, also after a cancelled or closed call."""
+        ...
+
+
+class ChatEngine(Engine, Protocol):
+    def call(self, request: HttpCall) -> ChatAnswer:
+        """Begin one request. An adapter must be in place: an unknown one is EngineFailed, never the base."""
+        ...
+
+    async def stage(self, adapter: AdapterRef) -> None:
+        """File to host memory, off the engine's loop. Raises Unfit when the file cannot be read as promised."""
+        ...
+
+    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
+        """Put a staged adapter into a device place, taking the place of digest `evict` if given."""
+        ...
+
+    async def drop(self, digest: str) -> None:
+        """Forget an adapter everywhere in the engine; nothing happens if it is not there."""
+        ...
+
+
+class EmbedEngine(Engine, Protocol):
+    async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]: ...
+
+
+class RerankEngine(Engine, Protocol):
+    async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]: ...
+
+
+class TranscribeEngine(Engine, Protocol):
+    def transcribe(self, request: TranscribeRequest) -> AsyncIterator[TranscriptInfo | Segment | Usage]:
+        """TranscriptInfo first, then Segments as they come, then Usage."""
+        ...

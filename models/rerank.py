@@ -1,0 +1,143 @@
+"""The rerank engine: a sentence-transformers cross-encoder with batches across requests."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.batching import Item
+from models.batching_worker import STEP_SECONDS, Batcher, Limits
+from models.embed_life import Life
+from models.embed_load import (
+    FLAGS,
+    context_of,
+    flags_of,
+    import_library,
+    open_model,
+    release,
+    resident_bytes,
+    vocabulary_of,
+    weights_bytes,
+)
+from models.embed_model import Ids, tensors
+from models.embed_tokens import Tokens
+from models.messages import Loaded, RerankRequest, RerankResult, Usage
+from models.protocol import Report
+from models.rerank_pairs import Pairs
+from registry.errors import BadRequest, EngineFailed
+from registry.recipe import Recipe
+
+INLINE = 4096
+"""Characters up to which tokenising is quicker than handing it to a thread."""
+PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
+SAME, SAME_HALF = 1e-3, 0.1
+"""Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
+
+
+class Scorer:
+    """A loaded CrossEncoder, called on token ids. Gives raw logits."""
+
+    def __init__(self, model: Any, tokens: Tokens, device: str) -> None:
+        self.model, self.tokens, self.device = model, tokens, device
+
+    def run(self, inputs: Sequence[Ids]) -> list[float]:
+        import torch
+
+        with torch.inference_mode():
+            scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
+            values: list[float] = scores.float().reshape(len(inputs)).cpu().tolist()
+        return values
+
+
+class RerankingEngine:
+    """A loaded cross-encoder. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        self._life = Life("rerank")
+        self._device = "cpu"
+        self._pairs: Pairs | None = None
+        self._batcher: Batcher[Ids, float] | None = None
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        async with self._life.loading(recipe, report, self.close) as phases:
+            self._device = device
+            flags = flags_of(recipe, {name: kind for name, kind in FLAGS.items() if name != "matryoshka_dimensions"})
+            with phases.phase("importing", 0.0, "sentence-transformers"):
+                library = await asyncio.to_thread(import_library)
+            with phases.phase("weights", 0.4):
+                model = await asyncio.to_thread(open_model, recipe, path, device, library.CrossEncoder, flags)
+            with phases.phase("warming", 0.8):
+                scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
+                limits = Limits(
+                    tokens=recipe.batching.max_tokens,
+                    items=recipe.batching.max_requests,
+                    waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
+                    step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
+                )
+                self._batcher = Batcher("rerank", scorer.run, limits)
+                self._batcher.start()
+                await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+        return Loaded(
+            resident_bytes=resident_bytes(device),
+            weights_bytes=weights_bytes(model),
+            seconds=phases.seconds,
+            context_length=scorer.tokens.context,
+            engine_version=library.__version__,
+        )
+
+    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
+        """Set up our way of calling the model; the library's own logits for PROBE, which warm up, too."""
+        import torch
+
+        if model.num_labels != 1:
+            raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
+        expected = model.predict(list(PROBE), activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
+        self._pairs = Pairs(model.tokenizer, tokens)
+        return Scorer(model, tokens, self._device), [float(value) for value in expected]
+
+    async def _check(self, expected: Sequence[float], single: bool) -> None:
+        """See that our way gives what the library's own `predict` gives."""
+        for (query, document), wanted in zip(PROBE, expected, strict=True):
+            found, _, _ = await self._score(RerankRequest(query=query, documents=[document]))
+            if abs(found[0] - wanted) > (SAME if single else SAME_HALF):
+                raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
+
+    async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
+        self._life.check()
+        if not request.query:
+            raise BadRequest("'query' is empty.", param="query")
+        logits, inputs, batch = await self._score(request)
+        tokens = [sum(len(part.ids) for part in parts) for parts in inputs]
+        result = RerankResult(logits=logits, chunks=[len(parts) for parts in inputs], tokens=tokens)
+        return result, Usage(prompt_tokens=sum(tokens), batch=batch)
+
+    async def _score(self, request: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
+        """The best chunk's logit of each document, the inputs by document, and the largest batch."""
+        if self._pairs is None or self._batcher is None:
+            raise EngineFailed("the engine is not loaded")
+        if not request.documents:
+            raise BadRequest("'documents' is empty: send at least one.", param="documents")
+        make = self._pairs.inputs
+        if len(request.query) + sum(map(len, request.documents)) <= INLINE:
+            inputs = make(request.query, request.documents, request.truncate)
+        else:
+            inputs = await asyncio.to_thread(make, request.query, request.documents, request.truncate)
+        flat = [part for parts in inputs for part in parts]
+        answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
+        scores = iter(answers.results)
+        return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
+
+    async def ping(self) -> None:
+        self._life.check()
+        assert self._batcher is not None
+        await self._batcher.ping()
+
+    async def close(self) -> None:
+        self._life.close()
+        batcher, self._batcher = self._batcher, None
+        self._pairs = None
+        if batcher is not None:
+            await asyncio.to_thread(batcher.close)
+            del batcher
+            await asyncio.to_thread(release, self._device)

@@ -1,0 +1,123 @@
+"""Rebuild the starter models from their scripts: `python -m models.starter [chat] [rerank] [speech] [all] [cards]`.
+
+Each step trains, puts the result into the pack, measures it on held-out inputs and writes its card. `cards` only
+writes the cards anew from the pack's figures. Each step runs in processes of its own, so that memory comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from models.starter import figures
+
+STEPS = ("chat", "rerank", "speech")
+TIMES = """
+times to reach the aims, training alone (see the cards for what the shipped weights had):
+  chat     about 4 hours on one CPU core, or about 10 minutes on a data-centre GPU (estimates)
+  rerank   about 1 hour on one CPU core, or about 5 minutes on such a GPU (estimates)
+  speech   about 10 hours on one CPU core, or about 30 minutes on such a GPU (estimates)
+the measurements after it take about 10 minutes in all on two cores.
+
+needs: espeak-ng (the package espeakng-loader, or libespeak-ng1 of Debian) for speech; apt-get, which
+downloads two Debian packages of text without installing them, for rerank.
+"""
+MINUTES = {
+    "cpu": {"chat": 240.0, "rerank": 60.0, "speech": 600.0},
+    "cuda": {"chat": 10.0, "rerank": 5.0, "speech": 30.0},
+}
+
+# Small batches: on a core the number of steps is what counts.
+RERANK_ON_CPU = ("--queries", 24, "--negatives", 7, "--passage-tokens", 96, "--easy", 0.3, "--bfloat16")
+SPEECH_ON_CPU = ("--workers", 1, "--speech-seconds", 3600, "--hours", 20, "--budget", 8000, 9000, "--rate", 1.3e-3)
+
+
+def _python(module: str, *arguments: object, accept: tuple[int, ...] = (0,)) -> None:
+    command = [sys.executable, "-m", f"models.starter.{module}", *map(str, arguments)]
+    print("$ python " + " ".join(command[1:]), flush=True)
+    status = subprocess.run(command).returncode
+    if status not in accept:
+        raise SystemExit(f"models.starter.{module} failed with exit code {status}")
+
+
+def _chat(work: Path, pack: Path, minutes: float, device: str, train: bool) -> None:
+    from models.starter.install import install_chat
+
+    if train:
+        # Two thirds for the base: adapters only switch on what the base can do behind its reserved tokens.
+        times = ("--minutes-base", round(minutes * 0.65, 1), "--minutes-adapters", round(minutes * 0.35, 1))
+        _python("chat.train", "--out", work, "--device", device, *times)
+    install_chat(work, pack)
+    _python("chat.evaluate", "--pack", pack)
+
+
+def _rerank(work: Path, pack: Path, minutes: float, device: str, train: bool) -> None:
+    from models.starter.install import install_rerank
+
+    data = work.with_name("rerank-data")
+    if train:
+        _python("rerank.prepare", "--out", data)
+        _python(
+            "rerank.train", "--data", data, "--out", work, "--minutes", minutes, "--device", device,
+            *(RERANK_ON_CPU if device == "cpu" else ()),
+        )  # fmt: skip
+    install_rerank(work, data, pack)
+    _python("rerank.evaluate", "--pack", pack / "starter-rerank", "--figures", accept=(0, 1))  # 1: under the aim
+
+
+def _speech(work: Path, pack: Path, minutes: float, device: str, train: bool) -> None:
+    from models.starter.install import install_speech
+
+    if train:
+        options = SPEECH_ON_CPU if device == "cpu" else ()
+        _python("speech.train", "--out", work, "--minutes", minutes, "--device", device, *options)
+    install_speech(work, pack)
+    _python("speech.evaluate", pack / "starter-speech", "--figures", pack)
+    _python("speech.samples", pack / "samples", "--model", pack / "starter-speech", "--figures", pack, accept=(0, 1))
+
+
+def _device(name: str) -> str:
+    if name != "auto":
+        return name
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m models.starter", description=(__doc__ or "").split("\n")[0], epilog=TIMES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "steps", nargs="*", default=["all"], metavar="STEP", help="chat, rerank, speech, all (default), cards"
+    )
+    parser.add_argument("--work", type=Path, default=Path(".starter"), help="folder for data and checkpoints")
+    parser.add_argument("--pack", type=Path, default=figures.PACK, help="where the models go")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--minutes", type=float, help="training time of each step, instead of the times below")
+    parser.add_argument("--no-train", action="store_true", help="take what lies trained in the work folder")
+    options = parser.parse_args()
+    if unknown := set(options.steps) - {*STEPS, "all", "cards"}:
+        parser.error(f"unknown step {', '.join(sorted(unknown))}: use chat, rerank, speech, all or cards")
+    return options
+
+
+def main() -> None:
+    """Command line."""
+    options = _arguments()
+    device = _device(options.device)
+    for step, run in zip(STEPS, (_chat, _rerank, _speech), strict=True):
+        if step in options.steps or "all" in options.steps:
+            minutes = options.minutes or MINUTES[device][step]
+            run(options.work / step, options.pack, minutes, device, not options.no_train)
+    from models.starter.cards import write_cards
+
+    for path in write_cards(options.pack):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

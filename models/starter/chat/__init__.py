@@ -1,0 +1,1 @@
+"""The starter chat model: a tiny Llama base and twenty LoRA adapters, with the scripts that make them."""

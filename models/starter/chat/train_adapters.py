@@ -1,0 +1,77 @@
+"""Trains all twenty adapters at once on the frozen base: one batch holds rows of every task."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+
+from models.starter.chat.batches import adapter_batch, stream
+from models.starter.chat.data import TASK_NAMES
+from models.starter.chat.export import load_resume, save_adapters, save_resume
+from models.starter.chat.network import SHAPE, Weights, new_adapters, rotary_table
+from models.starter.chat.objective import Inputs, compiled, make_loss
+from models.starter.chat.optimizers import clip_by_group, ramp
+from models.starter.chat.run_state import Run
+from models.starter.chat.scoring import in_words, own_scores, rounded, wrong_scores
+
+RATE = 3e-3
+RESUME = "resume-adapters.safetensors"
+
+
+def train_adapters(run: Run, weights: Weights, minutes: float, resume: Path | None) -> None:
+    """Trains for `minutes` of wall clock, then writes the adapters and their scores.
+
+    `weights` is the base; it is rounded to bfloat16 first, so that the adapters fit the base as it ships. With `resume`
+    it goes on from saved adapters, where there are any.
+    """
+    base = rounded(weights, run.dtype)
+    if resume and (resume / RESUME).exists():
+        adapters = load_resume(resume / RESUME, run.device)
+    else:
+        adapters = new_adapters(SHAPE, len(TASK_NAMES), run.seed, run.device)
+    parameters = list(adapters.values())
+    for value in parameters:
+        value.requires_grad_(True)
+    adam = torch.optim.AdamW(parameters, betas=(0.9, 0.98), weight_decay=0.0, fused=run.device.type == "cuda")
+    table, loss_of = rotary_table(SHAPE, run.device, run.dtype), make_loss(SHAPE, run.dtype)
+    rows = max(1, run.rows // len(TASK_NAMES))
+    tokens = rows * len(TASK_NAMES) * run.length
+    begin, total = time.monotonic(), minutes * 60
+    steps, told, scored, loss = 0, begin, begin, torch.zeros(())
+    seed = f"adapters {run.seed} {'again' if resume else ''}"
+    with stream(adapter_batch, seed, rows, run.length, run.workers) as take:
+        if run.compile:
+            loss_of = compiled(loss_of, base, adapters, Inputs(take(), table), run.log)
+        while (progress := (time.monotonic() - begin) / total) < 1:
+            inputs = Inputs(take(), table)
+            loss = loss_of(base, adapters, inputs.ids, inputs.mask, inputs.rotary, inputs.weights)
+            loss.backward()  # type: ignore[no-untyped-call]
+            clip_by_group(parameters, 1.0)
+            adam.param_groups[0]["lr"] = RATE * ramp(progress, steps, warm_up=50, hold=0.2)
+            adam.step()
+            adam.zero_grad()
+            steps += 1
+            now = time.monotonic()
+            if steps in (1, 20) or now - told > 5:
+                run.log(f"adapters step {steps} {progress:.0%} mean loss {loss.item() / len(TASK_NAMES):.4f}"
+                        f" {steps * tokens / (now - begin) / 1000:.0f}k tokens/s"
+                        f" {steps / (now - begin):.1f} steps/s")  # fmt: skip
+                told = now
+            if now - scored > run.score_every:
+                run.log("adapters " + in_words(own_scores(base, rounded(adapters, run.dtype), SHAPE, 50)))
+                save_resume(adapters, run.out / RESUME)
+                scored = told = time.monotonic()
+    seconds = time.monotonic() - begin
+    save_resume(adapters, run.out / RESUME)
+    save_adapters(adapters, run.out / "adapters")
+    final = rounded(adapters, run.dtype)
+    own, wrong = own_scores(base, final, SHAPE, 200), wrong_scores(base, final, SHAPE, 40)
+    run.record["adapters"] = {"seconds": round(seconds, 1), "steps": steps, "tokens": steps * tokens,
+                              "own": own, "wrong": wrong}  # fmt: skip
+    run.log(f"adapters done: {steps} steps in {seconds:.0f} s; own " + in_words(own))
+    run.log("wrong adapters " + in_words(wrong))
+    run.log(f"under 0.95: {sorted(name for name, value in own.items() if value < 0.95) or 'none'};"
+            f" mean of wrong adapters {sum(wrong.values()) / len(wrong):.4f}")  # fmt: skip
+    run.save()

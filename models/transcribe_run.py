@@ -1,0 +1,230 @@
+"""One recording from its first block to its last segment, in bounded memory.
+
+While the windows of one block are heard, the next block is decoded and searched for voices. With voice detection the
+windows are the stretches that hold speech; without it they follow each other as Whisper's long form does: each begins
+where the last finished segment of the one before ended.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.audio import RATE, Recording
+from models.batching import Item
+from models.batching_worker import Batcher
+from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
+from models.transcribe_model import Heard, Listen, SpeechModel
+from models.transcribe_windows import WINDOW, Piece, Samples, Window, cut, speech
+
+FIRST_BLOCK = 60 * RATE
+"""Samples of the first block: small, so that the first segments of a long recording come soon."""
+BLOCK = 300 * RATE
+"""Samples of each further block: 19 MB, of which two are held at most."""
+WINDOW_TOKENS = 30
+"""What a window counts in a batch: Whisper computes 30 s, however much of it is sound."""
+SEEK_STEP = RATE // 2
+"""Without voice detection, a window moves on by at least this many samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Samples that begin `offset` into the recording, and the windows in them if voices were searched."""
+
+    audio: Samples
+    offset: int
+    final: bool
+    windows: list[Window]
+
+
+class Run:
+    """`vad_threshold`: None hears everything, silence too."""
+
+    def __init__(
+        self,
+        model: SpeechModel,
+        batcher: Batcher[Listen, Heard],
+        request: TranscribeRequest,
+        recording: Recording,
+        vad_threshold: float | None,
+    ) -> None:
+        self._model, self._batcher, self._request = model, batcher, request
+        self._recording, self._threshold = recording, vad_threshold
+        self._previous = model.previous(request.prompt, request.hotwords)
+        self._language, self._probability = request.language, 1.0
+        self._count = self._tokens = 0
+        self._speech = 0.0
+        self._rest: Samples = np.zeros(0, dtype=np.float32)
+
+    async def events(self) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
+        """TranscriptInfo as soon as the language is known, segments as they come, and Usage.
+
+        Of a recording of more than one block the first TranscriptInfo has the length that its file claims; another
+        with the measured one comes before Usage.
+        """
+        known: TranscriptInfo | None = None
+        async with aclosing(self._blocks()) as blocks:
+            async for block in blocks:
+                if self._threshold is None:
+                    heard = self._follow(block)
+                else:
+                    self._speech += sum(window.seconds for window in block.windows)
+                    heard = self._hear(block.windows)
+                async with aclosing(heard) as found:
+                    async for window, one in found:
+                        if known is None:
+                            known = self._info(exact=block.final and self._threshold is not None)
+                            yield known
+                        for segment in self._segments(window, one):
+                            yield segment
+        whole = self._info(exact=True)
+        if whole != known:
+            yield whole
+        yield Usage(completion_tokens=self._tokens, audio_seconds=round(self._recording.samples / RATE, 3), batch=0)
+
+    def _info(self, *, exact: bool) -> TranscriptInfo:
+        measured = self._recording.samples / RATE
+        length = measured if exact else max(self._recording.length or 0.0, measured)
+        return TranscriptInfo(
+            language=self._language or "en",
+            language_probability=self._probability if self._language else 0.0,
+            duration=round(length, 3),
+            duration_after_vad=round(self._speech if exact or self._threshold is not None else length, 3),
+        )
+
+    async def _blocks(self) -> AsyncGenerator[Block, None]:
+        """Blocks in order, the next one being prepared while one is used."""
+        source = read(self._recording, self._threshold)
+        task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
+        try:
+            while (block := await task) is not None:
+                task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
+                yield block
+        finally:
+            task.cancel()
+
+    async def _hear(self, windows: list[Window]) -> AsyncGenerator[tuple[Window, Heard], None]:
+        """Windows that do not depend on each other. The first one tells the language to the others."""
+        if windows and self._language is None:
+            first, windows = windows[0], windows[1:]
+            yield first, await self._one(first)
+        listens = await asyncio.to_thread(lambda: [self._listen(window, 0) for window in windows])
+        items = [Item(place, WINDOW_TOKENS, listen) for place, listen in enumerate(listens)]
+        waiting: dict[int, Heard] = {}
+        turn = 0
+        async with aclosing(self._batcher.stream(items)) as results:
+            async for place, heard in results:
+                waiting[place] = heard
+                while turn in waiting:
+                    yield windows[turn], await self._better(windows[turn], waiting.pop(turn))
+                    turn += 1
+
+    async def _one(self, window: Window) -> Heard:
+        listen = await asyncio.to_thread(self._listen, window, 0)
+        heard = (await self._batcher.submit([Item(0, WINDOW_TOKENS, listen)])).results[0]
+        if self._language is None:
+            self._language, self._probability = heard.language, heard.language_probability
+        return await self._better(window, heard)
+
+    async def _better(self, window: Window, heard: Heard) -> Heard:
+        """Again at the next temperatures while what was heard is poor; the last try counts, as Whisper has it."""
+        for step in range(1, len(self._request.temperature)):
+            if not heard.poor:
+                break
+            listen = await asyncio.to_thread(self._listen, window, step)
+            heard = (await self._batcher.submit([Item(0, WINDOW_TOKENS, listen)])).results[0]
+        return heard
+
+    def _listen(self, window: Window, step: int) -> Listen:
+        return Listen(
+            features=self._model.features(window.audio),
+            seconds=window.seconds,
+            task=self._request.task,
+            language=self._language,
+            previous=self._previous,
+            temperature=self._request.temperature[step] if self._request.temperature else 0.0,
+            words=self._request.word_timestamps,
+        )
+
+    async def _follow(self, block: Block) -> AsyncGenerator[tuple[Window, Heard], None]:
+        """Windows one after the other; what is left of a block at its end, less than 30 s, comes with the next."""
+        samples = np.concatenate([self._rest, block.audio])
+        offset = block.offset - len(self._rest)
+        place = 0
+        while place < len(samples) and (block.final or len(samples) - place >= WINDOW):
+            audio = samples[place : place + WINDOW]
+            window = Window(audio, (Piece(0.0, (offset + place) / RATE, len(audio) / RATE),))
+            heard = await self._one(window)
+            move = len(audio)
+            if len(audio) == WINDOW and len(heard.segments) > 1 and not heard.segments[-1].closed:
+                cut_off = int(heard.segments[-1].start * RATE)
+                if cut_off >= SEEK_STEP:
+                    move = cut_off
+                    heard.segments.pop()
+                    heard.texts.pop()
+            self._speech += move / RATE
+            yield window, heard
+            place += move
+        self._rest = samples[place:].copy()
+
+    def _segments(self, window: Window, heard: Heard) -> Iterator[Segment]:
+        if heard.silent:
+            return
+        for said, text in zip(heard.segments, heard.texts, strict=True):
+            if not text.strip():
+                continue
+            self._tokens += len(said.tokens)
+            yield Segment(
+                id=self._count,
+                seek=int(window.pieces[0].start * 100),
+                start=round(window.time(said.start), 2),
+                end=round(max(window.time(said.end, end=True), window.time(said.start)), 2),
+                text=text,
+                tokens=said.tokens,
+                temperature=heard.temperature,
+                avg_logprob=heard.avg_logprob,
+                compression_ratio=heard.compression_ratio,
+                no_speech_prob=heard.no_speech_prob,
+                words=[
+                    Word(
+                        start=round(window.time(word.start), 2),
+                        end=round(max(window.time(word.end, end=True), window.time(word.start)), 2),
+                        word=word.word,
+                        probability=word.probability,
+                    )
+                    for word in said.words
+                ]
+                if self._request.word_timestamps
+                else None,
+            )
+            self._count += 1
+
+
+def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
+    """Blocks of a recording; with a threshold, their windows, and what may go on in the next block kept for it.
+
+    Blocks the thread: it waits for the decoder and searches for voices. The last block is `final`, and may be empty.
+    """
+    held: list[Samples] = []
+    count = offset = 0
+    target = FIRST_BLOCK
+    for part in recording:
+        held.append(part)
+        count += len(part)
+        if count >= target:
+            block, rest = _block(np.concatenate(held), offset, threshold, final=False)
+            yield block
+            offset += count - len(rest)
+            held, count = [rest], len(rest)
+            target = len(rest) + BLOCK
+    yield _block(np.concatenate(held) if held else np.zeros(0, np.float32), offset, threshold, final=True)[0]
+
+
+def _block(audio: Samples, offset: int, threshold: float | None, *, final: bool) -> tuple[Block, Samples]:
+    """A block and the samples that are left for the next one."""
+    if threshold is None or not len(audio):
+        return Block(audio, offset, final, []), audio[len(audio) :]
+    found = cut(audio, offset, speech(audio, threshold), final)
+    return Block(audio[:0], offset, final, found.windows), audio[found.consumed :].copy()

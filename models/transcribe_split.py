@@ -1,0 +1,67 @@
+"""From the network's tokens to segments and words, in seconds from the start of the window. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+STEP = 0.02
+"""Seconds between two of Whisper's time tokens."""
+
+
+@dataclass(slots=True)
+class Said:
+    """A segment. `closed`: the network said when it ends."""
+
+    start: float
+    end: float
+    tokens: list[int]
+    closed: bool = True
+    words: list["SaidWord"] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class SaidWord:
+    start: float
+    end: float
+    word: str
+    probability: float
+
+
+def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: float) -> list[Said]:
+    """Segments between time tokens. Text after the last time token is kept as a segment up to the window's end.
+
+    Args:
+        tokens: as the network gave them.
+        first_time: id of the token for 0.00; larger ids are times.
+        end_of_text: ids from this one on are no text.
+        seconds: length of the window.
+    """
+    found: list[Said] = []
+    start, text = 0.0, list[int]()
+    for token in tokens:
+        if token >= first_time:
+            time = min(max((token - first_time) * STEP, start), seconds)
+            if text:
+                found.append(Said(start, max(time, start), text))
+                text = []
+            start = time
+        elif token < end_of_text:
+            text.append(token)
+    if text:
+        found.append(Said(start, max(seconds, start), text, closed=False))
+    return found
+
+
+def place_words(segments: Sequence[Said], aligned: Sequence[dict[str, object]], seconds: float) -> None:
+    """Give each segment its words, by counting tokens; its times become those of its first and last word."""
+    words = iter(aligned)
+    for segment in segments:
+        taken = 0
+        while taken < len(segment.tokens) and (word := next(words, None)) is not None:
+            taken += len(word["tokens"])  # type: ignore[arg-type]
+            if str(word["word"]).strip():
+                start = min(float(str(word["start"])), seconds)
+                end = min(max(float(str(word["end"])), start), seconds)
+                said = SaidWord(round(start, 2), round(end, 2), str(word["word"]), float(str(word["probability"])))
+                segment.words.append(said)
+        if segment.words:
+            segment.start, segment.end = segment.words[0].start, segment.words[-1].end

@@ -1,0 +1,167 @@
+"""Batches by turn and budget: nothing lost, nobody starved, never over the budget; the thread behind them."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.batching import PADDED, SMALL, Item, Turns
+from models.batching_worker import Batcher, Limits
+from registry.errors import BadRequest, EngineFailed, QueueFull
+
+REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
+
+
+def filled(requests: Sequence[Sequence[int]]) -> Turns[str]:
+    turns: Turns[str] = Turns()
+    for key, sizes in enumerate(requests):
+        turns.add(key, [Item(index, size, f"{key}.{index}") for index, size in enumerate(sizes)])
+    return turns
+
+
+@given(REQUESTS, st.integers(1, 2000), st.integers(1, 16))
+def test_every_item_runs_once_within_the_budget(requests: list[list[int]], tokens: int, items: int) -> None:
+    turns = filled(requests)
+    seen: list[str] = []
+    while batch := turns.take(tokens, items):
+        sizes = [picked.item.tokens for picked in batch]
+        padded = max(sizes) * len(sizes)
+        assert len(batch) <= items
+        assert len(batch) == 1 or padded <= tokens
+        assert len(batch) == 1 or padded <= SMALL or padded <= PADDED * sum(sizes)
+        assert sizes == sorted(sizes, reverse=True)
+        seen += [picked.item.payload for picked in batch]
+    assert sorted(seen) == sorted(f"{k}.{i}" for k, sizes in enumerate(requests) for i in range(len(sizes)))
+    assert not len(turns)
+
+
+@given(REQUESTS, st.integers(1, 2000), st.integers(1, 16))
+def test_a_request_gets_an_item_within_as_many_batches_as_there_are_requests(
+    requests: list[list[int]], tokens: int, items: int
+) -> None:
+    turns = filled(requests)
+    left = {key: len(sizes) for key, sizes in enumerate(requests)}
+    waited = dict.fromkeys(left, 0)
+    while batch := turns.take(tokens, items):
+        served = {picked.key for picked in batch}
+        for key in [key for key, count in left.items() if count]:
+            waited[key] = 0 if key in served else waited[key] + 1
+            assert waited[key] < len(requests)
+        for picked in batch:
+            left[picked.key] -= 1
+
+
+@given(REQUESTS, st.integers(0, 7))
+def test_a_dropped_request_leaves_nothing_behind(requests: list[list[int]], key: int) -> None:
+    turns = filled(requests)
+    known = key < len(requests)
+    assert turns.drop(key) == (len(requests[key]) if known else 0)
+    while batch := turns.take(500, 8):
+        assert all(picked.key != key for picked in batch)
+
+
+class Gate:
+    """A network that waits to be let through, and notes what it was given."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.entered = threading.Semaphore(0)
+        self.open = threading.Event()
+
+    def __call__(self, payloads: Sequence[int]) -> list[int]:
+        self.batches.append(list(payloads))
+        self.entered.release()
+        assert self.open.wait(10)
+        if -1 in payloads:
+            raise ValueError("minus one")
+        if -2 in payloads:
+            raise BadRequest("minus two")
+        return [payload * 10 for payload in payloads]
+
+
+def items(*payloads: int) -> list[Item[int]]:
+    return [Item(index, 10, payload) for index, payload in enumerate(payloads)]
+
+
+async def started(batcher: Batcher[int, int], gate: Gate, *payloads: int) -> "asyncio.Task[object]":
+    task: asyncio.Task[object] = asyncio.create_task(batcher.submit(items(*payloads)))  # type: ignore[arg-type]
+    await asyncio.to_thread(gate.entered.acquire)
+    return task
+
+
+def batcher_of(gate: Gate, tokens: int = 20, waiting: int = 8) -> Batcher[int, int]:
+    batcher = Batcher("test", gate, Limits(tokens=tokens, items=8, waiting=waiting))
+    batcher.start()
+    return batcher
+
+
+async def test_a_small_request_overtakes_a_huge_one() -> None:
+    gate = Gate()
+    batcher = batcher_of(gate)
+    huge = await started(batcher, gate, *range(100))
+    small = asyncio.create_task(batcher.submit(items(500)))
+    await asyncio.sleep(0)
+    gate.open.set()
+    assert (await small).results == [5000]
+    assert (await huge).results == [number * 10 for number in range(100)]  # type: ignore[attr-defined]
+    assert 500 in gate.batches[1] or 500 in gate.batches[2]
+    batcher.close()
+
+
+async def test_a_cancelled_request_is_not_run_further() -> None:
+    gate = Gate()
+    batcher = batcher_of(gate)
+    huge = await started(batcher, gate, *range(100))
+    huge.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await huge
+    gate.open.set()
+    assert (await batcher.submit(items(7, 8))).results == [70, 80]
+    assert sorted(number for batch in gate.batches for number in batch if number < 100 and number not in (7, 8)) == [
+        0,
+        1,
+    ]
+    batcher.close()
+
+
+async def test_an_error_fails_its_batch_only_and_waiting_is_bounded() -> None:
+    gate = Gate()
+    batcher = batcher_of(gate, tokens=10, waiting=3)
+    first = await started(batcher, gate, 1)
+    broken = asyncio.create_task(batcher.submit(items(-1, 5)))
+    refused = asyncio.create_task(batcher.submit(items(-2)))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await batcher.submit(items(2))
+    gate.open.set()
+    assert (await first).results == [10]  # type: ignore[attr-defined]
+    with pytest.raises(EngineFailed, match="ValueError"):
+        await broken
+    with pytest.raises(BadRequest, match="minus two"):
+        await refused
+    await batcher.ping()
+    assert (await batcher.submit(items(2))).results == [20]
+    batcher.close()
+
+
+async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() -> None:
+    gate = Gate()
+    batcher = batcher_of(gate)
+    with pytest.raises(EngineFailed):
+        await Batcher("new", gate, Limits(tokens=1, items=1, waiting=1)).submit(items(1))
+    gate.open.set()
+    found = [pair async for pair in batcher.stream(items(1, 2, 3, 4, 5))]
+    assert found == [(index, (index + 1) * 10) for index in range(5)]
+    gate.open.clear()
+    gate.entered = threading.Semaphore(0)
+    running = await started(batcher, gate, *range(9))
+    closing = asyncio.create_task(asyncio.to_thread(batcher.close))
+    with pytest.raises(EngineFailed, match="unloaded"):
+        await running
+    gate.open.set()
+    await closing
+    with pytest.raises(EngineFailed):
+        await batcher.ping()

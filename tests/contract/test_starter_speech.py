@@ -1,0 +1,86 @@
+"""The shipped speech model against its figures on held-out speech, and its samples."""
+
+from __future__ import annotations
+
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from models.starter import cards, figures
+from models.starter.speech import espeak, evaluate, samples
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+NAME = "starter-speech"
+FOLDER, SAMPLES = figures.PACK / NAME, figures.PACK / "samples"
+CLIPS = 16
+
+
+@pytest.fixture(scope="module")
+def section() -> figures.Section:
+    return figures.load()[NAME]
+
+
+@pytest.fixture(scope="module")
+def listen() -> evaluate.Transcriber:
+    return evaluate.sequential(evaluate.load(FOLDER))
+
+
+def _has_espeak() -> bool:
+    try:
+        espeak.synthesize("one", "en")
+    except espeak.EspeakError:
+        return False
+    return True
+
+
+needs_espeak = pytest.mark.skipif(not _has_espeak(), reason="espeak-ng is not installed: no new speech can be made")
+
+
+def test_the_weights_are_those_that_were_measured(section: figures.Section) -> None:
+    assert figures.changed(figures.PACK, section) == []
+    assert figures.changed(figures.PACK, {"files": dict.fromkeys(section["files"], "0" * 64)})
+
+
+@needs_espeak
+def test_it_hears_as_well_as_its_figure(section: figures.Section, listen: evaluate.Transcriber) -> None:
+    """Word errors of a sentence hang together, so the spread is that of as many draws as there are clips."""
+    measured = section["measured"]
+    few = "few_voices" in measured
+    clips = evaluate.few_voice_sentences(CLIPS) if few else evaluate.heldout_sentences(CLIPS)
+    expected = measured["few_voices" if few else "sentences"]
+    seen = evaluate.wer(listen, clips)
+    assert abs(seen - expected) <= figures.spread(min(1.0, expected), CLIPS)
+
+
+@needs_espeak
+def test_the_texts_matter(listen: evaluate.Transcriber) -> None:
+    """The same sounds against the next clip's text: nearly every word is wrong, so the check above is not blind."""
+    clips = evaluate.few_voice_sentences(CLIPS)
+    moved = [
+        evaluate.Clip(clip.name, clip.wave, other.text)
+        for clip, other in zip(clips, clips[1:] + clips[:1], strict=True)
+    ]
+    assert evaluate.wer(listen, moved) > 0.7
+
+
+@pytest.mark.parametrize("name", sorted(samples.TEXTS))
+def test_a_sample_is_heard_as_its_text_says(section: figures.Section, listen: evaluate.Transcriber, name: str) -> None:
+    path: Path = SAMPLES / f"{name}.wav"
+    with wave.open(str(path), "rb") as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 16000)
+        sound = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    text = path.with_suffix(".txt").read_text().strip()
+    chosen = section["measured"]["samples"][name]
+    assert text == chosen["text"]
+    assert samples.exact([listen], sound, text) == bool(chosen["tried"])
+
+
+def test_silence_has_no_text() -> None:
+    hear = evaluate.batched(evaluate.load(FOLDER))
+    assert hear(np.zeros(3 * 16000, np.float32)) == []
+
+
+def test_the_card_is_written_from_the_figures() -> None:
+    assert (FOLDER / "CARD.md").read_text() == cards.card(NAME, figures.PACK)

@@ -1,0 +1,289 @@
+"""The speech engine on the real library with tiny random Whispers: same words as faster-whisper's own pipeline, times
+that fit the recording, bounded memory, clear refusals. What the words are is the starter model's card to test."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.factory import create
+from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.transcribe import WhisperEngine
+from models.transcribe_run import Run
+from models.transcribe_split import place_words, split
+from models.transcribe_windows import RATE, WINDOW, cut, joined
+from registry.errors import BadRequest, EngineFailed, TooLarge
+from tests.contract.embed_fixtures import Reports, recipe
+from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
+
+real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(280)]
+FLAGS = {"beam_size": 1, "threads": 1}
+Event = TranscriptInfo | Segment | Usage
+
+
+def whisper_recipe(**more: Any) -> Any:
+    engine = {"name": "faster-whisper", "flags": {**FLAGS, **more}}
+    return recipe("transcribe", engine=engine, dtype="auto", batching={"max_requests": 8, "max_tokens": 240})
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("speech")
+
+
+@pytest.fixture(scope="module")
+def sounds(folder: Path) -> dict[str, Path]:
+    pause = np.concatenate([silence(3), voice(50), silence(10), voice(20), silence(5)])
+    made = {"short.wav": voice(5), "long.flac": voice(40), "pause.mp3": pause, "silence.wav": silence(5),
+            "noise.ogg": noise(5), "tone.m4a": tone(5)}  # fmt: skip
+    return {name: write(folder / name, samples) for name, samples in made.items()}
+
+
+@pytest.fixture(scope="module")
+def english_model(folder: Path) -> Path:
+    return build(folder / "english", multilingual=False)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def english(english_model: Path) -> AsyncIterator[WhisperEngine]:
+    engine = create("faster-whisper", "transcribe")
+    assert isinstance(engine, WhisperEngine)
+    reports = Reports()
+    loaded = await engine.load(whisper_recipe(), english_model, "cpu", reports)
+    assert 600_000 < loaded.weights_bytes < loaded.resident_bytes
+    assert [progress.phase for progress in reports.seen] == ["importing", "weights", "warming", "ready"]
+    yield engine
+    await engine.close()
+    with pytest.raises(EngineFailed, match="closed"):
+        await everything(engine, Path("x"))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def multilingual(folder: Path) -> AsyncIterator[WhisperEngine]:
+    engine = WhisperEngine()
+    await engine.load(whisper_recipe(), build(folder / "multilingual", multilingual=True), "cpu", Reports())
+    yield engine
+    await engine.close()
+
+
+async def everything(engine: WhisperEngine, path: Path, **more: Any) -> list[Event]:
+    async with aclosing(engine.transcribe(TranscribeRequest(path=str(path), **more))) as events:
+        return [event async for event in events]
+
+
+def segments(events: Sequence[Event]) -> list[Segment]:
+    return [event for event in events if isinstance(event, Segment)]
+
+
+def check(events: Sequence[Event], seconds: float) -> None:
+    """What must hold for every transcript."""
+    infos = [event for event in events if isinstance(event, TranscriptInfo)]
+    assert isinstance(events[0], TranscriptInfo)
+    assert isinstance(events[-1], Usage)
+    assert infos[-1].duration == pytest.approx(seconds, abs=0.2)
+    assert events[-1].audio_seconds == infos[-1].duration
+    found = segments(events)
+    assert [segment.id for segment in found] == list(range(len(found)))
+    for segment in found:
+        assert 0 <= segment.start <= segment.end <= seconds + 0.2
+        assert segment.text.strip()
+        for word in segment.words or []:
+            assert segment.start <= word.start <= word.end <= segment.end
+
+
+class TestEngine:
+    pytestmark = real
+
+    async def test_a_short_recording(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        events = await everything(english, sounds["short.wav"])
+        check(events, 5.0)
+        assert segments(events)
+        assert events[0] == TranscriptInfo(
+            language="en", language_probability=1.0, duration=5.0, duration_after_vad=5.0
+        )  # fmt: skip
+        await english.ping()
+
+    async def test_the_tokens_are_the_librarys_own(
+        self, english: WhisperEngine, english_model: Path, sounds: dict[str, Path]
+    ) -> None:
+        from faster_whisper import BatchedInferencePipeline, WhisperModel
+
+        library = BatchedInferencePipeline(WhisperModel(str(english_model), device="cpu", cpu_threads=1))
+        expected, _ = library.transcribe(
+            str(sounds["short.wav"]), beam_size=1, without_timestamps=False, max_initial_timestamp=1.0
+        )
+        first_time = library.model.hf_tokenizer.token_to_id("<|notimestamps|>") + 1
+        # The library leaves out what follows the last finished segment; here it is kept.
+        wanted = [token for segment in expected for token in segment.tokens if token < first_time]
+        found = [t for s in segments(await everything(english, sounds["short.wav"])) for t in s.tokens]
+        assert wanted
+        assert found[: len(wanted)] == wanted
+
+    async def test_pauses_are_left_out_and_times_are_the_recordings(
+        self, english: WhisperEngine, sounds: dict[str, Path]
+    ) -> None:
+        events = await everything(english, sounds["pause.mp3"])
+        check(events, 88.0)
+        last = [event for event in events if isinstance(event, TranscriptInfo)][-1]
+        assert 60 < last.duration_after_vad < 80
+        starts = [segment.start for segment in segments(events)]
+        assert starts == sorted(starts)
+        assert all(start < 54.5 or start > 61 for start in starts)
+
+    @pytest.mark.parametrize("name", ["silence.wav", "noise.ogg", "tone.m4a"])
+    async def test_what_is_no_speech_has_no_text(
+        self, english: WhisperEngine, sounds: dict[str, Path], name: str
+    ) -> None:
+        events = await everything(english, sounds[name])
+        check(events, 5.0)
+        assert not segments(events)
+        assert segments(await everything(english, sounds[name], vad=False))  # a random network hears things
+
+    async def test_words(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        events = await everything(english, sounds["long.flac"], word_timestamps=True)
+        check(events, 40.0)
+        assert all(segment.words is not None for segment in segments(events))
+
+    async def test_prompt_hotwords_and_temperatures(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        plain, prompted, again = await asyncio.gather(
+            everything(english, sounds["short.wav"]),
+            everything(english, sounds["short.wav"], prompt="steam rail " * 200, hotwords="boiler"),
+            everything(english, sounds["short.wav"], temperature=[0.0, 0.5]),
+        )
+        for events in (plain, prompted, again):
+            check(events, 5.0)
+        assert [s.tokens for s in segments(plain)] != [s.tokens for s in segments(prompted)]
+        assert {segment.temperature for segment in segments(again)} <= {0.0, 0.5}
+
+    async def test_recordings_share_steps_and_keep_their_words(
+        self, english: WhisperEngine, sounds: dict[str, Path]
+    ) -> None:
+        names = ["long.flac", "short.wav", "pause.mp3", "long.flac"]
+        alone = {name: segments(await everything(english, sounds[name])) for name in set(names)}
+        together = await asyncio.gather(*(everything(english, sounds[name]) for name in names))
+        for name, events in zip(names, together, strict=True):
+            assert [(s.start, s.tokens) for s in segments(events)] == [(s.start, s.tokens) for s in alone[name]]
+
+    async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
+        told, given, translated = await asyncio.gather(
+            everything(multilingual, sounds["short.wav"]),
+            everything(multilingual, sounds["short.wav"], language="de"),
+            everything(multilingual, sounds["short.wav"], language="de", task="translate", word_timestamps=True),
+        )
+        for events in (told, given, translated):
+            check(events, 5.0)
+        assert isinstance(told[0], TranscriptInfo)
+        assert 0 < told[0].language_probability < 1
+        assert isinstance(given[0], TranscriptInfo)
+        assert (given[0].language, given[0].language_probability) == ("de", 1.0)
+        with pytest.raises(BadRequest, match="does not know the language 'xx'"):
+            await everything(multilingual, sounds["short.wav"], language="xx")
+
+    async def test_an_english_model_says_so(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
+        with pytest.raises(BadRequest, match="English only, not 'de'") as refused:
+            await everything(english, sounds["short.wav"], language="de")
+        assert refused.value.param == "language"
+        with pytest.raises(BadRequest, match="cannot translate"):
+            await everything(english, sounds["short.wav"], task="translate")
+
+    async def test_files_that_cannot_be_used(
+        self, english: WhisperEngine, sounds: dict[str, Path], tmp_path: Path
+    ) -> None:
+        (tmp_path / "broken.wav").write_bytes(b"RIFF" + bytes(100))
+        with pytest.raises(BadRequest):
+            await everything(english, tmp_path / "broken.wav")
+        with pytest.raises(TooLarge, match="longer than 30"):
+            await everything(english, sounds["long.flac"], max_seconds=30.0)
+        await english.ping()
+
+    async def test_a_long_recording_comes_in_blocks_and_can_be_left(
+        self, english: WhisperEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = write(tmp_path / "hours.flac", np.concatenate([*[voice(20), silence(40)] * 15]))
+        batcher = english._batcher
+        assert batcher is not None
+        async with aclosing(english.transcribe(TranscribeRequest(path=str(path)))) as events:
+            info = await anext(events)
+            assert isinstance(info, TranscriptInfo)
+            assert info.duration == pytest.approx(900.0, abs=1)
+            assert isinstance(await anext(events), Segment)
+        assert english._running == 0
+        await english.ping()
+        assert not len(batcher._turns)
+        held: list[int] = []
+        blocks = Run._blocks
+
+        async def watched(run: Run) -> Any:
+            async with aclosing(blocks(run)) as source:
+                async for block in source:
+                    held.append(len(block.audio) + sum(len(window.audio) for window in block.windows))
+                    yield block
+
+        monkeypatch.setattr(Run, "_blocks", watched)
+        events = await everything(english, path)
+        check(events, 900.0)
+        assert len(held) == 4
+        assert max(held) <= 330 * RATE
+
+
+STRETCHES = st.lists(
+    st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
+).map(lambda parts: _laid_out(parts))  # fmt: skip
+
+
+def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    result, place = [], 0
+    for gap, length in parts:
+        result.append((place + gap, place + gap + length))
+        place += gap + length
+    return result
+
+
+@given(STRETCHES, st.booleans())
+def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]], final: bool) -> None:
+    end = stretches[-1][1] if stretches else 5 * RATE
+    audio = np.arange(end, dtype=np.float32)
+    found = cut(audio, 7 * RATE, stretches, final)
+    assert 0 <= found.consumed <= end
+    assert found.consumed == end or not final
+    heard = np.concatenate([window.audio for window in found.windows] or [audio[:0]])
+    wanted = [part for part in joined(stretches) if part[1] <= found.consumed]
+    assert len(heard) == sum(stop - start for start, stop in wanted)
+    for window in found.windows:
+        assert 0 < len(window.audio) <= WINDOW
+        for place in (0, len(window.audio) // 2, len(window.audio) - 1):
+            original = window.audio[place] / RATE + 7
+            assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
+
+
+def test_split_keeps_all_text_within_the_window() -> None:
+    zero, end = 100, 90
+    tokens = [100, 1, 2, 150, 150, 3, 200, 91, 4]
+    found = split(tokens, zero, end, 10.0)
+    assert [(s.start, s.end, s.tokens, s.closed) for s in found] == [
+        (0.0, 1.0, [1, 2], True),
+        (1.0, 2.0, [3], True),
+        (2.0, 10.0, [4], False),
+    ]
+    assert split([100, 1, 5000], zero, end, 3.0)[0].end == 3.0
+    assert split([], zero, end, 3.0) == []
+
+
+def test_words_go_to_the_segment_of_their_tokens() -> None:
+    found = split([100, 1, 2, 150, 150, 3, 200], 100, 90, 10.0)
+    aligned: list[dict[str, object]] = [
+        {"word": " one", "tokens": [1], "start": 0.1, "end": 0.4, "probability": 0.9},
+        {"word": " two.", "tokens": [2], "start": 0.5, "end": 0.8, "probability": 0.8},
+        {"word": "", "tokens": [], "start": 0.8, "end": 0.8, "probability": 0.1},
+        {"word": " three", "tokens": [3], "start": 1.2, "end": 11.0, "probability": 0.7},
+    ]
+    place_words(found, aligned, 10.0)
+    assert [[word.word for word in segment.words] for segment in found] == [[" one", " two."], [" three"]]
+    assert [(segment.start, segment.end) for segment in found] == [(0.1, 0.8), (1.2, 10.0)]
