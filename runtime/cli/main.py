@@ -1,0 +1,66 @@
+"""The entry point: all commands under one name, and every failure as one line and an exit code."""
+
+import os
+import sys
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from runtime.cli import adapters, chat, inspect, models, output, serve, transcribe, vectors
+from runtime.cli.failures import EXIT_CODES, Failure
+
+
+class Roundhouse(TyperGroup):
+    """Turns a Failure from any command into its message and exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except Failure as failure:
+            output.failed(failure, bool(ctx.meta.get("json")))
+            raise typer.Exit(failure.exit_code) from None
+        except KeyboardInterrupt:
+            output.note("")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:  # `roundhouse ... | head`: the reader has what it wanted
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+
+
+app = typer.Typer(
+    name="roundhouse",
+    cls=Roundhouse,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="""One server for chat models with LoRA adapters, embeddings, rerankers and speech-to-text.
+
+Start it:            [bold]roundhouse serve[/bold]
+Talk to it:          [bold]roundhouse chat "hello"[/bold]
+See what is loaded:  [bold]roundhouse status[/bold]
+
+Every command has its own --help with examples.
+""",
+    epilog=EXIT_CODES,
+)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
+app.add_typer(models.app, name="models", rich_help_panel="Server")
+app.add_typer(adapters.app, name="adapters", rich_help_panel="Server")
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(chat.chat)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.embed)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.rerank)
+app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(transcribe.transcribe)
+app.command(rich_help_panel="Server")(inspect.version)
+
+
+def main() -> None:
+    """What `roundhouse` runs."""
+    app(prog_name="roundhouse")
+
+
+if __name__ == "__main__":
+    main()

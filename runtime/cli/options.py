@@ -1,0 +1,38 @@
+"""Options that many commands share."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+
+
+def _remember_json(ctx: typer.Context, value: bool) -> bool:
+    if value:
+        ctx.meta["json"] = True  # so that an error is told in JSON too
+    return value
+
+
+Url = Annotated[
+    str, typer.Option("--url", envvar="ROUNDHOUSE_URL", help="Address of the server.", rich_help_panel="Common options")
+]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json",
+        callback=_remember_json,
+        is_eager=True,
+        help="Print the server's JSON on standard output, and nothing else there.",
+        rich_help_panel="Common options",
+    ),
+]
+ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id or alias of a model.", show_default=False)]
+AdapterName = Annotated[
+    str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME.", show_default=False)
+]
+
+
+def root() -> Path:
+    """The checkout that this package lies in (it is installed editable)."""
+    return Path(__file__).resolve().parents[2]

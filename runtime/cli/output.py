@@ -1,0 +1,93 @@
+"""What commands print: results on standard output, everything else on standard error."""
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.failures import Failure
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def emit(data: Any) -> None:
+    """JSON on standard output: indented for a terminal, one line for a pipe."""
+    print(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
+
+
+def note(text: str) -> None:
+    """A line on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def failed(failure: Failure, as_json: bool) -> None:
+    """A failure: one line on standard error, its faults below; with --json also as an object on standard output."""
+    note(f"error: {failure.message}")
+    for fault in failure.faults:
+        note(f"  {fault}")
+    if as_json:
+        found = {"message": failure.message, "status": failure.status, "code": failure.code}
+        emit({"error": {**found, "faults": list(failure.faults), "exit_code": failure.exit_code}})
+
+
+def console() -> "Console":
+    """Standard output for tables: as wide as needed when it is not a terminal, so that nothing is cut in a pipe."""
+    from rich.console import Console
+
+    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """A plain table; `right` names the columns of figures."""
+    from rich.table import Table
+    from rich.text import Text
+
+    shown = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        shown.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+    for row in rows:
+        shown.add_row(*(Text(cell) for cell in row))
+    console().print(shown)
+
+
+def pairs(values: Iterable[tuple[str, str]]) -> None:
+    """Names and values in two columns."""
+    found = list(values)
+    width = max(len(name) for name, _ in found)
+    for name, value in found:
+        print(f"{name:<{width}}  {value}")
+
+
+def size(count: int | None) -> str:
+    """Bytes for people, in powers of 1024."""
+    if count is None:
+        return "-"
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(value) < 1024:
+            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def ago(moment: float | None) -> str:
+    """How long ago a time in seconds since the epoch was."""
+    if not moment:
+        return "never"
+    seconds = max(0.0, time.time() - moment)
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= length:
+            return f"{seconds / length:.0f} {unit} ago"
+    return f"{seconds:.0f} s ago"
+
+
+def seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1f} s"
+
+
+def short(digest: str) -> str:
+    """The first twelve digits of a digest: enough to name a version with."""
+    kind, _, digits = digest.partition(":")
+    return f"{kind}:{digits[:12]}" if digits else digest

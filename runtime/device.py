@@ -1,0 +1,91 @@
+"""What the machine has: which device, and how many bytes models may use on it."""
+
+import asyncio
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+SHARE = 0.85
+"""Of what is detected; the rest is left to the gateway, the page cache and other programs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    kind: Literal["cpu", "cuda"]
+    name: str
+    """'cpu' or 'cuda:0', as engines take it."""
+    label: str
+    """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'."""
+    total: int
+    budget: int
+
+
+def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None) -> Device:
+    """The device to serve on. Raises RuntimeError when a GPU is asked for and none is there."""
+    gpu = None if wanted == "cpu" else _gpu()
+    if gpu is not None:
+        label, total = gpu
+        return Device("cuda", "cuda:0", label, total, budget or int(total * SHARE))
+    if wanted == "cuda":
+        raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
+    total = min(psutil.virtual_memory().total, _cgroup_limit() or 1 << 62)
+    return Device("cpu", "cpu", "cpu", total, budget or int(total * SHARE))
+
+
+def _gpu() -> tuple[str, int] | None:
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+        name = pynvml.nvmlDeviceGetName(handle)
+        return (name if isinstance(name, str) else name.decode()), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except pynvml.NVMLError:
+        return None
+
+
+def gpu_used() -> int:
+    """Bytes in use on the first GPU, by all processes."""
+    import pynvml
+
+    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+
+
+def _cgroup_limit() -> int | None:
+    """The memory limit of this container, cgroup v2 or v1; None: no limit."""
+    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            text = Path(file).read_text().strip()
+        except OSError:
+            continue
+        if text.isdigit() and int(text) < 1 << 60:
+            return int(text)
+    return None
+
+
+class MemoryWatch:
+    """Sees freed memory come back before it is counted as free.
+
+    On a CPU the end of the process group is the proof: the kernel has taken its pages back. On a GPU the driver frees
+    them a little later, so the used bytes must have fallen by nine tenths of what the model held.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._peak = 0
+
+    async def back(self, held: int) -> None:
+        if self._device.kind == "cpu":
+            return
+        deadline = time.monotonic() + 10.0
+        before = await asyncio.to_thread(gpu_used)
+        while time.monotonic() < deadline:
+            used = await asyncio.to_thread(gpu_used)
+            if used <= max(0, self._device.total - held) and used <= max(before - 1, 0) + int(0.1 * held):
+                return
+            await asyncio.sleep(0.02)

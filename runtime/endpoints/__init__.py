@@ -1,0 +1,1 @@
+"""HTTP endpoints, one file per surface. FastAPI is imported here and in the server shell only."""

@@ -1,0 +1,132 @@
+"""Bodies of the embedding endpoints, and what they ask of the engine."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from models.messages import EmbedRequest
+from registry.errors import BadRequest
+
+MAX_INPUTS = 2048
+
+Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+_Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
+_Tokens = Annotated[list[Token], Meta(extra_json_schema={"minItems": 1})]
+_List = Annotated[list[_Text | Token | _Tokens], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_INPUTS})]
+Inputs = Annotated[
+    _Text | _List,
+    Meta(
+        description="A string, a list of strings, a list of token ids, or a list of such lists; at most 2,048 inputs, "
+        "none of them empty.",
+        examples=["a warm kitchen", ["a warm kitchen", "a cold cellar"], [101, 2023, 102], [[101, 102], [101, 7, 102]]],
+    ),
+]
+"""Emptiness and number are checked in `listed`, whose words are clearer than a schema's."""
+Dimensions = Annotated[
+    int,
+    Meta(
+        ge=1, le=2**20, description="Cut the vectors to this length and normalise them again, if the model allows it."
+    ),
+]
+
+PROMPTS = {
+    "query": "query",
+    "search_query": "query",
+    "document": "document",
+    "search_document": "document",
+    "passage": "document",
+}
+"""`input_type` as several vendors write it, and the model's prompt that it means."""
+
+
+class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """OpenAI's embedding request. Unknown fields are refused, as OpenAI's server does."""
+
+    model: Annotated[str, Meta(description="Id or alias of an embedding model.", examples=["starter-embed"])]
+    input: Inputs
+    dimensions: Dimensions | None = None
+    encoding_format: Annotated[
+        Literal["float", "base64"] | None,
+        Meta(description="float: JSON numbers (the default). base64: little-endian float32, several times smaller."),
+    ] = None
+    user: Annotated[str | None, Meta(description="Accepted; not stored.")] = None
+    input_type: Annotated[
+        Literal["query", "document", "search_query", "search_document", "passage"] | None,
+        Meta(description="Put the model's prompt for queries or documents before each input."),
+    ] = None
+    truncate: Annotated[
+        bool | None, Meta(description="Cut inputs that are over the context length instead of refusing them.")
+    ] = None
+    truncate_prompt_tokens: Annotated[
+        int | None, Meta(description="vLLM's field; only -1 (the model's context length) can be honoured.")
+    ] = None
+
+    def request(self) -> EmbedRequest:
+        """Raises BadRequest for inputs that are empty, mixed or too many."""
+        if self.truncate_prompt_tokens not in (None, -1):
+            raise BadRequest(
+                "'truncate_prompt_tokens' may only be -1, the model's context length. Cut the inputs yourself, or "
+                "send 'truncate': true.",
+                param="truncate_prompt_tokens",
+                code="unsupported_value",
+            )
+        return EmbedRequest(
+            inputs=listed(self.input, "input"),
+            prompt_name=PROMPTS[self.input_type] if self.input_type else None,
+            dimensions=self.dimensions,
+            truncate=bool(self.truncate) or self.truncate_prompt_tokens == -1,
+        )
+
+
+class EmbedBody(msgspec.Struct, kw_only=True):
+    """The request of Text Embeddings Inference. Unknown fields are ignored, as TEI does."""
+
+    inputs: Inputs
+    model: Annotated[str | None, Meta(description="Ours: needed where there are several embedding models.")] = None
+    normalize: Annotated[bool | None, Meta(description="Vectors of length 1 (the default).")] = None
+    truncate: Annotated[bool | None, Meta(description="Cut inputs that are over the context length.")] = None
+    truncation_direction: Literal["Right", "Left", "right", "left"] | None = None
+    prompt_name: Annotated[str | None, Meta(description="Name of one of the model's prompts, such as query.")] = None
+    dimensions: Dimensions | None = None
+
+    def request(self) -> EmbedRequest:
+        """Raises BadRequest for inputs that are empty, mixed or too many."""
+        if self.truncate and self.truncation_direction in ("Left", "left"):
+            raise BadRequest(
+                "Inputs can be cut on the right only. Leave 'truncation_direction' out.",
+                param="truncation_direction",
+                code="unsupported_value",
+            )
+        return EmbedRequest(
+            inputs=listed(self.inputs, "inputs"),
+            prompt_name=self.prompt_name,
+            dimensions=self.dimensions,
+            truncate=bool(self.truncate),
+            normalize=self.normalize is not False,
+        )
+
+
+def listed(value: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
+    """The inputs as a list, in the client's order. Raises BadRequest for what is empty, mixed or too many."""
+    items: list[str | list[int]]
+    if isinstance(value, str):
+        items = [value]
+    elif not value:
+        raise BadRequest(f"'{param}' is an empty list. Send at least one input.", param=param)
+    else:
+        kinds = set(map(type, value))
+        if len(kinds) > 1:
+            raise BadRequest(f"'{param}' mixes strings, token ids and lists. Send one kind only.", param=param)
+        items = [value] if kinds == {int} else value  # type: ignore[list-item, assignment]
+    if len(items) > MAX_INPUTS:
+        raise BadRequest(
+            f"'{param}' has {len(items)} inputs; at most {MAX_INPUTS} fit into one request. Send several requests.",
+            param=param,
+            code="too_many_inputs",
+        )
+    for index, item in enumerate(items):
+        if not item:
+            where = param if isinstance(value, str) else f"{param}[{index}]"
+            raise BadRequest(f"'{where}' is empty. Every input needs at least one character or token.", param=where)
+    return items

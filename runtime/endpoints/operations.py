@@ -1,0 +1,102 @@
+"""Health, readiness, metrics, status."""
+
+import os
+import time
+from typing import Any
+
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from runtime.endpoints.views import adapter_view, model_view
+from runtime.gateway import Gateway
+from runtime.residency.states import HOLDS_MEMORY, ModelState
+
+
+class Operations:
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self._began = time.time()
+
+    def routes(self) -> list[tuple[str, Any, list[str]]]:
+        return [
+            ("/health/live", self.live, ["GET"]),
+            ("/health/ready", self.ready, ["GET"]),
+            ("/metrics", self.metrics, ["GET"]),
+            ("/v1/status", self.status, ["GET"]),
+        ]
+
+    async def live(self) -> Response:
+        """200 while the gateway's event loop answers."""
+        return JSONResponse({"status": "live"})
+
+    async def ready(self) -> Response:
+        """200 once requests can be answered (models load on demand); 503 while starting or draining."""
+        gateway = self.gateway
+        if gateway.ready and not gateway.stopping:
+            return JSONResponse({"status": "ready", "faults": gateway.starting_faults})
+        word = "stopping" if gateway.stopping else "starting"
+        return JSONResponse({"status": word}, 503, headers={"Retry-After": "1"})
+
+    async def metrics(self) -> Response:
+        """Prometheus text."""
+        gateway, m = self.gateway, self.gateway.metrics
+        for entry in gateway.residency.entries.values():
+            for tier in ("device", "host"):
+                m.resident.labels(entry.id, tier).set(entry.bytes if entry.tier == tier else 0)
+            for state in ModelState:
+                m.state.labels(entry.id, state.value).set(entry.state is state)
+            queue = gateway.queue(entry)
+            m.running.labels(entry.id).set(queue.running)
+            m.waiting.labels(entry.id).set(queue.waiting)
+            for adapter in gateway.catalog.adapters(entry.id):
+                where = adapter_view(gateway, adapter)["tier"]
+                for tier in ("device", "host", "disk"):
+                    m.adapter.labels(entry.id, adapter.key.name, tier).set(where == tier)
+        m.restarts.set(gateway.pool.restarts)
+        return Response(m.render() + _lora_info(gateway), media_type=CONTENT_TYPE_LATEST)
+
+    async def status(self) -> dict[str, Any]:
+        """What is resident where, with bytes and last use."""
+        gateway = self.gateway
+        entries = gateway.residency.entries.values()
+        held = sum(e.bytes for e in entries if e.state in HOLDS_MEMORY)
+        return {
+            "device": {
+                "name": gateway.device.name,
+                "label": gateway.device.label,
+                "total_bytes": gateway.device.total,
+                "budget_bytes": gateway.device.budget,
+                "resident_bytes": held,
+                "free_bytes": gateway.device.budget - held,
+            },
+            "slots": {"total": gateway.pool.size, "free": gateway.pool.free, "restarts": gateway.pool.restarts},
+            "waiting": gateway.bounds.waiting,
+            "pid": os.getpid(),
+            "uptime_seconds": round(time.time() - self._began, 1),
+            "models": [model_view(gateway, entry) for entry in entries],
+        }
+
+
+def _lora_info(gateway: Gateway) -> bytes:
+    """vLLM's own series name and labels, so that dashboards made for it go on working."""
+    lines = [
+        "# HELP vllm:lora_requests_info Running stats on lora requests.",
+        "# TYPE vllm:lora_requests_info gauge",
+    ]
+    now = time.time()
+    for entry in gateway.residency.entries.values():
+        places = entry.recipe.memory.adapters.device
+        if not places:
+            continue
+        queue = gateway.queue(entry)
+        running, waiting = [], []
+        for adapter in gateway.catalog.adapters(entry.id):
+            digests = {v.digest for v in adapter.versions}
+            running += [adapter.key.name] if any(queue.running_with(d) for d in digests) else []
+            waiting += [adapter.key.name] if any(queue.waiting_with(d) for d in digests) else []
+        labels = (
+            f'max_lora="{places}",running_lora_adapters="{",".join(running)}",'
+            f'waiting_lora_adapters="{",".join(waiting)}"'
+        )
+        lines.append(f"vllm:lora_requests_info{{{labels}}} {now}")
+    return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""

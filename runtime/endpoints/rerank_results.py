@@ -1,0 +1,147 @@
+"""Scores and their order, and the body of each dialect."""
+
+import math
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from time import time
+from typing import Any
+
+import msgspec
+
+from models.messages import RerankResult
+from registry.errors import BadRequest, EngineFailed
+
+DOCUMENTS_PER_SEARCH_UNIT = 100
+"""Cohere's unit of billing; a chunk of a long document counts as a document."""
+
+
+def sigmoid(logit: float) -> float:
+    """1 / (1 + e^-x) without overflow; between 0 and 1."""
+    if logit >= 0:
+        return 1.0 / (1.0 + math.exp(-logit))
+    grown = math.exp(logit)
+    return grown / (1.0 + grown)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Raw scores of documents in the client's order. Raises EngineFailed when the engine's answer does not add up."""
+
+    result: RerankResult
+    documents: int
+
+    def __post_init__(self) -> None:
+        found = self.result
+        if not len(found.logits) == len(found.chunks) == len(found.tokens) == self.documents:
+            raise EngineFailed(f"The engine answered {self.documents} documents with {len(found.logits)} scores.")
+        if not all(map(math.isfinite, found.logits)):
+            raise EngineFailed("The engine's scores are not all finite.")
+
+    @property
+    def tokens(self) -> int:
+        return sum(self.result.tokens)
+
+    @property
+    def chunks(self) -> int:
+        return sum(self.result.chunks)
+
+    def best(self, top_n: int | None) -> list[int]:
+        """Indices, best first; equal scores keep the client's order. None or 0: all."""
+        logits = self.result.logits
+        order = sorted(range(len(logits)), key=lambda index: -logits[index])
+        return order[:top_n] if top_n else order
+
+    def check_chunks(self, most: int | None) -> None:
+        """Raises BadRequest when a document was scored in more chunks than the client allows."""
+        if most is None:
+            return
+        for index, count in enumerate(self.result.chunks):
+            if count > most:
+                raise BadRequest(
+                    f"documents[{index}] needs {count} chunks, and 'max_chunks_per_doc' allows {most}. Raise it, leave "
+                    "it out, or set it to 1 to score only the start of long documents.",
+                    param="max_chunks_per_doc",
+                    code="unsupported_value",
+                )
+
+    def headers(self) -> dict[str, str]:
+        """How many chunks were scored, where documents had to be split."""
+        return {"X-Roundhouse-Chunks": str(self.chunks)} if self.chunks > self.documents else {}
+
+
+def _document(value: str | dict[str, Any]) -> dict[str, Any]:
+    return {"text": value} if isinstance(value, str) else value
+
+
+def jina(
+    ranking: Ranking, model: str, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None, *, raw: bool
+) -> bytes:
+    """`documents`: to be repeated in the results; None: not wanted."""
+    results: list[dict[str, Any]] = []
+    for index in ranking.best(top_n):
+        logit, chunks = ranking.result.logits[index], ranking.result.chunks[index]
+        item: dict[str, Any] = {"index": index, "relevance_score": sigmoid(logit)}
+        if documents is not None:
+            item["document"] = _document(documents[index])
+        if raw:
+            item["raw_score"] = logit
+        if chunks > 1:
+            item["chunks"] = chunks
+        results.append(item)
+    usage = {"prompt_tokens": ranking.tokens, "total_tokens": ranking.tokens}
+    body = {"id": f"rerank-{uuid.uuid4().hex}", "object": "list", "model": model, "usage": usage, "results": results}
+    return msgspec.json.encode(body)
+
+
+def cohere(ranking: Ranking, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None) -> bytes:
+    results: list[dict[str, Any]] = []
+    for index in ranking.best(top_n):
+        item: dict[str, Any] = {"index": index, "relevance_score": sigmoid(ranking.result.logits[index])}
+        if documents is not None:
+            item["document"] = _document(documents[index])
+        results.append(item)
+    meta: dict[str, Any] = {
+        "api_version": {"version": "2", "is_experimental": False},
+        "billed_units": {"search_units": math.ceil(ranking.chunks / DOCUMENTS_PER_SEARCH_UNIT)},
+        "tokens": {"input_tokens": ranking.tokens, "output_tokens": 0},
+    }
+    split = sum(count > 1 for count in ranking.result.chunks)
+    if split:
+        meta["warnings"] = [
+            f"{split} of {ranking.documents} documents were longer than the model's context. They were scored in "
+            "chunks, and the best chunk counts."
+        ]
+    return msgspec.json.encode({"id": str(uuid.uuid4()), "results": results, "meta": meta})
+
+
+def tei(ranking: Ranking, texts: Sequence[str] | None, *, raw: bool) -> bytes:
+    """A bare list, best first. `texts`: to be repeated; None: not wanted."""
+    items: list[dict[str, Any]] = []
+    for index in ranking.best(None):
+        logit = ranking.result.logits[index]
+        item: dict[str, Any] = {"index": index}
+        if texts is not None:
+            item["text"] = texts[index]
+        item["score"] = logit if raw else sigmoid(logit)
+        items.append(item)
+    return msgspec.json.encode(items)
+
+
+def scores(logits: Sequence[float], tokens: int, model: str, *, raw: bool) -> bytes:
+    """vLLM's answer of /score, in the order of the pairs."""
+    data = [
+        {"index": index, "object": "score", "score": logit if raw else sigmoid(logit)}
+        for index, logit in enumerate(logits)
+    ]
+    usage = {"prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0, "prompt_tokens_details": None}
+    return msgspec.json.encode(
+        {
+            "id": f"score-{uuid.uuid4().hex}",
+            "object": "list",
+            "created": int(time()),
+            "model": model,
+            "data": data,
+            "usage": usage,
+        }
+    )

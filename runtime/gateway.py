@@ -1,0 +1,286 @@
+"""The gateway: joins registry, adapters, residency and slots into what the endpoints call.
+
+One instance, on LitServe's API process's event loop. Endpoints use four things of it: `choose` (what a name means),
+`lease` (the hold on a resident model and its adapter), `observe` (metrics), and the managers for our own interface.
+"""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.specifiers import SpecifierSet
+
+from adapters.service import AdapterService
+from adapters.types import Base, StoredAdapter
+from models import sources
+from models.messages import AdapterRef, Loaded
+from registry.catalog import Catalog, Target
+from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
+from registry.estimate import estimate
+from registry.recipe import Recipe, Task
+from registry.records import Adapter, AdapterKey, LoadKey
+from registry.state import State
+from runtime import logs
+from runtime.device import Device, MemoryWatch
+from runtime.metrics import Metrics
+from runtime.pool import SlotPool
+from runtime.prefer import PREFERENCE, NotYet
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
+from runtime.scheduler import Bounds, Lease, ModelQueue
+from runtime.settings import Settings
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+def reference(stored: StoredAdapter) -> AdapterRef:
+    """A stored adapter as engines take it."""
+    return AdapterRef(digest=stored.digest, path=str(stored.path), rank=stored.rank, bytes=stored.bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What a request's `model` means: the model's row, and the adapter with its label if one was named."""
+
+    name: str
+    """As the client wrote it."""
+    entry: ModelEntry
+    adapter: StoredAdapter | None = None
+    label: str | None = None
+    """`name@sha256:…` for the response header."""
+    adapter_name: str | None = None
+
+    @property
+    def ref(self) -> AdapterRef | None:
+        return None if self.adapter is None else reference(self.adapter)
+
+    def headers(self) -> dict[str, str]:
+        """X-Roundhouse-Model and, where one answers, X-Roundhouse-Adapter."""
+        found = {"X-Roundhouse-Model": f"{self.entry.id}@{self.entry.revision}"}
+        if self.label is not None:
+            found["X-Roundhouse-Adapter"] = self.label
+        return found
+
+
+class Gateway:
+    """See the module. `start` and `stop` run with the application's lifespan."""
+
+    def __init__(self, settings: Settings, recipes: Sequence[Recipe], device: Device) -> None:
+        self.settings, self.recipes, self.device = settings, tuple(recipes), device
+        self.metrics = Metrics()
+        self.bounds = Bounds(settings.max_waiting)
+        self.ready = False
+        self.stopping = False
+        self.starting_faults: dict[str, str] = {}
+
+    # --- life -----------------------------------------------------------------------------------------------------
+    async def start(self) -> None:
+        """Open the state, connect the slots, register the recipes' adapters, begin preloads."""
+        logs.configure(self.settings.log_level)  # LitServe has set up its own since the fork
+        self.state = await asyncio.to_thread(State, self.settings.data_dir)
+        self.service = AdapterService(self.settings.data_dir, self.state, leased=self._leased)
+        self.pool = SlotPool(str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link))
+        self._queues: dict[str, ModelQueue] = {}
+        entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
+        self.residency = ResidencyManager(
+            entries, self.pool, self.device.budget, self.device.name, self, MemoryWatch(self.device).back,
+            self.settings.patience,
+        )  # fmt: skip
+        self.metrics.budget.set(self.device.budget)
+        self.refresh()
+        await self.service.start()
+        self.pool.start()
+        self._background = [
+            asyncio.create_task(self.residency.watch(self.settings.heartbeat, self.settings.hung_after), name="watch"),
+            asyncio.create_task(self._begin(), name="begin"),
+        ]
+
+    async def _begin(self) -> None:
+        """After the port is open: adapters of the recipes, then preloads, then warm spare slots."""
+        for recipe in self.recipes:
+            for wanted in recipe.adapters:
+                if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self.service.list(recipe.id)):
+                    continue
+                try:
+                    await self.service.register(wanted.name, self.base(self.residency.get(recipe.id)), wanted.source)
+                    if wanted.pin:
+                        await self.service.pin(recipe.id, wanted.name, True)
+                except RoundhouseError as error:
+                    faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+                    self.starting_faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
+                    log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+        self.refresh()
+        for adapter in self.state.adapters.all():
+            if adapter.key.base in self.residency.entries:
+                self.hold_pins(adapter)
+        self.ready = True
+        wanted_now = [e for e in self.residency.entries.values() if e.pinned or e.recipe.residency.preload]
+        for entry in wanted_now:
+            try:
+                self.residency.want(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+        if self.settings.prewarm:
+            for engine in dict.fromkeys(recipe.engine.name for recipe in self.recipes):
+                await self.pool.prewarm(engine)
+
+    async def stop(self) -> None:
+        """After the last response: stop deciding, close what is open. The slots are LitServe's to end."""
+        self.stopping = True
+        for task in self._background:
+            task.cancel()
+        await self.residency.close()
+        await self.pool.close()
+        await self.service.close()
+        await asyncio.to_thread(self.state.close)
+        shutil.rmtree(self.settings.run_dir, ignore_errors=True)
+
+    def _entry(self, recipe: Recipe) -> ModelEntry:
+        """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
+        entry = ModelEntry(
+            recipe=recipe, path=None, revision="unknown", needed=0, needed_detail="", load_seconds=10.0,
+            queue=None,  # type: ignore[arg-type]
+        )  # fmt: skip
+        queue = ModelQueue(
+            recipe,
+            self.bounds,
+            want=lambda: self.residency.want(entry),
+            released=lambda: self.residency.released(entry),
+            check=lambda digest: self.service.ready(digest),
+        )
+        entry.queue = self._queues[recipe.id] = queue
+        entry.pinned = self.state.models.pins().get(recipe.id, recipe.residency.pin)
+        try:
+            entry.path = sources.resolve(recipe.source, Path.cwd())
+            _check_version(recipe)
+            entry.revision = sources.revision(recipe.source, entry.path)
+            sum_of = estimate(recipe, entry.path, self.device.kind)
+            entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
+        except RoundhouseError as error:
+            entry.broken = Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
+            log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+            return entry
+        if recipe.expected.load_seconds is not None:
+            entry.load_seconds = recipe.expected.load_seconds
+        measured = self.state.models.measured(self._load_key(recipe))
+        if measured is not None:
+            entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
+            entry.load_seconds = sum(measured.seconds.values())
+        return entry
+
+    def _load_key(self, recipe: Recipe) -> LoadKey:
+        return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), self.device.label)
+
+    def base(self, entry: ModelEntry) -> Base:
+        """The model as a base for adapters. Raises Conflict when it has no adapter places."""
+        places = entry.recipe.memory.adapters
+        if entry.broken is not None:
+            raise entry.broken
+        if not places.device or entry.path is None:
+            raise Conflict(f"Model '{entry.id}' takes no adapters: its recipe has no memory.adapters.device.")
+        return Base(entry.id, entry.path, places.max_rank)
+
+    def refresh(self) -> None:
+        """Take a new snapshot of names after the registry has changed."""
+        self.catalog = Catalog(self.recipes, self.state.adapters.all(), self.state.models.aliases())
+
+    def hold_pins(self, adapter: Adapter) -> None:
+        """Have the placement hold the current version of a pinned adapter, and no other version of it.
+
+        Raises Conflict when no place would stay open.
+        """
+        queue = self._queues[adapter.key.base]
+        current = adapter.current.digest if adapter.pinned else None
+        for version in adapter.versions:
+            if version.digest != current:
+                queue.unpin_adapter(version.digest)
+        if adapter.pinned:
+            queue.pin_adapter(reference(self.service.stored(adapter.current)))
+
+    def queue(self, entry: ModelEntry) -> ModelQueue:
+        return self._queues[entry.id]
+
+    def _leased(self, digest: str) -> bool:
+        return any(queue.holds(digest) for queue in self._queues.values())
+
+    # --- requests -------------------------------------------------------------------------------------------------
+    def choose(self, name: object, *tasks: Task, adapter: str | None = None) -> Chosen:
+        """What `name` means for one of `tasks`; `adapter` names one beside the model (LoRAX's adapter_id).
+
+        Raises BadRequest for what is no name or the wrong task, NotFound with what exists.
+        """
+        if not isinstance(name, str) or not name:
+            raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
+        target = self.catalog.resolve_pair(name, adapter) if adapter else self.catalog.resolve(name, *tasks)
+        return self._chosen(name, target)
+
+    def _chosen(self, name: str, target: Target) -> Chosen:
+        entry = self.residency.get(target.recipe.id)
+        if target.version is None:
+            return Chosen(name, entry)
+        stored = self.service.stored(target.version)
+        return Chosen(name, entry, stored, f"{target.adapter_name}@{stored.digest}", target.adapter_name)
+
+    async def lease(self, chosen: Chosen) -> Lease:
+        """Wait for the model, a turn and the adapter's place, as the client prefers (`runtime.prefer`).
+
+        Raises QueueFull, Unavailable, the load's error, or NotYet.
+        """
+        if self.stopping:
+            raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        entry, preference = chosen.entry, PREFERENCE.get()
+        if entry.state is not ModelState.READY:
+            self.metrics.cold.labels(entry.id).inc()
+            if preference.respond_async:
+                self.residency.want(entry)
+                raise NotYet(entry.id, entry.remaining_load_seconds)
+        queue = self.queue(entry)
+        try:
+            lease = await queue.acquire(chosen.ref, preference.wait)
+        except Unavailable as error:
+            if error.code == "queue_timeout" and entry.state is not ModelState.READY:
+                error.retry_after = max(error.retry_after or 1.0, entry.remaining_load_seconds)
+            raise
+        self.metrics.queue.labels(chosen.entry.id).observe(lease.queued_seconds)
+        return lease
+
+    # --- what residency tells us (runtime.residency.manager.Observer) ---------------------------------------------
+    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+        self.metrics.load.labels(entry.id).observe(seconds)
+        if expected:
+            self.metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
+        if needed:
+            self.metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
+        self.state.models.record_load(self._load_key(entry.recipe), loaded.resident_bytes, loaded.seconds)
+        log.info(
+            "loaded",
+            extra={
+                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
+                "bytes": loaded.resident_bytes, "planned_bytes": needed, "phases": loaded.seconds,
+            },
+        )  # fmt: skip
+
+    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        self.metrics.load_failures.labels(entry.id).inc()
+
+    def evicted(self, entry: ModelEntry, reason: str) -> None:
+        self.metrics.evictions.labels(entry.id, reason.split()[0]).inc()
+        log.info("evicted", extra={"model": entry.id, "reason": reason})
+
+    def died(self, entry: ModelEntry, reason: str) -> None:
+        self.metrics.deaths.labels(entry.id).inc()
+
+
+def _check_version(recipe: Recipe) -> None:
+    """Raise Unfit when the installed engine is not one that the recipe's flags are known to work with."""
+    have = sources.engine_version(recipe.engine.name)
+    if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):
+        raise Unfit(
+            f"the recipe wants {recipe.engine.name} {recipe.engine.versions}, {have} is installed. "
+            "Install a version that fits, or check the recipe's flags and widen engine.versions.",
+            code="engine_version",
+        )

@@ -1,0 +1,73 @@
+"""Errors as HTTP: one table from the error tree to each dialect's body, with Retry-After where a time is known."""
+
+import math
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from registry.errors import RoundhouseError, Unfit
+
+
+class Dialect(StrEnum):
+    """Whose error body a surface's clients read."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+    COHERE = "cohere"
+    TEI = "tei"
+
+
+_ANTHROPIC = {
+    400: "invalid_request_error",
+    404: "not_found_error",
+    408: "timeout_error",
+    413: "request_too_large",
+    422: "invalid_request_error",
+    429: "rate_limit_error",
+    500: "api_error",
+    503: "overloaded_error",
+}
+
+
+_TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
+"""The other statuses are its "Validation"."""
+
+
+def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
+    """The JSON body of an error."""
+    match dialect:
+        case Dialect.ANTHROPIC:
+            kind = _ANTHROPIC.get(error.status, "api_error")
+            return {"type": "error", "error": {"type": kind, "message": error.message}}
+        case Dialect.COHERE:
+            return {"message": error.message}
+        case Dialect.TEI:
+            return {"error": error.message, "error_type": _TEI.get(error.status, "Validation")}
+        case _:
+            inner: dict[str, Any] = {
+                "message": error.message,
+                "type": error.type,
+                "param": error.param,
+                "code": error.code,
+            }
+            if isinstance(error, Unfit) and error.faults:
+                inner["faults"] = list(error.faults)
+            return {"error": inner}
+
+
+def headers(error: RoundhouseError) -> dict[str, str]:
+    """Retry-After in whole seconds, rounded up, where a time is known."""
+    if error.retry_after is None:
+        return {}
+    return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+
+
+def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
+    return msgspec.json.encode(body(error, dialect))
+
+
+def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
+    """The error as the last event of a stream whose status line has left already."""
+    event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
+    return event + b"data: " + encode(error, dialect) + b"\n\n"

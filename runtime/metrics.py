@@ -1,0 +1,88 @@
+"""Prometheus metrics. Labels are bounded: model ids come from recipes, never from a request."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
+_LOAD = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """All series of one server. Each is documented by its help text, which docs/metrics.md is generated from."""
+
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        self.requests = Counter(
+            "roundhouse_requests", "Requests by model, endpoint and outcome (ok, HTTP status, cancelled).",
+            ["model", "endpoint", "outcome"], registry=r,
+        )  # fmt: skip
+        self.queue = Histogram(
+            "roundhouse_queue_seconds",
+            "From arrival to the start in the engine.",
+            ["model"],
+            buckets=_LATENCY,
+            registry=r,
+        )
+        self.first = Histogram(
+            "roundhouse_time_to_first_token_seconds", "From arrival to the first byte of the answer.",
+            ["model"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.per_token = Histogram(
+            "roundhouse_time_per_output_token_seconds", "Mean time between a request's output tokens.",
+            ["model"], buckets=_TOKEN, registry=r,
+        )  # fmt: skip
+        self.total = Histogram(
+            "roundhouse_request_seconds",
+            "From arrival to the end of the answer.",
+            ["model"],
+            buckets=_LATENCY,
+            registry=r,
+        )
+        self.tokens = Counter(
+            "roundhouse_tokens", "Tokens by model and kind (prompt, cached, completion), counted by the engine.",
+            ["model", "kind"], registry=r,
+        )  # fmt: skip
+        self.audio = Counter("roundhouse_audio_seconds", "Seconds of audio transcribed.", ["model"], registry=r)
+        self.batch = Histogram(
+            "roundhouse_batch_size", "Inputs that shared an engine step (embed, rerank, speech).",
+            ["model"], buckets=_SIZES, registry=r,
+        )  # fmt: skip
+        self.load = Histogram(
+            "roundhouse_load_seconds", "From the decision to load until ready.", ["model"], buckets=_LOAD, registry=r
+        )
+        self.load_failures = Counter("roundhouse_load_failures", "Loads that failed.", ["model"], registry=r)
+        self.load_error = Gauge(
+            "roundhouse_load_estimate_error_ratio", "Last load: (measured - planned) / planned, of seconds or bytes.",
+            ["model", "of"], registry=r,
+        )  # fmt: skip
+        self.cold = Counter("roundhouse_cold_starts", "Requests that had to wait for a load.", ["model"], registry=r)
+        self.evictions = Counter(
+            "roundhouse_evictions", "Models that left, by reason.", ["model", "reason"], registry=r
+        )
+        self.deaths = Counter("roundhouse_engine_deaths", "Engines that ended by themselves.", ["model"], registry=r)
+        self.resident = Gauge(
+            "roundhouse_resident_bytes", "Bytes that a model holds, by tier.", ["model", "tier"], registry=r
+        )
+        self.budget = Gauge("roundhouse_budget_bytes", "Bytes that all models may hold together.", registry=r)
+        self.state = Gauge(
+            "roundhouse_model_state", "1 for the state that the model is in.", ["model", "state"], registry=r
+        )
+        self.running = Gauge("roundhouse_running_requests", "Requests in the engine.", ["model"], registry=r)
+        self.waiting = Gauge("roundhouse_waiting_requests", "Requests that wait for a turn.", ["model"], registry=r)
+        self.restarts = Gauge("roundhouse_slot_restarts", "Slot processes that ended since the start.", registry=r)
+        self.adapter = Gauge(
+            "roundhouse_adapter_tier", "1 for the tier that a registered adapter is in (device, host, disk).",
+            ["model", "adapter", "tier"], registry=r,
+        )  # fmt: skip
+        self.adapter_requests = Counter(
+            "roundhouse_adapter_requests", "Requests answered with an adapter.", ["model", "adapter"], registry=r
+        )
+        self.adapter_load = Histogram(
+            "roundhouse_adapter_load_seconds", "Time to bring an adapter into a device place, by step (stage, place).",
+            ["model", "step"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,104 @@
+"""All slots of the server: who is empty, who holds which model, who is coming back."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from registry.errors import Unavailable
+from runtime import frames
+from runtime.link import SlotLink
+from runtime.slot_loop import socket_path
+
+log = logging.getLogger("roundhouse.pool")
+
+
+class SlotPool:
+    """Hands out empty slots and takes ended ones back. LitServe's monitor respawns what has ended.
+
+    Args:
+        run_dir: the folder of the slots' sockets.
+        size: number of slots; one model each.
+        on_death: called with a link whose slot ended while it was handed out.
+    """
+
+    def __init__(self, run_dir: str, size: int, on_death: Callable[[SlotLink], None]) -> None:
+        self._on_death = on_death
+        self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
+        self._free: set[SlotLink] = set()
+        self._changed = asyncio.Condition()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.restarts = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._links)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def start(self) -> None:
+        for link in self._links:
+            self._reconnect(link)
+
+    def _reconnect(self, link: SlotLink) -> None:
+        async def connect() -> None:
+            while not self._closed:
+                try:
+                    await link.connect()
+                    break
+                except Unavailable as error:
+                    log.error("%s", error.message)
+            async with self._changed:
+                self._free.add(link)
+                self._changed.notify_all()
+
+        task = asyncio.create_task(connect(), name=f"connect-slot-{link.slot_id}")
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _died(self, link: SlotLink) -> None:
+        if self._closed:
+            return
+        self.restarts += 1
+        if link in self._free:
+            self._free.discard(link)
+        else:
+            self._on_death(link)
+        self._reconnect(link)
+
+    async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
+        """An empty slot, one with this engine's libraries imported if there is one.
+
+        Raises Unavailable when none comes free in `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(lambda: self._free)
+                ranked = sorted(self._free, key=lambda link: (link.prewarmed != engine, link.prewarmed is not None))
+                link = ranked[0]
+                self._free.discard(link)
+                return link
+        except TimeoutError:
+            raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
+
+    async def prewarm(self, engine: str) -> bool:
+        """Import an engine's libraries in one empty slot, if none has them yet. True when one is warm afterwards."""
+        if any(link.prewarmed == engine for link in self._free):
+            return True
+        link = next((link for link in sorted(self._free, key=lambda s: s.slot_id) if link.prewarmed is None), None)
+        if link is None:
+            return False
+        link.prewarmed = engine
+        try:
+            await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=120)
+        except Exception:  # a slot that cannot be pre-warmed still loads, only slower
+            log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
+        return True
+
+    async def close(self) -> None:
+        """Stop reconnecting; the slots themselves are LitServe's to end."""
+        self._closed = True
+        for task in list(self._connecting):
+            task.cancel()

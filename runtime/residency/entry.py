@@ -1,0 +1,143 @@
+"""One row of the model table: a recipe and everything that is known about where its model is."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from models.messages import Loaded, Progress
+from registry.errors import RoundhouseError
+from registry.recipe import Recipe, Tier
+from runtime.link import SlotLink
+from runtime.residency.policy import Resident
+from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
+
+BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
+
+
+class Queue(Protocol):
+    """The requests of one model: what residency needs to know of `runtime.scheduler.ModelQueue`."""
+
+    @property
+    def running(self) -> int: ...
+    @property
+    def waiting(self) -> int: ...
+    @property
+    def oldest(self) -> float | None:
+        """When the longest waiting request came; None: nobody waits."""
+        ...
+
+    def open(self, link: SlotLink) -> None:
+        """The engine is ready: requests may start."""
+        ...
+
+    def close(self) -> None:
+        """No further request starts; running ones go on (drain)."""
+        ...
+
+    def engine_gone(self) -> None:
+        """The engine's process ended; what waits goes on waiting for the next one."""
+        ...
+
+    def refuse(self, error: RoundhouseError) -> None:
+        """Everybody who waits gets this error."""
+        ...
+
+    def abort_running(self, error: RoundhouseError) -> None:
+        """Everybody who runs gets this error (the drain deadline has passed)."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a load failed or an engine died, and when the next try may start (same clock as the entry's)."""
+
+    cause: RoundhouseError
+    at: float
+    until: float
+
+
+@dataclass(slots=True)
+class ModelEntry:
+    """Mutable, and written by the residency manager only, on the gateway's event loop."""
+
+    recipe: Recipe
+    path: Path | None
+    revision: str
+    needed: int
+    """Bytes that a load claims: measured before, else estimated."""
+    needed_detail: str
+    load_seconds: float
+    """Expected seconds of a load."""
+    queue: Queue
+    clock: Callable[[], float] = time.monotonic
+    state: ModelState = ModelState.ABSENT
+    link: SlotLink | None = None
+    loaded: Loaded | None = None
+    bytes: int = 0
+    pinned: bool = False
+    wanted_since: float | None = None
+    last_used: float = 0.0
+    loaded_at: float = 0.0
+    created: float = field(default_factory=time.time)
+    progress: Progress | None = None
+    failures: list[Failure] = field(default_factory=list)
+    loads: int = 0
+    deaths: int = 0
+    broken: RoundhouseError | None = None
+    """Set when the model's files cannot be found or read at all: every request gets this."""
+
+    @property
+    def id(self) -> str:
+        return self.recipe.id
+
+    @property
+    def tier(self) -> Tier:
+        if self.state in (ModelState.READY, ModelState.DRAINING):
+            return Tier.DEVICE
+        return Tier.HOST if self.state is ModelState.ASLEEP else Tier.DISK
+
+    @property
+    def is_ready(self) -> bool:
+        return self.state is ModelState.READY
+
+    @property
+    def remaining_load_seconds(self) -> float:
+        """Expected seconds until a load that is under way, or that starts now, is done."""
+        done = self.progress.fraction if self.progress is not None and self.state is ModelState.LOADING else 0.0
+        return max(1.0, self.load_seconds * (1.0 - done))
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.failures[-1] if self.failures else None
+
+    def to(self, state: ModelState) -> None:
+        check_transition(self.state, state)
+        self.state = state
+
+    def fail(self, cause: RoundhouseError) -> Failure:
+        """Note a failure; the back-off grows with the number of failures in the last ten minutes."""
+        now = self.clock()
+        self.failures = [f for f in self.failures if now - f.at < 600]
+        wait = BACKOFF_SECONDS[min(len(self.failures), len(BACKOFF_SECONDS) - 1)]
+        failure = Failure(cause, now, now + wait)
+        self.failures.append(failure)
+        return failure
+
+    def resident(self) -> Resident | None:
+        """The policy's view; None when the model holds no memory."""
+        if self.state not in HOLDS_MEMORY:
+            return None
+        return Resident(
+            id=self.id,
+            state=self.state,
+            bytes=self.bytes,
+            leases=self.queue.running,
+            last_used=self.last_used,
+            loaded_at=self.loaded_at,
+            min_resident=self.recipe.residency.min_resident,
+            drain_deadline=self.recipe.residency.drain_deadline,
+            load_seconds=self.load_seconds,
+            pinned=self.pinned,
+        )

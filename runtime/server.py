@@ -1,0 +1,176 @@
+"""The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
+project touches of LitServe 0.2.19 is in this file and in slot_loop.py; tests/unit/test_litserve_pin.py guards each.
+
+Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
+"""
+
+import contextlib
+import multiprocessing.connection
+import multiprocessing.process
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+from typing import Any, NoReturn
+
+import litserve as ls
+import litserve.server
+import psutil
+from fastapi import FastAPI
+from litserve.specs.base import LitSpec
+
+from registry.recipe import Recipe
+from runtime import logs
+from runtime.device import Device
+from runtime.gateway import Gateway
+from runtime.middleware import Shell
+from runtime.settings import Settings
+from runtime.slot_loop import SlotLoop
+
+# With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
+litserve.server._MCP_AVAILABLE = False
+
+START_SECONDS = 10.0
+"""How long a stop that comes during the start waits for the start to be complete."""
+API_PATH = "/v1/chat/completions"
+
+
+class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
+    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
+
+    def setup(self, device: Any) -> None:
+        logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
+
+    def predict(self, x: Any, **_: Any) -> Any:
+        raise NotImplementedError("requests travel over the slots' own sockets")
+
+
+class RuntimeSpec(LitSpec):  # type: ignore[misc]
+    """Carries all endpoints. `gateway` stays in the API process: workers get a copy without it."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        super().__init__()
+        self.api_path = API_PATH
+        self.gateway: Gateway | None = gateway
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "gateway": None, "_endpoints": []}
+
+    @property
+    def stream(self) -> bool:
+        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
+
+    def pre_setup(self, lit_api: ls.LitAPI) -> None:
+        from runtime.endpoints.routes import routes
+
+        assert self.gateway is not None
+        for path, endpoint, methods in routes(self.gateway):
+            self.add_endpoint(path, endpoint, methods)
+
+    def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
+        return request
+
+    def encode_response(self, output: Any, context_kwargs: Any = None) -> Any:
+        return output
+
+
+def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tuple[ls.LitServer, Gateway]:
+    """The LitServer with all endpoints, and the gateway that its API process will run."""
+    from runtime.endpoints.app import finish
+
+    gateway = Gateway(settings, recipes, device)
+    api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=SlotLoop(str(settings.run_dir)), enable_async=False)
+    server = ls.LitServer(
+        api,
+        accelerator="cpu",  # slots take their device from the Load frame, so that one may use any of several
+        workers_per_device=settings.slots,
+        timeout=False,
+        restart_workers=True,
+        healthcheck_path="/litserve/health",
+        info_path="/litserve/info",
+        middlewares=[(Shell, {"start": gateway.start, "stop": gateway.stop})],
+    )
+    server.monitor_internal = 0.05
+    server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
+    app: FastAPI = server.app
+    finish(app, gateway)
+    return server, gateway
+
+
+def run(
+    settings: Settings, recipes: Sequence[Recipe], device: Device, on_ready: Callable[[], None] | None = None
+) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
+
+    Shutdown, in phases:
+    1. A signal sets LitServe's shutdown event (from a thread: the event is a proxy that takes a lock).
+    2. LitServe sends SIGTERM to the API process: uvicorn closes the port and waits for running responses, at most
+       `drain_seconds`; then the gateway stops.
+    3. LitServe sends SIGTERM to each slot, which closes its engine and exits; SIGKILL after 5 s.
+    4. The slots' children end with their parents; the run folder is removed.
+    """
+    os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
+    logs.configure(settings.log_level)
+    server, _ = build(settings, recipes, device)
+    stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def shut_down() -> None:
+        while server._shutdown_event is None:  # a signal before the start is complete
+            time.sleep(0.05)
+        server._shutdown_event.set()
+
+    def stop() -> None:
+        """A signal that reached the workers too while they started leaves LitServe waiting for them for ever."""
+        if not started.wait(START_SECONDS):
+            end_everything(0)
+        shut_down()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        threading.Thread(target=stop, daemon=True).start()
+
+    def watch_processes() -> None:
+        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything."""
+        wanted = {"LitServer-0", "SyncManager"}
+        found: dict[str, multiprocessing.process.BaseProcess] = {}
+        while found.keys() != wanted:
+            for process in multiprocessing.active_children():
+                found.update({name: process for name in wanted if process.name.startswith(name)})
+            time.sleep(0.05)
+        started.set()
+        multiprocessing.connection.wait([process.sentinel for process in found.values()])
+        if stopping.is_set():
+            return
+        failed.set()
+        if found["SyncManager"].is_alive():
+            shut_down()
+        else:  # its event cannot be set any more
+            end_everything(1)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    threading.Thread(target=watch_processes, daemon=True).start()
+    if on_ready is not None:
+        threading.Thread(target=on_ready, daemon=True).start()
+    server.run(
+        host=settings.host,
+        port=settings.port,
+        num_api_servers=1,
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    return 1 if failed.is_set() else 0
+
+
+def end_everything(code: int) -> NoReturn:
+    """The last resort: kill every child, slots and engines included, and exit with `code`."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(code)

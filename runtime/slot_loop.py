@@ -1,0 +1,227 @@
+"""The slot: what runs inside a LitServe inference worker. One Unix socket, one gateway, at most one engine.
+
+| event                    | empty slot             | slot with an engine                                  |
+|--------------------------|------------------------|------------------------------------------------------|
+| Load                     | loads                  | Failed: a slot is used for one model, then ended     |
+| Call, Stage, Place, Drop | Failed                 | works; each in a task of its own                     |
+| Cancel                   | nothing                | cancels the task, which aborts the work in the engine|
+| gateway gone             | ends the process group | ends the process group                               |
+| SIGTERM                  | exits with 0           | closes the engine, exits with 0                      |
+
+A slot is never reused for a second model: ending its process is what returns the memory for certain.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from litserve.loops import LitLoop
+
+from models.messages import EmbedRequest, Event, Finished, HttpCall, Progress, RerankRequest, TranscribeRequest, Usage
+from models.protocol import ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
+from registry.errors import EngineFailed, RoundhouseError
+from registry.recipe import Recipe
+from runtime import frames
+
+log = logging.getLogger("roundhouse.slot")
+PR_SET_PDEATHSIG = 1
+CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
+
+
+def socket_path(run_dir: str, worker_id: int) -> str:
+    return f"{run_dir}/slot-{worker_id}.sock"
+
+
+def create_engine(name: str, task: str) -> Engine:
+    from models.factory import create  # only a slot needs engines: the gateway never imports one
+
+    return create(name, task)
+
+
+def die_with_parent() -> None:
+    """Have the kernel end this process when its parent ends, however that happens."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class SlotLoop(LitLoop):  # type: ignore[misc]
+    """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
+
+    def __init__(self, run_dir: str) -> None:
+        super().__init__()
+        self.run_dir = run_dir
+
+    def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
+        with contextlib.suppress(PermissionError):  # already a session leader
+            os.setsid()
+        die_with_parent()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
+        server = SlotServer(socket_path(self.run_dir, worker_id), create_engine)
+        asyncio.run(server.serve())
+        os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
+
+
+class SlotServer:
+    """Serves one gateway connection. `create` makes the engine for (engine name, task)."""
+
+    def __init__(self, address: str, create: Callable[[str, str], Engine], *, exit_on_disconnect: bool = True) -> None:
+        self.address = address
+        self._create = create
+        self._exit_on_disconnect = exit_on_disconnect
+        self._engine: Engine | None = None
+        self._loading = False
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def serve(self) -> None:
+        """Until SIGTERM, or until the gateway is gone."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address)
+        server = await asyncio.start_unix_server(self._connection, self.address, limit=1 << 20)
+        os.chmod(self.address, 0o600)
+        await self._stop.wait()
+        server.close()
+        await self.close()
+
+    async def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        if self._engine is not None:
+            with contextlib.suppress(Exception):  # going away: what fails now fails for nobody
+                await asyncio.wait_for(self._engine.close(), CLOSE_SECONDS)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        out = frames.Outbox(writer)
+        self._writers.add(writer)
+        out.put(frames.Hello(0, os.getpid()))
+        try:
+            while True:
+                for frame in await frames.read_frames(reader, frames.to_slot_decoder):
+                    self._take(frame, out)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            if isinstance(error, ConnectionError):
+                log.warning("the gateway's connection broke: %s", error)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+            if self._exit_on_disconnect:
+                # Nobody can ask this engine for anything any more. SIGKILL to the group takes its children along.
+                os.killpg(0, signal.SIGKILL)
+
+    def _take(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
+        if isinstance(frame, frames.Cancel):
+            if task := self._tasks.get(frame.uid):
+                task.cancel()
+            return
+        task = asyncio.create_task(self._answer(frame, out))
+        self._tasks[frame.uid] = task
+        task.add_done_callback(lambda _: self._tasks.pop(frame.uid, None))
+
+    async def _answer(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
+        """Run one frame to its end: exactly one Done or Failed."""
+        uid = frame.uid
+        try:
+            match frame:
+                case frames.Load():
+                    out.put(await self._load(frame, out))
+                    return
+                case frames.Prewarm():
+                    if self._engine is None and not self._loading:
+                        from models.prewarm import prewarm
+
+                        await asyncio.to_thread(prewarm, frame.engine)
+                case frames.Call():
+                    await self._call(frame, out)
+                case frames.Ping():
+                    await self._ready().ping()
+                case frames.Stage():
+                    await cast(ChatEngine, self._ready()).stage(frame.adapter)
+                case frames.Place():
+                    await cast(ChatEngine, self._ready()).place(frame.adapter, frame.evict)
+                case frames.Drop():
+                    await cast(ChatEngine, self._ready()).drop(frame.digest)
+            out.put(frames.Done(uid))
+        except asyncio.CancelledError:
+            out.put(frames.Done(uid))  # the gateway waits for it before it gives the place to the next request
+            raise
+        except RoundhouseError as error:
+            out.put(frames.Failed.of(uid, error))
+        except Exception as error:  # the border: whatever a library raises becomes one structured error
+            log.exception("unmapped error in a slot")
+            out.put(frames.Failed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
+
+    async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.Done:
+        if self._engine is not None or self._loading:
+            raise EngineFailed("This slot has an engine already.")
+        self._loading = True
+
+        def report(progress: Progress) -> None:
+            out.put(frames.Report(frame.uid, progress))
+
+        recipe = Recipe.model_validate_json(frame.recipe)
+        engine = self._create(recipe.engine.name, recipe.task.value)
+        try:
+            loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
+        except Exception as error:
+            if _out_of_memory(error):
+                raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
+            raise
+        self._engine = engine
+        return frames.Done(frame.uid, loaded)
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            raise EngineFailed("No model is loaded in this slot.")
+        return self._engine
+
+    async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
+        """The events of one request, whatever its task; Finished last, also when the call is cancelled."""
+        uid, request, engine = frame.uid, frame.request, self._ready()
+
+        def emit(event: Event) -> None:
+            out.put(frames.Emit(uid, event))
+
+        match request:
+            case HttpCall():
+                answer = cast(ChatEngine, engine).call(request)
+                try:
+                    async for event in answer:
+                        emit(event)
+                except asyncio.CancelledError:
+                    await answer.aclose()
+                    emit(Finished(usage=answer.usage))  # what an aborted request has cost is counted too
+                    raise
+            case EmbedRequest():
+                embedded, usage = await cast(EmbedEngine, engine).embed(request)
+                emit(embedded)
+                emit(Finished(usage=usage))
+            case RerankRequest():
+                ranked, usage = await cast(RerankEngine, engine).rerank(request)
+                emit(ranked)
+                emit(Finished(usage=usage))
+            case TranscribeRequest():
+                spoken = cast(TranscribeEngine, engine).transcribe(request)
+                async with contextlib.aclosing(cast(Any, spoken)) as parts:
+                    async for part in parts:
+                        emit(Finished(usage=part) if isinstance(part, Usage) else part)
+
+
+def _out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or what caused it, is Python's or torch's out of memory. Does not import torch."""
+    torch = sys.modules.get("torch")
+    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
+    while error is not None:
+        if isinstance(error, kinds):
+            return True
+        error = error.__cause__
+    return False

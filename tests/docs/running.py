@@ -1,0 +1,54 @@
+"""Runs one example as a reader would: in the checkout, with the server's address put in."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.docs.blocks import ROOT, Example
+
+ADDRESS = "http://127.0.0.1:8000"
+SECONDS = 180
+
+
+class Failed(AssertionError):
+    """The example ended with an error of its own, or not at all."""
+
+
+def missing(language: str) -> str | None:
+    """Why examples of a language cannot run here; None: they can."""
+    if language == "js" and shutil.which("node") is None:
+        return "node is not installed"
+    return None
+
+
+def run(example: Example, url: str) -> str:
+    """What the example prints. Raises Failed with both outputs when its exit code is not 0, or it takes too long."""
+    code = example.code.replace(ADDRESS, url)
+    match example.language:
+        case "bash":
+            command = ["bash", "-euo", "pipefail", "-c", code]
+        case "python":
+            command = [sys.executable, "-c", code]
+        case _:
+            command = ["node", "--input-type=module", "-e", code]
+    tools = str(Path(sys.executable).parent)
+    environment = {
+        **os.environ,
+        "PATH": f"{tools}{os.pathsep}{os.environ.get('PATH', '')}",
+        "NO_PROXY": "127.0.0.1",
+        "no_proxy": "127.0.0.1",
+        "ROUNDHOUSE_URL": url,
+        "COLUMNS": "100",
+    }
+    try:
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+            timeout=SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as late:
+        raise Failed(f"{example.name} had not ended after {SECONDS} s") from late
+    if done.returncode:
+        raise Failed(f"{example.name} ended with {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-2000:]}")
+    return done.stdout

@@ -1,0 +1,44 @@
+"""The generated tables are those that the code gives now."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from docs import generate
+from docs.tables import recipe, words
+from tests.docs.blocks import ROOT
+
+
+def test_every_page_is_up_to_date() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "docs.generate", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_table_stands_on_one_page() -> None:
+    found = [name for page in generate.DOCS.glob("*.md") for name in generate.names(page.read_text(encoding="utf-8"))]
+    assert sorted(found) == sorted(generate.TABLES)
+
+
+def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generate, "DOCS", tmp_path)
+    monkeypatch.setitem(generate.TABLES, "paths", lambda: "| new |")
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- generated: paths -->\n| old |\n<!-- end of paths -->\nafter\n")
+    assert list(generate.outdated()) == [page]
+    page.write_text(generate.outdated()[page])
+    assert page.read_text() == "before\n<!-- generated: paths -->\n| new |\n<!-- end of paths -->\nafter\n"
+    assert generate.outdated() == {}
+
+
+def test_a_field_that_nobody_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(words.RECIPE, "dtype")
+    with pytest.raises(ValueError, match="dtype: describe it once"):
+        recipe.fields()
+    monkeypatch.setitem(words.RECIPE, "dtype", "x")
+    monkeypatch.setitem(words.RECIPE, "old_key", "x")
+    with pytest.raises(ValueError, match="old_key"):
+        recipe.fields()

@@ -1,0 +1,127 @@
+"""A scripted engine for tests of policy: gates to hold it, witnesses of what it saw. Never used by the server."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from models.messages import (
+    AdapterRef,
+    Chunk,
+    EmbedRequest,
+    EmbedResult,
+    Event,
+    Finished,
+    HttpCall,
+    Loaded,
+    Progress,
+    Started,
+    Usage,
+)
+from models.protocol import Report
+from registry.errors import Conflict, EngineFailed, RoundhouseError
+from registry.recipe import Recipe
+
+
+class FakeAnswer:
+    """Counts the chunks that went out, as an engine counts its tokens."""
+
+    def __init__(self, events: AsyncGenerator[Event, None]) -> None:
+        self._events = events
+        self.usage = Usage(prompt_tokens=2)
+
+    def __aiter__(self) -> "FakeAnswer":
+        return self
+
+    async def __anext__(self) -> Event:
+        event = await anext(self._events)
+        if isinstance(event, Chunk):
+            self.usage = Usage(prompt_tokens=2, completion_tokens=self.usage.completion_tokens + 1)
+        return event
+
+    async def aclose(self) -> None:
+        await self._events.aclose()
+
+
+@dataclass
+class FakeEngine:
+    """Answers a chat call with `chunks` pieces; waits at `gate` before each one when the gate is closed."""
+
+    chunks: int = 3
+    bytes: int = 100
+    load_error: RoundhouseError | None = None
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    load_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    recipe: Recipe | None = None
+    cancelled: list[str] = field(default_factory=list)
+    staged: list[str] = field(default_factory=list)
+    places: set[str] = field(default_factory=set)
+    dropped: list[str] = field(default_factory=list)
+    conflicts: int = 0
+    """How many placements are refused before one is done."""
+    running: int = 0
+    most_running: int = 0
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+        self.load_gate.set()
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        report(Progress(phase="weights", fraction=0.5))
+        await self.load_gate.wait()
+        if self.load_error is not None:
+            raise self.load_error
+        self.recipe = recipe
+        return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1})
+
+    async def ping(self) -> None:
+        return
+
+    async def close(self) -> None:
+        self.closed = True
+
+    def call(self, request: HttpCall) -> "FakeAnswer":
+        return FakeAnswer(self._events(request))
+
+    async def _events(self, request: HttpCall) -> AsyncGenerator[Event, None]:
+        if request.adapter is not None and request.adapter.digest not in self.places:
+            raise EngineFailed("the adapter is in no place")
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        sent = 0
+        try:
+            yield Started(status=200, content_type="text/event-stream")
+            for i in range(self.chunks):
+                await self.gate.wait()
+                yield Chunk(data=f"data: {i} {request.shown}\n\n".encode())
+                sent += 1
+            yield Finished(usage=Usage(prompt_tokens=2, completion_tokens=sent))
+        except asyncio.CancelledError:
+            self.cancelled.append(request.shown)
+            raise
+        finally:
+            self.running -= 1
+
+    async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
+        await self.gate.wait()
+        result = EmbedResult(vectors=b"\0\0\0\0" * len(request.inputs), dimensions=1, tokens=[1] * len(request.inputs))
+        return result, Usage(prompt_tokens=len(request.inputs))
+
+    async def stage(self, adapter: AdapterRef) -> None:
+        if adapter.path.endswith("broken"):
+            raise EngineFailed("the file is broken")
+        self.staged.append(adapter.digest)
+
+    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict("the place is in use", code="adapter_in_use")
+        assert adapter.digest in self.staged, "placed before it was staged"
+        if evict is not None:
+            self.places.remove(evict)
+        self.places.add(adapter.digest)
+
+    async def drop(self, digest: str) -> None:
+        self.places.discard(digest)
+        self.dropped.append(digest)

@@ -1,0 +1,66 @@
+"""A pool of in-process slots with scripted engines: real sockets and frames, no processes to kill."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from runtime.link import SlotLink
+from runtime.slot_loop import SlotServer
+from tests.fakes.engine import FakeEngine
+
+
+class FakeLink(SlotLink):
+    """Its `end` stops the in-process server instead of killing a process group."""
+
+    server: SlotServer
+    task: "asyncio.Task[None]"
+    ended = 0
+
+    async def connect(self, timeout: float = 5.0) -> None:
+        await super().connect(timeout)
+        self.pid = 0
+
+    async def end(self, grace: float = 0.0) -> None:
+        self.ended += 1
+        self.server._stop.set()
+        for writer in list(self.server._writers):
+            writer.close()
+        await asyncio.wait({self.task})
+        if self._reader is not None:
+            await asyncio.wait({self._reader})
+
+    async def crash(self) -> None:
+        """The process ends by itself."""
+        await self.end()
+        self.ended -= 1
+
+
+class FakePool:
+    """What ResidencyManager needs of SlotPool."""
+
+    def __init__(self, folder: Path, size: int, make: Callable[[], FakeEngine]) -> None:
+        self.folder, self.size, self.make = folder, size, make
+        self.free = size
+        self.on_death: Callable[[SlotLink], None] = lambda link: None
+        self.engines: list[FakeEngine] = []
+        self.links: list[FakeLink] = []
+
+    async def take(self, engine: str, timeout: float = 5.0) -> SlotLink:
+        self.free -= 1
+        made = self.make()
+        self.engines.append(made)
+        link = FakeLink(len(self.links), str(self.folder / f"{len(self.links)}.sock"), self._died)
+        link.server = SlotServer(link.address, lambda *_: made, exit_on_disconnect=False)
+        link.task = asyncio.create_task(link.server.serve())
+        await link.connect()
+        self.links.append(link)
+        return link
+
+    def _died(self, link: SlotLink) -> None:
+        self.free += 1
+        self.on_death(link)
+
+    async def close(self) -> None:
+        for link in self.links:
+            if not link.task.done():
+                await link.end()

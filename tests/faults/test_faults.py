@@ -1,0 +1,196 @@
+"""What breaks, on real engines: slots and engines killed, evictions in turn, shutdown under load."""
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.system.serving import PACK, STARTER, Server, alive
+
+pytestmark = pytest.mark.real
+
+SECOND = """
+id: second-chat
+version: 1
+task: chat
+source: {package: models.starter, inside: pack/starter-chat}
+engine: {name: vllm}
+context_length: 512
+memory: {kv_cache: 64MiB}
+"""
+
+
+class Stream:
+    """A chat stream that is read in a thread; `lines` are its events as they come."""
+
+    def __init__(self, server: Server, model: str, tokens: int = 450) -> None:
+        self.lines: list[str] = []
+        self.error: Exception | None = None
+        self._body = {
+            "model": model, "messages": [{"role": "user", "content": "hello"}], "stream": True,
+            "max_tokens": tokens, "ignore_eos": True, "stream_options": {"include_usage": True},
+        }  # fmt: skip
+        self._server = server
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self) -> None:
+        try:
+            with self._server.http.stream("POST", "/v1/chat/completions", json=self._body) as answer:
+                for line in answer.iter_lines():
+                    if line.startswith("data: "):
+                        self.lines.append(line[6:])
+        except Exception as error:  # looked at by the test
+            self.error = error
+
+    def wait_lines(self, count: int, seconds: float = 60) -> None:
+        deadline = time.monotonic() + seconds
+        while len(self.lines) < count:
+            assert time.monotonic() < deadline, f"only {len(self.lines)} events, {self.error}"
+            assert self.thread.is_alive() or len(self.lines) >= count, f"ended early: {self.lines[-1:]}"
+            time.sleep(0.01)
+
+    def join(self) -> list[str]:
+        self.thread.join(120)
+        assert self.error is None, self.error
+        return self.lines
+
+    def completion_tokens(self) -> int:
+        usage = [json.loads(line).get("usage") for line in self.join() if line != "[DONE]"]
+        return int(next(u for u in usage if u)["completion_tokens"])
+
+
+@pytest.fixture
+def two_chats(tmp_path: Path) -> Iterator[Server]:
+    second = tmp_path / "second.yaml"
+    second.write_text(SECOND)
+    server = Server(tmp_path / "data", [STARTER / "starter-chat.yaml", second], "--slots", "3")
+    try:
+        server.wait_ready()
+        for model in ("starter-chat", "second-chat"):
+            assert server.http.post(f"/v1/models/{model}/load").status_code == 200
+        yield server
+    finally:
+        server.close()
+
+
+def test_a_killed_slot_ends_its_stream_with_an_error_and_nobody_elses(two_chats: Server) -> None:
+    server = two_chats
+    victim, bystander = Stream(server, "starter-chat"), Stream(server, "second-chat")
+    victim.wait_lines(5)
+    bystander.wait_lines(5)
+    os.kill(server.slot_pid("starter-chat"), signal.SIGKILL)
+    last = json.loads(victim.join()[-1])
+    assert last["error"]["code"] == "engine_died"
+    assert bystander.completion_tokens() == 450
+    server.wait_state("starter-chat", "ready")  # by itself: nobody has asked
+    assert server.model("starter-chat")["deaths"] == 1
+    assert Stream(server, "uppercase", 5).completion_tokens() == 5
+    assert server.metric("roundhouse_engine_deaths_total", model="starter-chat") == 1
+
+
+def test_a_killed_engine_process_is_noticed_and_replaced(two_chats: Server) -> None:
+    server = two_chats
+    stream = Stream(server, "starter-chat")
+    stream.wait_lines(5)
+    core = psutil.Process(server.slot_pid("starter-chat")).children(recursive=True)
+    core[0].kill()
+    last = json.loads(stream.join()[-1])
+    assert "error" in last
+    deadline = time.monotonic() + 90
+    while server.model("starter-chat")["loads"] < 2:
+        assert time.monotonic() < deadline, server.tail()
+        time.sleep(0.1)
+    server.wait_state("starter-chat", "ready")
+    assert Stream(server, "starter-chat", 5).completion_tokens() == 5
+
+
+def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Server) -> None:
+    server = two_chats
+    streams = [Stream(server, model) for model in ("starter-chat", "second-chat", "starter-chat")]
+    for stream in streams:
+        stream.wait_lines(5)
+    family = server.family()
+    server.process.send_signal(signal.SIGTERM)
+    assert [stream.completion_tokens() for stream in streams] == [450, 450, 450]
+    assert server.process.wait(60) == 0, server.tail()
+    time.sleep(0.5)
+    assert alive(family) == []
+    assert not list((server.data / "run").glob("**/*.sock"))
+
+
+def test_a_budget_for_some_of_four_models_evicts_and_reloads_in_turn(tmp_path: Path) -> None:
+    """Embedder, reranker, speech and chat under a budget that cannot hold the chat model beside all others."""
+    server = Server(tmp_path / "data", [STARTER], "--device-memory", "2100MiB", "--slots", "4")
+    try:
+        server.wait_ready()
+        wav = next((PACK / "samples").glob("*.wav")).read_bytes()
+
+        def ask(model: str) -> int:
+            if model == "starter-chat":
+                body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+                return server.http.post("/v1/chat/completions", json=body).status_code
+            if model == "starter-embed":
+                return server.http.post("/v1/embeddings", json={"model": model, "input": "a"}).status_code
+            if model == "starter-rerank":
+                body = {"model": model, "query": "a", "documents": ["a", "b"]}
+                return server.http.post("/v1/rerank", json=body).status_code
+            files = {"file": ("a.wav", wav), "model": (None, model)}
+            return server.http.post("/v1/audio/transcriptions", files=files).status_code
+
+        turns = ["starter-chat", "starter-embed", "starter-rerank", "starter-speech"] * 2
+        assert [ask(model) for model in turns] == [200] * len(turns)
+        assert server.metric("roundhouse_evictions_total") >= 2
+        status = server.http.get("/v1/status").json()["device"]
+        assert status["resident_bytes"] <= status["budget_bytes"]
+        plan = server.http.post("/v1/models/starter-chat/plan").json()
+        assert plan["verdict"] in ("load", "wait", "resident")
+    finally:
+        server.close()
+
+
+def test_a_stop_in_the_middle_of_the_start_leaves_nothing(tmp_path: Path) -> None:
+    """SIGINT to the whole group, as a terminal sends it, while the workers start."""
+    server = Server(tmp_path / "data", [STARTER / "starter-embed.yaml"], "--slots", "2")
+    try:
+        deadline = time.monotonic() + 60
+        while len(server.family()) < 4:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        family = server.family()
+        os.killpg(server.process.pid, signal.SIGINT)
+        assert server.process.wait(60) in (0, 130)
+        time.sleep(0.5)
+        assert alive(family) == []
+    finally:
+        server.close()
+
+
+def test_a_killed_gateway_leaves_no_process_and_the_next_start_is_clean(tmp_path: Path) -> None:
+    recipe = STARTER / "starter-embed.yaml"
+    server = Server(tmp_path / "data", [recipe], "--slots", "2")
+    try:
+        server.wait_ready()
+        assert server.http.post("/v1/models/starter-embed/load").status_code == 200
+        server.http.put("/v1/models/starter-embed/pin")
+        family = server.family()
+        server.gateway().kill()
+        assert server.process.wait(60) == 4  # what the command line says of a server that broke
+        deadline = time.monotonic() + 20
+        while alive(family):
+            assert time.monotonic() < deadline, alive(family)
+            time.sleep(0.1)
+    finally:
+        server.close()
+    again = Server(tmp_path / "data", [recipe], "--slots", "2")
+    try:
+        again.wait_ready()
+        assert again.model("starter-embed")["pinned"] is True
+    finally:
+        again.close()

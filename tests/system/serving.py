@@ -1,0 +1,130 @@
+"""Starts the real server as a user does, on real engines, and looks at its processes."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).parents[2]
+STARTER = ROOT / "recipes" / "starter"
+PACK = ROOT / "models" / "starter" / "pack"
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Server:
+    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code."""
+
+    def __init__(self, data: Path, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
+        self.port, self.data = free_port(), data
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.http = httpx.Client(base_url=self.url, timeout=120)
+        self.log = data / "server.log"
+        data.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
+        command += ["--device", "cpu", "--data-dir", str(data)]
+        command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_ready(self, seconds: float = 120) -> "Server":
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended:\n{self.tail()}")
+            try:
+                if self.http.get("/health/ready").status_code == 200:
+                    return self
+            except httpx.TransportError:
+                pass
+            time.sleep(0.1)
+        raise AssertionError(f"the server was not ready after {seconds} s:\n{self.tail()}")
+
+    def tail(self) -> str:
+        return self.log.read_text(errors="replace")[-4000:]
+
+    def family(self) -> list[psutil.Process]:
+        """The server's processes: itself, the gateway, slots, engines."""
+        try:
+            main = psutil.Process(self.process.pid)
+            return [main, *main.children(recursive=True)]
+        except psutil.NoSuchProcess:
+            return []
+
+    def gateway(self) -> psutil.Process:
+        """The process that answers HTTP; the one that was started is LitServe's main process."""
+        return psutil.Process(self.http.get("/v1/status").json()["pid"])
+
+    def model(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/v1/models/{name}").json()
+        return found
+
+    def wait_state(self, model: str, state: str, seconds: float = 90) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while (found := self.model(model))["state"] != state:
+            assert time.monotonic() < deadline, f"{model} is {found['state']}, not {state}:\n{self.tail()}"
+            time.sleep(0.05)
+        return found
+
+    def slot_pid(self, model: str) -> int:
+        return int(self.model(model)["pid"])
+
+    def metric(self, name: str, **labels: str) -> float:
+        """The sum of a series over what matches the labels."""
+        total = 0.0
+        for line in self.http.get("/metrics").text.splitlines():
+            series, _, value = line.rpartition(" ")
+            head = series.partition("{")[0]
+            if head == name and all(f'{k}="{v}"' in series for k, v in labels.items()):
+                total += float(value)
+        return total
+
+    def stop(self, seconds: float = 90) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def close(self) -> None:
+        """Whatever happens, nothing stays."""
+        family = self.family()
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(30)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.http.close()
+
+
+def alive(processes: Sequence[psutil.Process]) -> list[int]:
+    """Those that still run (zombies do not)."""
+    found = []
+    for process in processes:
+        try:
+            if process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process.pid)
+        except psutil.NoSuchProcess:
+            pass
+    return found
+
+
+def has_starter_pack() -> bool:
+    return all((PACK / name).is_dir() for name in ("starter-chat", "starter-rerank", "starter-speech"))
+
+
+os.environ.setdefault("NO_PROXY", "127.0.0.1")

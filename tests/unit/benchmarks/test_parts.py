@@ -1,0 +1,47 @@
+"""Workload, peers' flags, generated adapters."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.generated import size, write_adapters
+from benchmarks.servers import vllm_flags
+from benchmarks.workload import Workload
+from models import chat_settings
+from registry.loading import load_recipes
+
+STARTER = Path(__file__).parents[3] / "recipes" / "starter" / "starter-chat.yaml"
+
+
+def test_a_workload_is_seeded_and_never_repeats_itself() -> None:
+    first, second = Workload(1), Workload(1)
+    texts = [first.text(6) for _ in range(500)]
+    assert [second.text(6) for _ in range(500)] == texts
+    assert len({text.split()[0] for text in texts}) == 500
+
+
+def test_the_peer_gets_the_flags_that_our_engine_gets() -> None:
+    """What `vllm serve` is started with in a comparison is what the chat engine gives to vLLM's parser."""
+    recipe = load_recipes(STARTER)[0]
+    ours = list(chat_settings._settings(recipe, Path("/weights"), "cpu"))
+    ours = ours[ours.index("--served-model-name") :]
+    ours = [
+        word for word in ours if word not in ("--disable-fastapi-docs", "--no-use-tqdm-on-load")
+    ]  # change no answer
+    assert sorted(vllm_flags(recipe)) == sorted(ours)
+
+
+def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    base = tmp_path / "base"
+    base.mkdir()
+    config = {
+        "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "num_hidden_layers": 2,
+    }  # fmt: skip
+    (base / "config.json").write_text(json.dumps(config))
+    one, two = write_adapters(tmp_path / "adapters", base, 2, 4)
+    assert (one / "adapter_model.safetensors").read_bytes() != (two / "adapter_model.safetensors").read_bytes()
+    values = 2 * 4 * (64 + 48 + 48 + 64 + 96 + 96 + 96)  # layers x rank x (width in + width out)
+    assert size(one) == pytest.approx(2 * values, abs=4000)

@@ -1,0 +1,57 @@
+"""A command line in this process against a fake server on a real socket."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from runtime.cli.main import app
+from tests.unit.cli.fake_server import FakeServer
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeServer]:
+    fake = FakeServer()
+    monkeypatch.setenv("ROUNDHOUSE_URL", fake.url)
+    yield fake
+    fake.close()
+
+
+@pytest.fixture
+def run() -> Run:
+    """`run("models", "list")`: the result with exit_code, stdout and stderr."""
+    runner = CliRunner()
+
+    def invoke(*arguments: str, stdin: str | None = None) -> Any:
+        return runner.invoke(app, list(arguments), input=stdin, env={"COLUMNS": "160"})
+
+    return invoke
+
+
+def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
+    """A model as the server shows it."""
+    found: dict[str, Any] = {
+        "id": id, "object": "model", "created": 1, "owned_by": "roundhouse", "task": "chat", "state": "ready",
+        "tier": "device", "revision": "1f2e", "recipe_version": 1, "engine": "vllm", "aliases": ["chat"],
+        "context_length": 512, "pinned": False, "bytes": 3 * 2**20, "expected_bytes": 4 * 2**20,
+        "weights_bytes": 2**20, "kv_cache_bytes": 2**20, "expected_load_seconds": 8.0,
+        "last_load_seconds": {"weights": 0.5}, "last_used": None, "running": 0, "waiting": 0, "loads": 1, "deaths": 0,
+        "progress": None, "failure": None, "problem": None, "adapters": ["uppercase"], "description": "",
+    }  # fmt: skip
+    return {**found, **more}
+
+
+def adapter(name: str = "legal", **more: Any) -> dict[str, Any]:
+    """An adapter as the server shows it."""
+    version = {
+        "version": "v2", "digest": "sha256:" + "ab" * 32, "rank": 8, "bytes": 2048, "created": 1, "source": "/a",
+    }  # fmt: skip
+    found: dict[str, Any] = {
+        "object": "adapter", "name": name, "base": "starter-chat", **version, "versions": [version],
+        "aliases": {"prod": "v2"}, "pinned": False, "tier": "device", "running": 0, "waiting": 0, "hits": 3,
+        "misses": 1, "evictions": 0, "last_stage_seconds": None, "last_place_seconds": None, "last_used": None,
+    }  # fmt: skip
+    return {**found, **more}

@@ -1,0 +1,139 @@
+"""`roundhouse adapters`: sources, uploads, and the calls behind each command."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Run, adapter
+from tests.unit.cli.fake_server import Answer, FakeServer
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "legal"
+    made.mkdir()
+    (made / "adapter_config.json").write_text("{}")
+    (made / "adapter_model.safetensors").write_bytes(b"weights")
+    return made
+
+
+def registered() -> dict[str, object]:
+    return {**adapter(), "registered": "v2", "new": True}
+
+
+def test_a_folder_goes_by_its_absolute_path(
+    server: FakeServer, run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    server.on("POST", "/v1/adapters", registered())
+    result = run("adapters", "add", "legal", "./legal", "--base", "starter-chat", "--alias", "prod")
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[-1].json == {
+        "name": "legal", "base": "starter-chat", "source": {"path": str(folder)}, "alias": "prod",
+    }  # fmt: skip
+    assert "legal: registered, v2 sha256:abababababab" in result.stdout
+
+
+def test_a_hub_id_needs_its_revision(server: FakeServer, run: Run) -> None:
+    server.on("POST", "/v1/adapters", registered())
+    assert run("adapters", "add", "legal", "acme/legal@4f2c", "-b", "m").exit_code == 0
+    assert server.asked[-1].json["source"] == {"hub": "acme/legal", "revision": "4f2c"}
+    result = run("adapters", "add", "legal", "acme/legal", "-b", "m")
+    assert result.exit_code == 1
+    assert "owner/name@revision" in result.stderr
+
+
+@pytest.mark.parametrize("upload", [True, False], ids=["a folder that is packed", "an archive"])
+def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> None:
+    server.on("POST", "/v1/adapters", registered())
+    source = folder
+    if not upload:
+        source = folder.parent / "legal.tar"
+        with tarfile.open(source, "w") as tar:
+            for file in sorted(folder.iterdir()):
+                tar.add(file, arcname=file.name)
+    result = run("adapters", "add", "legal", str(source), "-b", "m", *(["--upload"] if upload else []))
+    assert result.exit_code == 0, result.stderr
+    body, kind = server.asked[-1].body, server.asked[-1].headers["Content-Type"]
+    boundary = kind.partition("boundary=")[2].encode()
+    parts = body.split(b"--" + boundary)
+    assert b'name="name"\r\n\r\nlegal' in parts[1]
+    assert b'name="base"\r\n\r\nm' in parts[2]
+    sent = parts[3].partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
+    with tarfile.open(fileobj=io.BytesIO(sent)) as tar:
+        assert tar.getnames() == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    assert "adapter_config.json" in run("adapters", "add", "a", str(tmp_path), "-b", "m").stderr
+    file = tmp_path / "weights.bin"
+    file.write_bytes(b"")
+    assert "is no archive" in run("adapters", "add", "a", str(file), "-b", "m").stderr
+    assert server.asked == []
+
+
+def test_validate_tells_every_fault(server: FakeServer, run: Run, folder: Path) -> None:
+    faults = ["q_proj: rank 32 is over 16", "k_proj: no lora_B"]
+    error = {"message": "The adapter has 2 faults.", "type": "invalid_request_error", "code": "unfit", "faults": faults}
+    server.on("POST", "/v1/adapters", Answer({"error": error}, 422))
+    result = run("adapters", "validate", "legal", str(folder), "-b", "m")
+    assert server.asked[-1].query == "dry_run=true"
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == ["error: The adapter has 2 faults.", *(f"  {fault}" for fault in faults)]
+
+
+def test_errors_are_json_too(server: FakeServer, run: Run) -> None:
+    result = run("adapters", "show", "nobody", "--json")
+    assert result.exit_code == 1
+    told = json.loads(result.stdout)["error"]
+    assert told["status"] == 404
+    assert told["code"] == "model_not_found"
+    assert told["exit_code"] == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "body"),
+    [
+        (["show", "legal"], "GET", "", None),
+        (["alias", "legal", "prod", "v1"], "PUT", "/aliases/prod", {"version": "v1"}),
+        (["alias", "legal", "prod"], "PUT", "/aliases/prod", {"version": "v2"}),
+        (["alias", "legal", "prod", "--remove"], "DELETE", "/aliases/prod", None),
+        (["rollback", "legal"], "POST", "/rollback", None),
+        (["rollback", "legal", "v1"], "POST", "/rollback", {"version": "v1"}),
+        (["pin", "legal"], "PUT", "/pin", None),
+        (["unpin", "legal"], "DELETE", "/pin", None),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
+)
+def test_each_command_is_one_call(
+    server: FakeServer, run: Run, command: list[str], method: str, path: str, body: dict[str, str] | None
+) -> None:
+    server.on("GET", "/v1/adapters/legal", adapter())
+    server.on(method, f"/v1/adapters/legal{path}", adapter())
+    result = run("adapters", *command)
+    assert result.exit_code == 0, result.stderr
+    assert "v2  sha256:abababababab" in result.stdout
+    assert "@prod" in result.stdout
+    asked = server.asked[-1]
+    assert (asked.method, asked.path) == (method, f"/v1/adapters/legal{path}")
+    assert (asked.json if asked.body else None) == body
+
+
+def test_list_and_remove(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/adapters", {"object": "list", "data": [adapter()]})
+    assert "legal" in run("adapters", "list", "--base", "m").stdout
+    assert server.asked[-1].query == "base=m"
+    gone = {
+        "object": "adapter.deleted",
+        "name": "legal",
+        "base": "m",
+        "deleted": True,
+        "digests": ["sha256:" + "c" * 64],
+    }
+    server.on("DELETE", "/v1/adapters/legal", gone)
+    result = run("adapters", "remove", "legal", "--version", "v1", "--force")
+    assert result.stdout == "m:legal: removed sha256:cccccccccccc\n"
+    assert server.asked[-1].query == "version=v1&force=true"

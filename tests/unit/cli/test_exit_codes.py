@@ -1,0 +1,70 @@
+"""The exit codes that the help promises."""
+
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from runtime.cli import inspect
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_server import Answer, FakeServer
+
+
+@pytest.mark.parametrize(("status", "code"), [(400, 1), (404, 1), (429, 1), (500, 4), (503, 4)])
+def test_a_status_becomes_an_exit_code(server: FakeServer, run: Run, status: int, code: int) -> None:
+    server.on("GET", "/v1/status", Answer({"error": {"message": "So it is.", "code": "x"}}, status))
+    result = run("status")
+    assert result.exit_code == code
+    assert result.stderr == "error: So it is.\n"
+    assert result.stdout == ""
+
+
+def test_no_server(run: Run) -> None:
+    with socket.socket() as unused:  # bound and not listening: nobody else can take the port meanwhile
+        unused.bind(("127.0.0.1", 0))
+        result = run("status", "--url", f"http://127.0.0.1:{unused.getsockname()[1]}")
+    assert result.exit_code == 3
+    assert "roundhouse serve" in result.stderr
+
+
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://"])
+def test_an_address_that_is_none(run: Run, url: str) -> None:
+    assert run("status", "--url", url).exit_code == 2
+
+
+@pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])
+def test_usage(run: Run, arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+def test_something_else_answers(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/status", Answer("<html>hello</html>"))
+    result = run("status")
+    assert result.exit_code == 4
+    assert "not Roundhouse" in result.stderr
+
+
+def test_a_foreign_error_body_still_tells_the_status(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/status", Answer("<html>bad gateway</html>", 502))
+    result = run("status")
+    assert result.exit_code == 4
+    assert "502" in result.stderr
+
+
+def test_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_url: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(inspect, "Client", interrupted)
+    assert run("status").exit_code == 130
+
+
+def test_a_client_command_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, runtime.cli.main, runtime.cli.client, httpx\n"
+        "heavy = {'torch', 'vllm', 'transformers', 'litserve', 'fastapi', 'numpy', 'sentence_transformers'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == "[]"

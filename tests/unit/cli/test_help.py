@@ -1,0 +1,49 @@
+"""Every command teaches: a first line, an example, and help on each option."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import typer.main
+
+from runtime.cli.main import app
+from tests.unit.cli.conftest import Run
+
+
+def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            yield (*path, name), command
+
+
+ALL = dict(commands(typer.main.get_command(app)))
+
+
+def test_all_commands_are_there() -> None:
+    models = {("models", name) for name in ("list", "show", "load", "unload", "pin", "unpin", "plan")}
+    names = ("list", "add", "show", "remove", "alias", "rollback", "pin", "unpin", "validate")
+    single = ("serve", "validate", "status", "chat", "embed", "rerank", "transcribe", "version")
+    assert set(ALL) == models | {("adapters", name) for name in names} | {(name,) for name in single}
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_help(path: tuple[str, ...], run: Run) -> None:
+    result = run(*path, "--help")
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"roundhouse {' '.join(path)}" in " ".join(result.stdout.split())
+    for parameter in ALL[path].params:
+        assert parameter.help, f"{parameter.name} has no help"
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
+    assert "--json" in {option for parameter in ALL[path].params for option in parameter.opts}
+
+
+def test_exit_codes_are_told(run: Run) -> None:
+    told = " ".join(run("--help").stdout.split())
+    for word in ("0 done", "1 refused", "2 wrong usage", "3 no server", "4 the server failed", "130 interrupted"):
+        assert word in told

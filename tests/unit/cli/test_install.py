@@ -1,0 +1,149 @@
+"""The pins, the scripts and the Makefile."""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from runtime.cli.options import root
+
+ROOT = root()
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+OURS = {"registry", "adapters", "models", "runtime", "tests", "benchmarks", "docs"}
+PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)( ; .+)?$")
+
+
+def lines(name: str) -> list[str]:
+    return (ROOT / "requirements" / f"{name}.txt").read_text().splitlines()
+
+
+def pins(*names: str) -> dict[str, set[str]]:
+    """Package to its pinned versions (more than one where markers choose)."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        for line in lines(name):
+            matched = PINNED.match(line)
+            assert matched, f"{name}.txt: '{line}' is not a plain pin"
+            found.setdefault(matched[1], set()).add(matched[2])
+    return found
+
+
+@pytest.mark.parametrize("build", ["cpu", "cuda"])
+def test_everything_in_pyproject_is_pinned(build: str) -> None:
+    found = pins(build, "test")
+    wanted = [*PROJECT["dependencies"], *EXTRAS[build], *EXTRAS["test"], *EXTRAS["bench"], *EXTRAS["starter"]]
+    for text in wanted:
+        requirement = Requirement(text)
+        versions = found.get(canonicalize_name(requirement.name), set())
+        assert versions, f"{text} is not pinned: run make lock"
+        for version in versions:
+            assert requirement.specifier.contains(version, prereleases=True), f"{text} is pinned to {version}"
+
+
+def test_the_server_needs_no_test_tools() -> None:
+    for text in (*PROJECT["dependencies"], *EXTRAS["cpu"]):
+        assert canonicalize_name(Requirement(text).name) in pins("cpu")
+
+
+def test_the_cpu_build_has_cpu_torch_and_no_cuda_builds() -> None:
+    found = pins("cpu")
+    assert found["torch"] == {"2.13.0+cpu"}
+    assert not {"torchvision", "torchaudio", "torchcodec"} & set(found)
+    assert not {name for name in (*found, *pins("test")) if name.startswith(("nvidia-", "cuda-"))}
+
+
+def test_one_version_on_top_of_either_build() -> None:
+    """test.txt is installed together with cpu.txt or cuda.txt."""
+    for build in ("cpu", "cuda"):
+        both = set(pins(build)) & set(pins("test"))
+        assert not both, f"{build}.txt and test.txt both pin {both}"
+
+
+def test_no_hosts_in_the_pins() -> None:
+    for file in (ROOT / "requirements").iterdir():
+        assert "://" not in file.read_text(), file.name
+
+
+def imported(folder: Path) -> dict[str, Path]:
+    """Top-level names of everything that is imported in a folder."""
+    found: dict[str, Path] = {}
+    for file in folder.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                found.update({alias.name.partition(".")[0]: file for alias in node.names})
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                found[node.module.partition(".")[0]] = file
+    return {name: file for name, file in found.items() if name not in sys.stdlib_module_names | OURS}
+
+
+@cache
+def distributions_of_modules() -> Mapping[str, Sequence[str]]:
+    return packages_distributions()
+
+
+@pytest.mark.parametrize("folder", sorted(OURS))
+def test_what_is_imported_is_declared(folder: str) -> None:
+    """No reliance on what another package happens to bring."""
+    declared = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda"]]
+    tools = [*EXTRAS["test"], *EXTRAS["bench"], *EXTRAS["starter"]]
+    names: set[str] = {canonicalize_name(Requirement(text).name) for text in declared + tools}
+    names |= {"pydantic-core", "annotated-types"}  # what pydantic itself is made of
+    distributions = distributions_of_modules()
+    for module, file in imported(ROOT / folder).items():
+        known = {canonicalize_name(name) for name in distributions.get(module, ())}
+        if not known:
+            assert module == "pynvml", f"{file} imports {module}, which is not installed"  # only in the CUDA build
+            continue
+        assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
+
+
+@pytest.mark.parametrize("script", ["scripts/install", "scripts/lock", "scripts/settings.sh", ".ci/run"])
+def test_scripts_parse_and_stop_at_errors(script: str) -> None:
+    file = ROOT / script
+    assert subprocess.run(["bash", "-n", str(file)], check=False).returncode == 0
+    if not script.endswith(".sh"):
+        assert file.stat().st_mode & 0o111, f"{script} cannot be run"
+        assert "set -euo pipefail" in file.read_text()
+
+
+def make(*arguments: str) -> str:
+    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    return done.stdout
+
+
+def test_make_help_names_every_target() -> None:
+    told = make("help")
+    for target in ("serve", "test", "lint", "bench", "starter", "lock", "clean"):
+        assert re.search(rf"^  {target} +\w", told, re.MULTILINE)
+
+
+def test_make_serve_hands_its_variables_on() -> None:
+    told = make("-n", "serve", "PORT=9000", "HOST=0.0.0.0", "RECIPES=a b")
+    assert "roundhouse serve --host 0.0.0.0 --port 9000 --recipes a --recipes b" in told
+
+
+def test_the_ci_only_calls_make_test() -> None:
+    commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
+
+
+def install(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(ROOT / "scripts/install"), *arguments],
+        capture_output=True, text=True, check=False, timeout=60, env={"PATH": "/usr/bin:/bin", **environment},
+    )  # fmt: skip
+
+
+def test_the_installer_refuses_what_it_does_not_know() -> None:
+    assert "run|test" in install("all").stderr
+    assert "cpu or cuda" in install("run", ACCELERATOR="tpu").stderr

@@ -1,0 +1,96 @@
+"""`roundhouse models` and `status`: what is asked of the server, and what is printed."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.conftest import Run, model
+from tests.unit.cli.fake_server import Answer, FakeServer
+
+
+def test_list_shows_models_and_no_adapters(server: FakeServer, run: Run) -> None:
+    card = {"id": "uppercase", "object": "model", "parent": "starter-chat", "task": "chat"}
+    server.on("GET", "/v1/models", {"object": "list", "data": [model(), card]})
+    result = run("models", "list")
+    assert result.exit_code == 0
+    assert "starter-chat" in result.stdout
+    assert "3.0 MiB" in result.stdout
+    assert "uppercase" not in result.stdout
+
+
+def test_json_is_the_servers_and_nothing_else(server: FakeServer, run: Run) -> None:
+    told = {"object": "list", "data": [model()]}
+    server.on("GET", "/v1/models", told)
+    result = run("models", "list", "--json")
+    assert json.loads(result.stdout) == told
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "method", "path", "query"),
+    [
+        (["load", "a/b"], "POST", "/v1/models/a%2Fb/load", ""),
+        (["load", "m", "--no-wait"], "POST", "/v1/models/m/load", "wait=false"),
+        (["unload", "m"], "POST", "/v1/models/m/unload", ""),
+        (["unload", "m", "--force"], "POST", "/v1/models/m/unload", "force=true"),
+        (["pin", "m"], "PUT", "/v1/models/m/pin", ""),
+        (["unpin", "m"], "DELETE", "/v1/models/m/pin", ""),
+    ],
+)
+def test_residency_by_hand(
+    server: FakeServer, run: Run, command: list[str], method: str, path: str, query: str
+) -> None:
+    server.on(method, path, model("m", pinned=True))
+    result = run("models", *command)
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "m: ready, pinned, 3.0 MiB\n"
+    asked = server.asked[-1]
+    assert (asked.method, asked.path, asked.query) == (method, path, query)
+
+
+def test_show_tells_progress_and_problem(server: FakeServer, run: Run) -> None:
+    loading = {"phase": "weights", "percent": 40.0, "detail": ""}
+    server.on("GET", "/v1/models/m", model("m", state="loading", progress=loading))
+    assert "loading, weights 40 %" in run("models", "show", "m").stdout
+    server.on("GET", "/v1/models/m", model("m", problem="its files are not there"))
+    assert "its files are not there" in run("models", "show", "m").stdout
+
+
+def test_plan(server: FakeServer, run: Run) -> None:
+    victim = {"model": "old", "bytes": 2**30, "running": 2, "action": "drain"}
+    server.on(
+        "POST",
+        "/v1/models/m/plan",
+        {
+            "object": "plan", "model": "m", "verdict": "evict", "why": "too little is free", "bytes_needed": 2**31,
+            "bytes_free": 2**20, "budget_bytes": 2**32, "victims": [victim], "expected_seconds": 3.25,
+        },
+    )  # fmt: skip
+    told = run("models", "plan", "m").stdout
+    assert "old (1.0 GiB, 2 running, drain)" in told
+    assert "2.0 GiB" in told
+    assert "3.2 s" in told
+
+
+def test_a_load_that_fails_is_a_server_error(server: FakeServer, run: Run) -> None:
+    error = {"message": "It does not fit.", "type": "service_unavailable_error", "code": "insufficient_memory"}
+    server.on("POST", "/v1/models/m/load", Answer({"error": error}, 503, {"Retry-After": "7"}))
+    result = run("models", "load", "m")
+    assert result.exit_code == 4
+    assert result.stderr == "error: It does not fit. Try again in 7 s.\n"
+
+
+def test_status_is_a_table(server: FakeServer, run: Run) -> None:
+    device = {
+        "name": "cpu", "label": "cpu", "total_bytes": 2**34, "budget_bytes": 2**33, "resident_bytes": 2**20,
+        "free_bytes": 2**33 - 2**20,
+    }  # fmt: skip
+    slots = {"total": 6, "free": 5, "restarts": 0}
+    models = [model(), model("cold", state="absent", bytes=0)]
+    server.on(
+        "GET", "/v1/status", {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
+    )
+    told = run("status").stdout.splitlines()
+    assert told[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
+    assert told[2].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
+    assert told[3].split()[:4] == ["cold", "absent", "disk", "-"]

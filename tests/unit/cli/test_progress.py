@@ -1,0 +1,64 @@
+"""Progress: drawn on a terminal, silent elsewhere."""
+
+import io
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from runtime.cli.progress import Counted, NoBar, RichBar, Watch, bar
+from tests.unit.cli.conftest import model
+from tests.unit.cli.fake_server import FakeServer
+
+
+class Seen:
+    """A bar that remembers, and tells when it was first drawn."""
+
+    def __init__(self) -> None:
+        self.shown: list[tuple[str, float]] = []
+        self.first = threading.Event()
+
+    def show(self, text: str, fraction: float) -> None:
+        self.shown.append((text, fraction))
+        self.first.set()
+
+
+def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
+    progress = {"phase": "weights", "percent": 40.0, "detail": ""}
+    server.on("GET", "/v1/models/m", model("m", state="loading", progress=progress))
+    seen = Seen()
+    with Watch(server.url, "m", seen):
+        assert seen.first.wait(10)
+    assert seen.shown[0] == ("m: weights", 0.4)
+
+
+def test_a_server_that_is_gone_does_not_break_the_drawing() -> None:
+    with Watch("http://127.0.0.1:9", "m", Seen()):
+        pass
+
+
+def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    with bar() as shown:
+        assert isinstance(shown, NoBar)
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with bar(wanted=False) as shown:
+        assert isinstance(shown, NoBar)
+    with bar() as shown:
+        assert isinstance(shown, RichBar)
+        shown.show("loading", 0.5)
+    assert "loading" in terminal.getvalue()
+
+
+def test_an_upload_counts_what_was_read(tmp_path: Path) -> None:
+    file = tmp_path / "legal.tar"
+    file.write_bytes(b"x" * 100)
+    seen = Seen()
+    with file.open("rb") as opened:
+        counted = Counted(opened, file, seen)
+        counted.read(50)
+        counted.seek(0)
+        assert counted.read() == b"x" * 100
+    assert seen.shown == [("sending legal.tar", 0.5), ("sending legal.tar", 1.0)]

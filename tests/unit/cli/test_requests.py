@@ -1,0 +1,155 @@
+"""`roundhouse chat`, `embed`, `rerank` and `transcribe`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Run, model
+from tests.unit.cli.fake_server import Answer, FakeServer
+
+CHAT = "/v1/chat/completions"
+
+
+def stream(*words: str, end: str = "data: [DONE]\n\n") -> Answer:
+    events = "".join(f"data: {json.dumps({'choices': [{'delta': {'content': word}}]})}\n\n" for word in words)
+    return Answer(f": starter-chat weights 40%\n\n{events}{end}", headers={"Content-Type": "text/event-stream"})
+
+
+def serves(server: FakeServer, *tasks: str) -> None:
+    server.on("GET", "/v1/models", {"data": [model(f"{task}-{i}", task=task) for i, task in enumerate(tasks)]})
+
+
+def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> None:
+    server.on("POST", CHAT, stream("Hel", "lo", "."))
+    result = run("chat", "hi", "-m", "uppercase", "-s", "Be brief.", "--temperature", "0", "--seed", "1")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout == "Hello.\n"
+    asked = server.asked[-1]
+    assert asked.json == {
+        "model": "uppercase",
+        "messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}],
+        "temperature": 0.0, "seed": 1, "stream": True,
+    }  # fmt: skip
+    assert asked.headers["X-Roundhouse-Progress"] == "sse"
+
+
+def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, run: Run) -> None:
+    serves(server, "chat", "embed")
+    server.on("POST", CHAT, stream("ok"))
+    assert run("chat", stdin="from a pipe\n").stdout == "ok\n"
+    assert server.asked[-1].json["model"] == "chat-0"
+    assert server.asked[-1].json["messages"] == [{"role": "user", "content": "from a pipe"}]
+
+
+def test_chat_never_guesses_a_model(server: FakeServer, run: Run) -> None:
+    serves(server, "chat", "chat")
+    result = run("chat", "hi")
+    assert result.exit_code == 2
+    assert "chat-0, chat-1" in result.stderr
+
+
+def test_an_error_in_mid_stream_ends_the_command(server: FakeServer, run: Run) -> None:
+    error = {"error": {"message": "The engine ended.", "type": "server_error", "code": "engine_died"}}
+    server.on("POST", CHAT, stream("Hel", end=f"data: {json.dumps(error)}\n\n"))
+    result = run("chat", "hi", "-m", "m")
+    assert result.exit_code == 4
+    assert result.stdout == "Hel"
+    assert "The engine ended." in result.stderr
+
+
+def test_chat_json_is_one_answer(server: FakeServer, run: Run) -> None:
+    told = {"choices": [{"message": {"content": "ok"}}]}
+    server.on("POST", CHAT, told)
+    assert json.loads(run("chat", "hi", "-m", "m", "--json").stdout) == told
+    assert "stream" not in server.asked[-1].json
+
+
+def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.on("POST", CHAT, stream("yes"))
+    lines = iter(["first", "second", "/reset", "/model other", "/what", "third"])
+
+    def typed(_prompt: str) -> str:
+        try:
+            return next(lines)
+        except StopIteration:
+            raise EOFError from None
+
+    from runtime.cli.chat import Conversation
+    from runtime.cli.client import Client
+
+    monkeypatch.setattr("builtins.input", typed)
+    with Client(server.url) as client:
+        Conversation(client, "m", None, {}).interactive()
+    said = [asked.json for asked in server.asked]
+    assert [message["content"] for message in said[1]["messages"]] == ["first", "yes", "second"]
+    assert [message["content"] for message in said[2]["messages"]] == ["third"]
+    assert [body["model"] for body in said] == ["m", "m", "other"]
+
+
+def test_embed(server: FakeServer, run: Run) -> None:
+    rows = [{"embedding": [0.5] * 8, "index": i} for i in range(2)]
+    server.on("POST", "/v1/embeddings", {"data": rows})
+    result = run("embed", "one", "two", "-m", "m", "--dimensions", "8")
+    assert server.asked[-1].json == {"model": "m", "input": ["one", "two"], "dimensions": 8}
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["8", "8"]
+    assert run("embed", "-m", "m", stdin="a\n\nb\n").exit_code == 0
+    assert server.asked[-1].json["input"] == ["a", "b"]
+
+
+def test_rerank(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    results = [{"index": 1, "relevance_score": 0.9}, {"index": 0, "relevance_score": 0.1}]
+    server.on("POST", "/v1/rerank", {"results": results})
+    file = tmp_path / "documents.txt"
+    file.write_text("from the file\n")
+    result = run("rerank", "query", "given", "-f", str(file), "-n", "2", "-m", "m")
+    assert server.asked[-1].json == {
+        "model": "m", "query": "query", "documents": ["given", "from the file"], "top_n": 2,
+    }  # fmt: skip
+    assert "0.9000" in result.stdout.splitlines()[1]
+    assert "from the file" in result.stdout.splitlines()[1]
+    assert run("rerank", "query", "-m", "m").exit_code == 2
+
+
+def test_transcribe(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    sound = tmp_path / "talk.wav"
+    sound.write_bytes(b"RIFF....")
+    server.on("POST", "/v1/audio/transcriptions", Answer("turn on the light\n", headers={"Content-Type": "text/plain"}))
+    result = run("transcribe", str(sound), "-m", "m", "-l", "en")
+    assert result.stdout == "turn on the light\n"
+    body = server.asked[-1].body
+    for field, value in ((b"model", b"m"), (b"response_format", b"text"), (b"language", b"en")):
+        assert b'name="' + field + b'"\r\n\r\n' + value in body
+    assert b'filename="talk.wav"' in body
+    assert b"RIFF...." in body
+
+
+def test_transcribe_streams_and_translates(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    sound = tmp_path / "talk.wav"
+    sound.write_bytes(b"RIFF....")
+    events = [
+        {"type": "transcript.text.delta", "delta": "turn "},
+        {"type": "transcript.text.delta", "delta": "on"},
+        {"type": "transcript.text.done", "text": "turn on"},
+    ]
+    text = "".join(f"data: {json.dumps(event)}\n\n" for event in events)
+    server.on("POST", "/v1/audio/translations", Answer(text, headers={"Content-Type": "text/event-stream"}))
+    assert run("transcribe", str(sound), "-m", "m", "--translate", "--stream").stdout == "turn on\n"
+    lines = run("transcribe", str(sound), "-m", "m", "--translate", "--stream", "--json").stdout.splitlines()
+    assert [json.loads(line) for line in lines] == events
+
+
+@pytest.mark.parametrize(
+    "options", [["--words"], ["--json", "-f", "srt"], ["--stream", "-f", "vtt"], ["-f", "mp4"]], ids=" ".join
+)
+def test_options_that_do_not_go_together(server: FakeServer, run: Run, tmp_path: Path, options: list[str]) -> None:
+    sound = tmp_path / "talk.wav"
+    sound.write_bytes(b"")
+    assert run("transcribe", str(sound), *options).exit_code == 2
+    assert server.asked == []
+
+
+def test_a_recording_that_is_not_there(run: Run) -> None:
+    result = run("transcribe", "nothing.wav")
+    assert result.exit_code == 1
+    assert "nothing.wav" in result.stderr

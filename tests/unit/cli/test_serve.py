@@ -1,0 +1,188 @@
+"""`roundhouse serve` as far as it goes without starting engines: options, refusals, the data directory, what to try."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from runtime.cli import announce, processes
+from runtime.cli.data_dir import DataDir
+from runtime.cli.failures import Refused
+from runtime.cli.main import app
+from runtime.cli.options import root
+from runtime.cli.tries import tries
+from runtime.settings import Settings
+from tests.unit.cli.conftest import Run, model
+from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+
+SERVE: Any = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
+OPTIONS = {parameter.name: parameter for parameter in SERVE.params}
+
+
+@pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - {"run_dir"}))
+def test_every_setting_is_an_option_with_its_variable_and_default(name: str, tmp_path: Path) -> None:
+    option = OPTIONS[name]
+    assert option.envvar == f"ROUNDHOUSE_{name.upper()}"
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
+    if name not in ("recipes", "data_dir"):
+        given = {} if option.default is None else {name: option.default}
+        assert getattr(Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path, **given), name) == getattr(
+            settings, name
+        )
+
+
+def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """In a process of its own: it replaces itself to carry its run id."""
+    command = [sys.executable, "-m", "runtime.cli.main", "serve", *arguments]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=60, env={**os.environ, **environment}, cwd=root()
+    )
+
+
+def test_wrong_recipes_are_told_and_nothing_starts(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("id: m\n")
+    done = serve("--recipes", str(file), "--data-dir", str(tmp_path / "data"))
+    assert done.returncode == 1
+    assert "bad.yaml:1" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = serve("--data-dir", str(tmp_path), ROUNDHOUSE_PORT=str(port))
+    assert done.returncode == 1
+    assert f"Port {port} on 127.0.0.1 is in use" in done.stderr
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_wrong_size(run: Run) -> None:
+    result = run("serve", "--max-json", "many")
+    assert result.exit_code == 2
+    assert "--max-json" in result.stderr
+
+
+def holder(tmp_path: Path) -> "subprocess.Popen[str]":
+    """A process that holds the data directory, with a child that outlives it and shares its lock."""
+    code = (
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from runtime.cli import processes\n"
+        "from runtime.cli.data_dir import DataDir\n"
+        "if processes.own_id() is None: processes.restart_with_id()\n"
+        f"with DataDir(Path({str(tmp_path)!r}), 'http://x'):\n"
+        "    if os.fork() == 0: time.sleep(600)\n"
+        "    print('held', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    script = tmp_path / "holder.py"
+    script.write_text(code)
+    process = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, cwd=root())
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_two_servers_cannot_share_a_data_directory(tmp_path: Path) -> None:
+    process = holder(tmp_path)
+    try:
+        with (
+            pytest.raises(Refused, match=f"in use by the server at http://x .process {process.pid}"),
+            DataDir(tmp_path, "http://y"),
+        ):
+            pass
+    finally:
+        process.terminate()
+        process.wait()
+        processes.sweep(json.loads((tmp_path / "server.json").read_text())["id"])
+
+
+def test_what_a_killed_server_left_is_ended_and_only_that(tmp_path: Path) -> None:
+    bystander = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    process = holder(tmp_path)
+    record = json.loads((tmp_path / "server.json").read_text())
+    assert Path(record["run_dir"]).is_dir()
+    process.kill()
+    process.wait()
+    assert len(processes.members(record["id"])) == 1
+    with DataDir(tmp_path, "http://y") as held:
+        assert processes.members(record["id"]) == set()
+        assert not Path(record["run_dir"]).exists()
+        assert held.run_dir.is_dir()
+        assert bystander.poll() is None
+    bystander.kill()
+    bystander.wait()
+    assert not held.run_dir.exists()
+    assert not (tmp_path / "server.json").exists()
+
+
+def test_a_descendant_with_an_environment_of_its_own_is_found(tmp_path: Path) -> None:
+    run = f"{os.getpid()}-test"
+    code = (
+        "import subprocess, sys, time\n"
+        "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], env={})\n"
+        "print('started', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, processes.VARIABLE: run}
+    parent = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    assert len(processes.members(run)) == 2
+    assert processes.sweep(run) == 2
+    parent.wait()
+
+
+MODELS = [
+    model(),
+    model("starter-embed", task="embed", adapters=[]),
+    model("starter-rerank", task="rerank", adapters=[]),
+    model("starter-speech", task="transcribe", adapters=[]),
+]
+
+
+def test_four_requests_to_try() -> None:
+    found = tries("http://127.0.0.1:8000", MODELS)
+    assert len(found) == 4
+    assert "uppercase" in found[0][0]
+    for _, command in found:
+        assert command.startswith("curl -s http://127.0.0.1:8000/v1/")
+        assert subprocess.run(["bash", "-n", "-c", command], check=False).returncode == 0
+    for _, command in found[:3]:
+        json.loads(command.partition("-d '")[2].removesuffix("'"))
+
+
+def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.CaptureFixture[str]) -> None:
+    def ready(_: Asked) -> Answer:
+        early = len(server.asked) < 3
+        return Answer({"status": "starting"}, 503) if early else Answer({"status": "ready", "faults": {"m:a": "unfit"}})
+
+    def models(_: Asked) -> Answer:
+        progress = {"phase": "weights", "percent": 50.0, "detail": ""}
+        early = len(server.asked) < 6
+        loading = model(state="loading", progress=progress) if early else model()
+        return Answer({"data": [loading, *MODELS[1:]]})
+
+    server.on("GET", "/health/ready", ready)
+    server.on("GET", "/v1/models", models)
+    assert announce.main([server.url, str(os.getppid())]) == 0
+    told = capsys.readouterr()
+    assert f"{server.url}/v1/audio/transcriptions" in told.out
+    assert "warning: adapter m:a was refused: unfit" in told.err
+    assert announce.main([server.url, str(os.getppid()), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["models"]["starter-chat"] == "ready"
+
+
+def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
+    began = time.monotonic()
+    assert announce.main(["http://127.0.0.1:9", "1" if os.getppid() != 1 else "2"]) == 0
+    assert capsys.readouterr().out == ""
+    assert time.monotonic() - began < 30

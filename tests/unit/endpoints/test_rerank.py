@@ -1,0 +1,365 @@
+"""Rerank: Jina's, Cohere's, TEI's and vLLM's dialects over one scripted engine."""
+
+import asyncio
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import cohere
+import httpx
+import pytest
+from cohere.errors import BadRequestError, UnprocessableEntityError
+from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.messages import Event, Finished, RerankRequest, RerankResult, Usage
+from registry.errors import ContextLengthExceeded, EngineFailed, RoundhouseError, Unavailable
+from runtime.endpoints.rerank_results import Ranking, sigmoid
+from tests.unit.endpoints.fakes import FakeGateway, Wire, application
+
+DOCUMENTS = ["low", "high", "middle"]
+LOGITS = {"low": -4.0, "high": 3.0, "middle": 0.5}
+PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score")
+
+
+def answer(request: RerankRequest) -> list[Event | RoundhouseError]:
+    logits = [LOGITS.get(document, 0.0) for document in request.documents]
+    chunks = [1 if request.truncate else 1 + document.count("§") for document in request.documents]
+    found = RerankResult(logits=logits, chunks=chunks, tokens=[10] * len(logits))
+    return [found, Finished(usage=Usage(prompt_tokens=10 * len(logits)))]
+
+
+@pytest.fixture(autouse=True)
+def scripted(gateway: FakeGateway) -> None:
+    gateway.links["rerank"].script = answer
+
+
+def asked(gateway: FakeGateway) -> RerankRequest:
+    request = gateway.links["rerank"].requests[-1]
+    assert isinstance(request, RerankRequest)
+    return request
+
+
+def body(**more: Any) -> dict[str, Any]:
+    return {"model": "rerank", "query": "q", "documents": DOCUMENTS, **more}
+
+
+# --- Jina ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", ["/v1/rerank", "/rerank"])
+async def test_jinas_answer(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
+    response = await client.post(path, json=body())
+    assert response.status_code == 200
+    found = response.json()
+    assert found["model"] == "rerank"
+    assert found["usage"] == {"prompt_tokens": 30, "total_tokens": 30}
+    assert [item["index"] for item in found["results"]] == [1, 2, 0]
+    assert found["results"][0] == {"index": 1, "relevance_score": sigmoid(3.0), "document": {"text": "high"}}
+    assert all(0 <= item["relevance_score"] <= 1 for item in found["results"])
+    assert response.headers["x-roundhouse-model"] == "rerank@rev"
+    assert "x-roundhouse-chunks" not in response.headers
+    assert gateway.outcomes() == {("rerank", path, "ok"): 1.0}
+
+
+async def test_top_n_return_documents_and_raw_scores(client: httpx.AsyncClient) -> None:
+    found = (await client.post("/v1/rerank", json=body(top_n=2, return_documents=False, raw_scores=True))).json()
+    assert found["results"] == [
+        {"index": 1, "relevance_score": sigmoid(3.0), "raw_score": 3.0},
+        {"index": 2, "relevance_score": sigmoid(0.5), "raw_score": 0.5},
+    ]
+    assert len((await client.post("/v1/rerank", json=body(top_n=0))).json()["results"]) == 3
+    assert len((await client.post("/v1/rerank", json=body(top_n=99))).json()["results"]) == 3
+
+
+async def test_objects_and_rank_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    documents = [{"text": "high", "url": "u"}, "low"]
+    found = (await client.post("/v1/rerank", json=body(query={"text": "q"}, documents=documents))).json()
+    assert asked(gateway).documents == ["high", "low"]
+    assert asked(gateway).query == "q"
+    assert found["results"][0]["document"] == {"text": "high", "url": "u"}
+    documents = [{"title": "T", "body": "B", "year": 1999}]
+    await client.post("/v1/rerank", json=body(documents=documents, rank_fields=["body"]))
+    assert asked(gateway).documents == ["B"]
+    await client.post("/v1/rerank", json=body(documents=documents, rank_fields=["title", "year"]))
+    assert asked(gateway).documents == ["title: T\nyear: 1999"]
+
+
+async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    response = await client.post("/v1/rerank", json=body(documents=["a§b§c", "low"]))
+    assert response.headers["x-roundhouse-chunks"] == "4"
+    assert response.json()["results"][0]["chunks"] == 3
+    assert "chunks" not in response.json()["results"][1]
+    response = await client.post("/v1/rerank", json=body(documents=["a§b§c"], max_chunks_per_doc=3))
+    assert response.status_code == 200
+    response = await client.post("/v1/rerank", json=body(documents=["a§b§c"], max_chunks_per_doc=2))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "max_chunks_per_doc"
+    assert gateway.outcomes()["rerank", "/v1/rerank", "400"] == 1.0
+    for more in ({"max_chunks_per_doc": 1}, {"truncate": True}, {"truncation": True}, {"truncate_prompt_tokens": -1}):
+        assert (await client.post("/v1/rerank", json=body(documents=["a§b§c"], **more))).status_code == 200
+        assert asked(gateway).truncate
+
+
+async def test_limits_of_tokens_pass_where_they_change_nothing(client: httpx.AsyncClient) -> None:
+    for name in ("max_tokens_per_doc", "max_doc_length"):
+        assert (await client.post("/v1/rerank", json=body(**{name: 6}))).status_code == 200
+        response = await client.post("/v1/rerank", json=body(**{name: 5}))
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == name
+    assert (await client.post("/v1/rerank", json=body(max_tokens_per_query=0, max_tokens_per_doc=0))).status_code == 200
+    assert (await client.post("/v1/rerank", json=body(query="long", max_query_length=1))).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("more", "param"),
+    [
+        ({"documents": []}, "documents"),
+        ({"documents": ["x"] * 2049}, "documents"),
+        ({"documents": "x"}, "documents"),
+        ({"documents": [3]}, "documents[0]"),
+        ({"documents": [{"image": "x"}]}, "documents[0]"),
+        ({"documents": [{"text": ["x"]}]}, "documents[0].text"),
+        ({"documents": ["x", {"title": "x"}], "rank_fields": ["body"]}, "documents[1]"),
+        ({"rank_fields": []}, "rank_fields"),
+        ({"query": ""}, "query"),
+        ({"query": None}, "query"),
+        ({"top_n": -1}, "top_n"),
+        ({"top_n": "2"}, "top_n"),
+        ({"max_chunks_per_doc": 0}, "max_chunks_per_doc"),
+        ({"return_embeddings": True}, "return_embeddings"),
+        ({"use_activation": False}, "use_activation"),
+        ({"top_k": 3}, "top_k"),
+        ({"truncate_prompt_tokens": 7}, "truncate_prompt_tokens"),
+        ({"model": "embed"}, "model"),
+    ],
+)
+async def test_jinas_faults_are_400(client: httpx.AsyncClient, more: Any, param: str) -> None:
+    response = await client.post("/v1/rerank", json=body(**more))
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_2048_documents_are_taken(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/rerank", json=body(documents=["x"] * 2048))
+    assert [item["index"] for item in response.json()["results"]] == list(range(2048)), "ties keep the client's order"
+
+
+# --- Cohere --------------------------------------------------------------------------------------------------------
+async def test_coheres_answer(client: httpx.AsyncClient) -> None:
+    found = (await client.post("/v2/rerank", json=body(top_n=1, max_tokens_per_doc=4096, priority=1))).json()
+    assert found["results"] == [{"index": 1, "relevance_score": sigmoid(3.0)}]
+    assert found["id"]
+    assert found["meta"] == {
+        "api_version": {"version": "2", "is_experimental": False},
+        "billed_units": {"search_units": 1},
+        "tokens": {"input_tokens": 30, "output_tokens": 0},
+    }
+    found = (await client.post("/v2/rerank", json=body(documents=["a§b"] + ["x"] * 100))).json()
+    assert found["meta"]["billed_units"] == {"search_units": 2}
+    assert "1 of 101 documents" in found["meta"]["warnings"][0]
+
+
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({"top_k": 3}, 422),
+        ({"top_n": 0}, 400),
+        ({"documents": []}, 400),
+        ({"relevant_spans": {"mode": "enabled"}}, 400),
+        ({"max_tokens_per_doc": 2}, 400),
+        ({"model": "nobody"}, 404),
+    ],
+)
+async def test_coheres_faults(client: httpx.AsyncClient, more: Any, status: int) -> None:
+    response = await client.post("/v2/rerank", json=body(**more))
+    assert response.status_code == status
+    assert response.json().keys() == {"message"}
+
+
+async def test_coheres_client(cohere_client: cohere.AsyncClientV2) -> None:
+    found = await cohere_client.rerank(model="rerank", query="q", documents=DOCUMENTS, top_n=2)
+    assert [(item.index, item.relevance_score) for item in found.results] == [(1, sigmoid(3.0)), (2, sigmoid(0.5))]
+    assert found.meta is not None
+    assert found.meta.billed_units is not None
+    assert found.meta.billed_units.search_units == 1
+    with pytest.raises(BadRequestError, match="empty"):
+        await cohere_client.rerank(model="rerank", query="", documents=DOCUMENTS)
+    with pytest.raises(UnprocessableEntityError, match="top_k"):
+        await cohere_client.rerank(
+            model="rerank",
+            query="q",
+            documents=DOCUMENTS,
+            request_options={"additional_body_parameters": {"top_k": 2}, "max_retries": 0},
+        )
+
+
+async def test_coheres_v1_client_speaks_to_jinas_path(app: FastAPI) -> None:
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) as http:
+        client = cohere.AsyncClient(api_key="x", base_url="http://test", httpx_client=http)
+        found = await client.rerank(
+            model="rerank", query="q", documents=[{"text": "high"}, {"text": "low"}], rank_fields=["text"], top_n=1
+        )
+    assert [(item.index, item.relevance_score) for item in found.results] == [(0, sigmoid(3.0))]
+    assert found.results[0].document is not None
+    assert found.results[0].document.text == "high"
+
+
+# --- TEI -----------------------------------------------------------------------------------------------------------
+async def test_teis_answer(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    wanted = {"query": "q", "texts": DOCUMENTS, "anything": "else"}
+    found = (await client.post("/rerank", json=wanted)).json()
+    assert found == [{"index": i, "score": sigmoid(LOGITS[DOCUMENTS[i]])} for i in (1, 2, 0)]
+    found = (await client.post("/rerank", json={**wanted, "raw_scores": True, "return_text": True})).json()
+    assert found[0] == {"index": 1, "text": "high", "score": 3.0}
+    await client.post("/rerank?model=rerank", json={**wanted, "truncate": True})
+    assert asked(gateway).truncate
+
+
+@pytest.mark.parametrize(
+    "more", [{"texts": []}, {"query": ""}, {"texts": [1]}, {"truncate": True, "truncation_direction": "Left"}]
+)
+async def test_teis_faults(client: httpx.AsyncClient, more: Any) -> None:
+    response = await client.post("/rerank", json={"query": "q", "texts": DOCUMENTS, **more})
+    assert response.status_code == 400
+    assert response.json().keys() == {"error", "error_type"}
+
+
+# --- vLLM ----------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", ["/score", "/v1/score"])
+async def test_one_query_and_many_texts_are_one_call(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str
+) -> None:
+    response = await client.post(path, json={"model": "rerank", "text_1": "q", "text_2": DOCUMENTS})
+    found = response.json()
+    assert found["object"] == "list"
+    assert found["data"] == [
+        {"index": i, "object": "score", "score": sigmoid(LOGITS[d])} for i, d in enumerate(DOCUMENTS)
+    ]
+    assert found["usage"]["total_tokens"] == 30
+    assert len(gateway.links["rerank"].requests) == 1
+    assert response.headers["x-roundhouse-model"] == "rerank@rev"
+
+
+async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    pairs = {"text_1": ["a", "b", "a"], "text_2": DOCUMENTS, "use_activation": False}
+    found = (await client.post("/score", json=pairs)).json()
+    assert [item["score"] for item in found["data"]] == [LOGITS[d] for d in DOCUMENTS]
+    sent = {r.query: r.documents for r in gateway.links["rerank"].requests}
+    assert sent == {"a": ["low", "middle"], "b": ["high"]}
+
+
+@pytest.mark.parametrize("names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
+async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[str, str]) -> None:
+    found = (await client.post("/score", json={names[0]: "q", names[1]: {"text": "high"}})).json()
+    assert [item["score"] for item in found["data"]] == [sigmoid(3.0)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "param"),
+    [
+        ({}, "text_1"),
+        ({"text_1": "q"}, "text_1"),
+        ({"text_1": [], "text_2": "x"}, "text_1"),
+        ({"text_1": "q", "text_2": []}, "text_2"),
+        ({"text_1": ["a", "b"], "text_2": ["x"]}, "text_2"),
+        ({"text_1": "", "text_2": ["x"]}, "text_1[0]"),
+        ({"text_1": "q", "text_2": ["x"] * 2049}, "text_2"),
+        ({"text_1": "q", "text_2": {"content": []}}, "text_2.text"),
+        ({"text_1": "q", "text_2": "x", "instruction": "y"}, "instruction"),
+        ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": 2}, "max_tokens_per_doc"),
+    ],
+)
+async def test_scores_faults(client: httpx.AsyncClient, wanted: Any, param: str) -> None:
+    response = await client.post("/score", json=wanted)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+async def test_one_failing_query_fails_the_request_and_ends_the_others(
+    app: FastAPI, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    link = gateway.links["rerank"]
+    link.script = lambda r: [ContextLengthExceeded("too long")] if r.query == "bad" else answer(r)
+    response = await client.post("/score", json={"text_1": ["a", "bad", "c"], "text_2": DOCUMENTS})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert gateway.released == [True] * len(link.requests)
+
+
+# --- all dialects --------------------------------------------------------------------------------------------------
+SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "/v1/rerank": (body(), {"error"}),
+    "/v2/rerank": (body(), {"message"}),
+    "/rerank": ({"query": "q", "texts": ["x"]}, {"error", "error_type"}),
+    "/score": ({"text_1": "q", "text_2": "x"}, {"error"}),
+}
+
+
+@pytest.mark.parametrize("path", list(SHAPES))
+async def test_errors_have_the_dialects_shape(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
+    wanted, keys = SHAPES[path]
+    gateway.refuse = Unavailable("loading", retry_after=4)
+    response = await client.post(path, json=wanted)
+    assert (response.status_code, response.headers["retry-after"]) == (503, "4")
+    assert response.json().keys() == keys
+    gateway.refuse = None
+    gateway.links["rerank"].script = lambda _: [EngineFailed("broke")]
+    response = await client.post(path, json=wanted)
+    assert response.status_code == 500
+    assert response.json().keys() == keys
+    response = await client.post(path, content=b"{")
+    assert response.status_code == 400
+    if path != "/rerank":  # before it is read, nobody knows whose client it is
+        assert response.json().keys() == keys
+
+
+@pytest.mark.parametrize("path", list(SHAPES))
+async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, path: str) -> None:
+    link = gateway.links["rerank"]
+    link.gate.clear()
+    wire = Wire(app, path, [json.dumps(SHAPES[path][0]).encode()])
+    task = asyncio.create_task(wire.run())
+    await link.started.wait()
+    wire.leave.set()
+    await asyncio.wait_for(task, 5)
+    assert link.cancelled == [1]
+    assert gateway.released == [True]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        RerankResult(logits=[1.0], chunks=[1], tokens=[1]),
+        RerankResult(logits=[math.nan] * 3, chunks=[1] * 3, tokens=[1] * 3),
+        RerankResult(logits=[1.0] * 3, chunks=[1] * 2, tokens=[1] * 3),
+    ],
+)
+async def test_an_engine_that_answers_nonsense_is_500(
+    client: httpx.AsyncClient, gateway: FakeGateway, broken: RerankResult
+) -> None:
+    gateway.links["rerank"].script = lambda _: [broken, Finished(usage=Usage())]
+    assert (await client.post("/v1/rerank", json=body())).status_code == 500
+
+
+async def test_bodies_are_capped_in_each_dialect(tmp_path: Path) -> None:
+    transport = httpx.ASGITransport(app=application(FakeGateway(tmp_path, max_json=64)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for path in PATHS:
+            assert (await client.post(path, json=body(query="x" * 100))).status_code == 413
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(0, 40))
+def test_the_order_is_by_score_and_stable(logits: list[float], top_n: int) -> None:
+    ranking = Ranking(RerankResult(logits=logits, chunks=[1] * len(logits), tokens=[1] * len(logits)), len(logits))
+    order = ranking.best(top_n)
+    assert len(order) == min(top_n or len(logits), len(logits))
+    assert all((-logits[a], a) < (-logits[b], b) for a, b in itertools.pairwise(order))
+
+
+@given(st.floats(allow_nan=False))
+def test_sigmoid_is_between_0_and_1(logit: float) -> None:
+    assert 0 <= sigmoid(logit) <= 1
+    assert sigmoid(logit) + sigmoid(-logit) == pytest.approx(1)

@@ -1,0 +1,65 @@
+"""Every private thing of LitServe that we touch, as it is in the pinned version. A failure here means: look again at
+runtime/server.py and runtime/slot_loop.py before the pin is raised."""
+
+import inspect
+from importlib.metadata import version
+
+import litserve as ls
+import litserve.server
+from litserve.loops import LitLoop
+from litserve.loops.loops import inference_worker
+from litserve.specs.base import LitSpec
+
+
+def test_the_version_is_the_one_that_was_read() -> None:
+    assert version("litserve") == "0.2.19"
+
+
+def test_run_still_names_the_mcp_switch() -> None:
+    import runtime.server
+
+    assert runtime.server.litserve.server._MCP_AVAILABLE is False
+    assert "_MCP_AVAILABLE" in inspect.getsource(ls.LitServer._start_server)
+
+
+def test_run_waits_for_the_shutdown_event_and_names_its_api_process() -> None:
+    assert "self._shutdown_event.wait()" in inspect.getsource(ls.LitServer.run)
+    assert 'name=f"LitServer-{response_queue_id}"' in inspect.getsource(ls.LitServer._start_server)
+
+
+def test_a_worker_calls_our_loop_with_the_arguments_we_take() -> None:
+    names = list(inspect.signature(LitLoop.__call__).parameters)
+    assert names[1:4] == ["lit_api", "device", "worker_id"]
+    source = inspect.getsource(inference_worker)
+    assert "loop(\n        lit_api,\n        device,\n        worker_id," in source
+
+
+def test_the_monitor_restarts_dead_workers_at_our_interval() -> None:
+    source = inspect.getsource(ls.LitServer._start_worker_monitoring)
+    assert "launch_single_inference_worker" in source
+    assert "time.sleep(self.monitor_internal)" in source
+
+
+def test_stop_waits_for_running_responses_as_long_as_we_say() -> None:
+    source = inspect.getsource(ls.LitServer._perform_graceful_shutdown)
+    assert "uw.join(timeout=self.uvicorn_graceful_timeout)" in source
+    assert "timeout_graceful_shutdown=self.uvicorn_graceful_timeout" in inspect.getsource(ls.LitServer._start_server)
+
+
+def test_spec_endpoints_become_plain_routes_and_pickle_without_us() -> None:
+    spec = LitSpec()
+    spec.add_endpoint("/x", lambda: None, ["GET"])
+    assert [path for path, _, _ in spec.endpoints] == ["/x"]
+    assert spec.__getstate__()["_server"] is None
+    assert "app.add_api_route" in inspect.getsource(ls.LitServer._register_spec_endpoints)
+
+
+def test_workers_are_spawned_and_may_have_children() -> None:
+    source = inspect.getsource(ls.LitServer.launch_single_inference_worker)
+    assert 'mp.get_context("spawn")' in source
+    assert "daemon" not in source
+
+
+def test_litserve_lifts_starlettes_upload_limits() -> None:
+    """Why our uploads are read by our own bounded parser."""
+    assert "MultiPartParser.spool_max_size = sys.maxsize" in inspect.getsource(litserve.server)

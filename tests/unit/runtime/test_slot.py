@@ -1,0 +1,142 @@
+"""A slot and its link over a real socket, with a scripted engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from models.messages import AdapterRef, Chunk, Finished, HttpCall, Started, Usage
+from registry.errors import EngineFailed, Unavailable, Unfit
+from registry.recipe import Recipe
+from runtime import frames
+from runtime.link import SlotLink
+from runtime.slot_loop import SlotServer
+from tests.fakes.engine import FakeEngine
+
+RECIPE = Recipe.model_validate(
+    {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
+)
+CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", shown="m")
+
+
+class Slot:
+    def __init__(self, address: str) -> None:
+        self.engine = FakeEngine()
+        self.deaths: list[SlotLink] = []
+        self.server = SlotServer(address, lambda *_: self.engine, exit_on_disconnect=False)
+        self.link = SlotLink(0, address, self.deaths.append)
+
+    async def load(self) -> None:
+        async with self.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:
+            await call.done()
+
+
+@pytest.fixture
+async def slot(tmp_path: Path) -> AsyncIterator[Slot]:
+    slot = Slot(str(tmp_path / "s.sock"))
+    task = asyncio.create_task(slot.server.serve())
+    await slot.link.connect()
+    slot.link.pid = 0  # the slot runs in this process: its group must not be killed
+    yield slot
+    slot.server._stop.set()
+    await task
+
+
+async def test_load_reports_progress_and_what_it_holds(slot: Slot) -> None:
+    seen = []
+    async with slot.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:
+        loaded = await call.done(seen.append)
+    assert loaded is not None
+    assert loaded.resident_bytes == 100
+    assert [p.phase for p in seen] == ["weights"]
+    assert slot.engine.recipe == RECIPE
+
+
+async def test_a_second_load_is_refused(slot: Slot) -> None:
+    await slot.load()
+    with pytest.raises(EngineFailed, match="has an engine already"):
+        await slot.load()
+
+
+async def test_events_arrive_in_order(slot: Slot) -> None:
+    await slot.load()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        events = [event async for event in call.events()]
+    assert isinstance(events[0], Started)
+    assert [e.data for e in events if isinstance(e, Chunk)] == [b"data: 0 m\n\n", b"data: 1 m\n\n", b"data: 2 m\n\n"]
+    assert events[-1] == Finished(usage=Usage(prompt_tokens=2, completion_tokens=3))
+
+
+async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
+    await slot.load()
+    slot.engine.gate.clear()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        events = call.events()
+        assert isinstance(await anext(events), Started)
+    assert slot.engine.cancelled == ["m"]  # the call is left only when the engine has stopped
+    assert slot.engine.running == 0
+    assert call.usage == Usage(prompt_tokens=2)
+
+
+async def test_an_error_keeps_its_class_and_words(slot: Slot) -> None:
+    slot.engine.load_error = Unfit("bad weights", ["a", "b"])
+    with pytest.raises(Unfit, match="bad weights"):
+        await slot.load()
+
+
+async def test_out_of_memory_is_told_apart(slot: Slot) -> None:
+    slot.engine.load_error = MemoryError()  # type: ignore[assignment]
+    with pytest.raises(EngineFailed) as error:
+        await slot.load()
+    assert error.value.code == "out_of_memory"
+
+
+async def test_calls_before_a_load_are_refused(slot: Slot) -> None:
+    with pytest.raises(EngineFailed, match="No model is loaded"):
+        await slot.link.command(lambda uid: frames.Ping(uid), 2)
+
+
+async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
+    await slot.load()
+    slot.engine.gate.clear()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        events = call.events()
+        await anext(events)
+        slot.server._writers.pop().close()
+        with pytest.raises(Unavailable, match="ended while it was answering"):
+            async for _ in events:
+                pass
+    assert slot.deaths == [slot.link]
+    with pytest.raises(Unavailable, match="being restarted"):
+        slot.link.call(lambda uid: frames.Ping(uid))
+
+
+async def test_adapters_are_staged_placed_and_dropped(slot: Slot) -> None:
+    await slot.load()
+    a = AdapterRef(digest="sha256:" + "a" * 64, path="/a", rank=8, bytes=1)
+    await slot.link.command(lambda uid: frames.Stage(uid, a), 2)
+    await slot.link.command(lambda uid: frames.Place(uid, a, None), 2)
+    assert slot.engine.places == {a.digest}
+    await slot.link.command(lambda uid: frames.Drop(uid, a.digest), 2)
+    assert slot.engine.dropped == [a.digest]
+
+
+async def test_garbage_on_the_wire_ends_the_connection(tmp_path: Path) -> None:
+    slot = Slot(str(tmp_path / "g.sock"))
+    task = asyncio.create_task(slot.server.serve())
+    while not (tmp_path / "g.sock").exists():
+        await asyncio.sleep(0.001)
+    reader, writer = await asyncio.open_unix_connection(str(tmp_path / "g.sock"))
+    await frames.read_frames(reader, frames.from_slot_decoder)
+    writer.write(frames.LENGTH.pack(4) + b"\x80abc")
+    assert await reader.read() == b""
+    slot.server._stop.set()
+    await task
+
+
+async def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(frames.LENGTH.pack(frames.MAX_FRAME + 1))
+    with pytest.raises(ConnectionError, match="over the limit"):
+        await frames.read_frames(reader, frames.to_slot_decoder)
