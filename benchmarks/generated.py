@@ -1,0 +1,93 @@
+"""Chat models and adapters with random weights, the same from the same seed: only sizes matter for what is timed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+SPECIAL = ("<|end|>", "<|user|>", "<|assistant|>")
+VOCABULARY = 288
+"""256 bytes, the special tokens, and room up to a round number."""
+
+
+def write_model(folder: Path, *, hidden: int, ffn: int, layers: int) -> Path:
+    """A Llama with random weights and a byte-level tokenizer, seeded; made once per folder."""
+    if (folder / "config.json").exists():
+        return folder
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=VOCABULARY, hidden_size=hidden, intermediate_size=ffn, num_hidden_layers=layers,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=512, tie_word_embeddings=True,
+        eos_token_id=256, initializer_range=0.05,
+    )  # fmt: skip
+    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    _write_tokenizer(folder)
+    return folder
+
+
+def _write_tokenizer(folder: Path) -> None:
+    """One token per byte, and the tokens of `SPECIAL`."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(list(SPECIAL))
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=SPECIAL[0], pad_token=SPECIAL[0])
+    fast.chat_template = "{% for m in messages %}<|user|>{{ m['content'] }}{% endfor %}<|assistant|>"
+    fast.save_pretrained(folder)
+
+
+def write_adapters(folder: Path, base: Path, count: int, rank: int) -> list[Path]:
+    """`count` different adapters over all linear layers of `base` in peft's layout, with small random weights."""
+    return [_write_adapter(folder / f"adapter-{i:04d}", base, i, rank) for i in range(count)]
+
+
+def _write_adapter(folder: Path, base: Path, seed: int, rank: int) -> Path:
+    weights = folder / "adapter_model.safetensors"
+    if weights.exists():
+        return folder
+    import torch
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    config = json.loads((base / "config.json").read_text())
+    generator = torch.Generator().manual_seed(seed)
+    tensors: dict[str, torch.Tensor] = {}
+    for layer in range(config["num_hidden_layers"]):
+        for module, (width_in, width_out) in _shapes(config).items():
+            prefix = f"base_model.model.model.layers.{layer}.{module}"
+            for half, shape in (("A", (rank, width_in)), ("B", (width_out, rank))):
+                tensors[f"{prefix}.lora_{half}.weight"] = torch.randn(shape, generator=generator).bfloat16() * 0.01
+    save_file(tensors, weights)
+    settings = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": rank, "bias": "none",
+        "target_modules": [name.split(".")[1] for name in _shapes(config)], "base_model_name_or_path": "base",
+    }  # fmt: skip
+    (folder / "adapter_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+def _shapes(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Input and output width of each linear layer of a Llama."""
+    hidden, ffn = config["hidden_size"], config["intermediate_size"]
+    head = config.get("head_dim") or hidden // config["num_attention_heads"]
+    queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
+    return {
+        "self_attn.q_proj": (hidden, queries),
+        "self_attn.k_proj": (hidden, keys),
+        "self_attn.v_proj": (hidden, keys),
+        "self_attn.o_proj": (queries, hidden),
+        "mlp.gate_proj": (hidden, ffn),
+        "mlp.up_proj": (hidden, ffn),
+        "mlp.down_proj": (ffn, hidden),
+    }
+
+
+def size(folder: Path) -> int:
+    """Bytes of an adapter's tensors file."""
+    return (folder / "adapter_model.safetensors").stat().st_size

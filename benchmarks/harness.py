@@ -1,0 +1,129 @@
+"""What every benchmark is given and what it gives back: settings, turns between servers, figures, bars."""
+
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from benchmarks import environment
+from benchmarks.load import Cell
+from benchmarks.servers import Server
+from benchmarks.stats import Figure
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a run is made.
+
+    Attributes:
+        quick: fewer rounds, requests and settings: shows that all works, and roughly where things stand.
+        tiny: a generated model with random weights in place of the starter pack.
+        smoke: the least that touches every line; its figures mean nothing.
+        work: a folder for data, logs and generated files.
+    """
+
+    quick: bool
+    tiny: bool
+    smoke: bool
+    seed: int
+    work: Path
+
+    def pick(self, full: T, quick: T, smoke: T | None = None) -> T:
+        """A size by how long the run may take."""
+        if self.smoke and smoke is not None:
+            return smoke
+        return quick if self.quick or self.smoke else full
+
+    @property
+    def rounds(self) -> int:
+        return self.pick(5, 3, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stated aim. `seen` is the median over rounds; `met` is None when nothing was measured for it."""
+
+    name: str
+    seen: float | None
+    relation: Literal["<=", ">="]
+    aim: float
+    unit: str
+    met: bool | None
+
+
+@dataclass
+class Bench:
+    """The record of one benchmark: what it measured, how it stands to its aims, what failed."""
+
+    name: str
+    settings: Settings
+    figures: dict[str, Figure] = field(default_factory=dict)
+    bars: list[Bar] = field(default_factory=list)
+    failures: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    series: dict[str, Any] = field(default_factory=dict)
+    began: float = field(default_factory=time.perf_counter)
+    load_before: dict[str, Any] = field(default_factory=environment.load)
+
+    def say(self, text: str) -> None:
+        """Progress, on standard error."""
+        print(f"[{self.name} {time.perf_counter() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
+
+    def note(self, text: str) -> None:
+        """Something that a reader of the figures must know."""
+        self.notes.append(text)
+        self.say(text)
+
+    def figure(self, name: str, values: Sequence[float], unit: str) -> Figure | None:
+        """Record one figure from a value per round; None, and counted as a failure, when no round gave one."""
+        if not values:
+            self.failures[f"{name}: nothing measured"] += 1
+            return None
+        found = self.figures[name] = Figure.over(values, unit)
+        self.say(f"{name} = {found.value:.4g} {unit} ({found.low:.4g} to {found.high:.4g})")
+        return found
+
+    def bar(self, name: str, figure: str, relation: Literal["<=", ">="], aim: float) -> None:
+        """Compare a recorded figure with an aim."""
+        found = self.figures.get(figure)
+        if found is None:
+            self.bars.append(Bar(name, None, relation, aim, "", None))
+            return
+        met = found.value <= aim if relation == "<=" else found.value >= aim
+        self.bars.append(Bar(name, found.value, relation, aim, found.unit, met))
+
+    def count(self, where: str, cell: Cell) -> None:
+        """Note how many requests were made and what failed."""
+        self.counts[where] += len(cell.replies)
+        for error, number in cell.failures.items():
+            self.failures[f"{where}: {error}"] += number
+
+    async def turns(
+        self, servers: Sequence[Server], run: Callable[[Server, int], Awaitable[T]], rounds: int | None = None
+    ) -> Mapping[str, Sequence[T]]:
+        """Rounds A B A B ... (by default the settings' number): by server name, what each round gave."""
+        found: dict[str, list[T]] = defaultdict(list)
+        for number in range(rounds or self.settings.rounds):
+            for server in servers:
+                found[server.name].append(await run(server, number))
+        return found
+
+    def result(self) -> dict[str, Any]:
+        """What stands in the results file."""
+        return {
+            "seconds": round(time.perf_counter() - self.began, 1),
+            "requests": dict(self.counts),
+            "failures": dict(self.failures),
+            "figures": {name: asdict(figure) for name, figure in self.figures.items()},
+            "bars": [asdict(bar) for bar in self.bars],
+            "notes": self.notes,
+            "series": self.series,
+            "load_before": self.load_before,
+            "load_after": environment.load(),
+        }

@@ -1,0 +1,88 @@
+"""Mixed: what chat streams feel while embeddings, rerank and speech burst on the same server, with and without.
+
+Measures chat TTFT and token gaps with four streams, alone and beside a burst: sixteen clients of embeddings, four of
+rerank and two of speech, as far as their models are there, all in closed loops.
+
+Physical limit: the cores. Engines in processes of their own cannot hold one another's locks, but on a CPU they share
+the cores: with two cores and three busy engines a chat step gets no more than its fair part of the time. What must not
+be seen is more than that: a stream that waits for an embedding batch to end.
+"""
+
+import asyncio
+from contextlib import ExitStack
+
+from benchmarks.bare import starter
+from benchmarks.client import Reply, connect, request_bytes
+from benchmarks.harness import Bench
+from benchmarks.load import TIMEOUT, Cell, closed_loop
+from benchmarks.models import chat
+from benchmarks.servers import Roundhouse, Server
+from benchmarks.speech import samples, upload
+from benchmarks.workload import Workload
+
+STREAMS, TOKENS = 4, 128
+CLIENTS = {"embed": 16, "rerank": 4, "speech": 2}
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = chat(s, s.work / "mixed", device=4, host=16)
+    there = {kind: found[0] for kind in CLIENTS if (found := starter(kind))}
+    for missing in set(CLIENTS) - set(there):
+        bench.note(f"{missing}: not in the burst, its model is not in the starter pack")
+    names = [model.recipe.id, *(f"starter-{kind}" for kind in there)]
+    with ExitStack() as stack:
+        server = stack.enter_context(
+            Roundhouse(model.recipe.id, s.work / "mixed", [model.file, *there.values()], load=names)
+        )
+        workload = Workload(s.seed)
+        quiet: list[Cell] = []
+        loud: list[Cell] = []
+        await closed_loop(server, [workload.chat(server.model) for _ in range(STREAMS)], STREAMS)
+        for _ in range(s.rounds):
+            quiet.append(await _streams(bench, server, workload, "alone"))
+            loud.append(await _beside_burst(bench, server, workload, list(there)))
+    for kind, cells in (("alone", quiet), ("burst", loud)):
+        good = [cell for cell in cells if cell.good]
+        for q in (50, 99):
+            bench.figure(f"{kind}.ttft_p{q}", [c.ttft_ms(q) for c in good], "ms")
+            bench.figure(f"{kind}.gap_p{q}", [c.gap_ms(q) for c in good], "ms")
+        bench.figure(f"{kind}.gap_longest", [c.gap_ms(100) for c in good], "ms")
+        bench.figure(f"{kind}.tokens_per_second", [c.tokens_per_second for c in good], "tokens/s")
+
+
+async def _streams(bench: Bench, server: Server, workload: Workload, kind: str) -> Cell:
+    number = STREAMS * bench.settings.pick(6, 3, 1)
+    cell = await closed_loop(server, [workload.chat(server.model, tokens=TOKENS) for _ in range(number)], STREAMS)
+    bench.count(f"chat {kind}", cell)
+    return cell
+
+
+async def _beside_burst(bench: Bench, server: Server, workload: Workload, kinds: list[str]) -> Cell:
+    over = asyncio.Event()
+    replies: dict[str, list[Reply]] = {kind: [] for kind in kinds}
+
+    async def client(kind: str) -> None:
+        connection = await connect(server.port)
+        while not over.is_set() and connection.open:
+            replies[kind].append(await connection.ask(_request(workload, kind), TIMEOUT))
+        connection.close()
+
+    tasks = [asyncio.create_task(client(kind)) for kind in kinds for _ in range(CLIENTS[kind])]
+    await asyncio.sleep(0.3)
+    try:
+        return await _streams(bench, server, workload, "beside the burst")
+    finally:
+        over.set()
+        await asyncio.gather(*tasks)
+        for kind, found in replies.items():
+            bench.count(f"burst {kind}", Cell(found, 1.0, 0.0, 0.0))
+
+
+def _request(workload: Workload, kind: str) -> bytes:
+    if kind == "embed":
+        return request_bytes("/v1/embeddings", {"model": "starter-embed", "input": workload.text(16)})
+    if kind == "rerank":
+        body = {"model": "starter-rerank", "query": workload.text(6), "documents": [workload.text(16)] * 10}
+        return request_bytes("/v1/rerank", body)
+    return upload(samples()[0].read_bytes(), "starter-speech")

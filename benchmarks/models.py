@@ -1,0 +1,55 @@
+"""The chat models that are measured."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.environment import ROOT
+from benchmarks.generated import write_model
+from benchmarks.harness import Settings
+from registry.loading import load_recipes
+from registry.recipe import Recipe
+
+STARTER_RECIPE = ROOT / "recipes" / "starter" / "starter-chat.yaml"
+STARTER_WEIGHTS = ROOT / "models" / "starter" / "pack" / "starter-chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat model as the servers get it: `recipe` for Roundhouse in file `file`, `path` to its weights."""
+
+    recipe: Recipe
+    file: Path
+    path: Path
+
+
+def chat(settings: Settings, folder: Path, *, device: int, host: int, max_rank: int = 16) -> Chat:
+    """The starter chat model (or the tiny one), without its own adapters, with so many adapter places."""
+    data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
+    data.pop("adapters")
+    data["memory"]["adapters"] = {"device": device, "host": host, "max_rank": max_rank}
+    path = STARTER_WEIGHTS
+    if settings.tiny:
+        path = write_model(settings.work / "tiny-model", hidden=128, ffn=256, layers=2)
+        data["dtype"] = "float32"
+    return _written(data, path, folder)
+
+
+def wide_chat(settings: Settings, folder: Path, *, device: int, host: int) -> Chat:
+    """A base with random weights whose rank-256 adapters have 45 MB: 31 M parameters, 10 layers of 512."""
+    data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
+    data.pop("adapters")
+    data["id"], data["aliases"], data["dtype"] = "wide-chat", [], "bfloat16"
+    data["memory"] = {"kv_cache": "256MiB", "adapters": {"device": device, "host": host, "max_rank": 256}}
+    path = write_model(settings.work / "wide-model", hidden=512, ffn=1408, layers=10)
+    return _written(data, path, folder)
+
+
+def _written(data: dict[str, Any], path: Path, folder: Path) -> Chat:
+    folder.mkdir(parents=True, exist_ok=True)
+    data["source"] = {"path": str(path)}
+    file = folder / f"{data['id']}.yaml"
+    file.write_text(yaml.safe_dump(data, sort_keys=False))
+    return Chat(load_recipes(file)[0], file, path)

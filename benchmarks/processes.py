@@ -1,0 +1,67 @@
+"""What the operating system says of a server: CPU seconds and memory of its whole process tree."""
+
+import contextlib
+from dataclasses import dataclass
+
+import psutil
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """`cpu`: user and system seconds since the start, ended children that were waited for included. `rss`: bytes, where
+    pages that processes share count once for each of them. `pss`: bytes, where they count once; None where unknown."""
+
+    cpu: float
+    rss: int
+    pss: int | None
+    processes: int
+
+
+def family(pid: int) -> list[psutil.Process]:
+    """A process and all that descend from it. Empty when it is gone."""
+    try:
+        main = psutil.Process(pid)
+        return [main, *main.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system seconds of the tree until now."""
+    total = 0.0
+    for process in family(pid):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
+
+
+def memory(pid: int) -> Usage:
+    """CPU and memory of the tree. Slower than `cpu_seconds`: reads the kernel's page tables."""
+    rss, pss, count = 0, 0, 0
+    known = True
+    for process in family(pid):
+        try:
+            rss += process.memory_info().rss
+            pss += process.memory_full_info().pss
+            count += 1
+        except psutil.NoSuchProcess:
+            continue
+        except psutil.AccessDenied:
+            known = False
+    return Usage(cpu_seconds(pid), rss, pss if known else None, count)
+
+
+def end(pid: int, within: float = 60.0) -> list[int]:
+    """SIGTERM to the first, then SIGKILL to whatever of its tree is left after `within` seconds: their ids."""
+    tree = family(pid)
+    if not tree:
+        return []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        tree[0].terminate()
+    psutil.wait_procs(tree[:1], timeout=within)
+    _, left = psutil.wait_procs(tree[1:], timeout=2.0)
+    for process in (*left, tree[0]):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    return [process.pid for process in left]

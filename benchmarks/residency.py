@@ -1,0 +1,128 @@
+"""Residency: how long a model takes that is not there, beside the naive way, and who is resident over time.
+
+- switch: from asking to the first answer of a model that is not resident, on a running server whose slots have the
+  engines' imports ready; beside it a new process of `vllm serve`, and a new process that loads the library and the
+  weights behind a handler (`benchmarks.bare_handler`), which is what somebody without a residency manager does.
+- trace: requests for the starter models by Zipf's law under a budget that holds all but one of them; which model was
+  resident when (for a plot), loads, and how long requests waited.
+
+On a CPU there is one tier below resident: disk. Sleep to host memory is for CUDA and is not measured here.
+
+Physical limit: the weights come from the page cache in milliseconds; what is left is process start, imports (4 to 8 s
+of Python for vLLM, 3 s for sentence-transformers) and the engine's own set-up. Pre-warmed slots have paid the imports.
+"""
+
+import asyncio
+import random
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.bare import Bare, starter
+from benchmarks.client import Reply, request_bytes
+from benchmarks.harness import Bench
+from benchmarks.load import Cell, one
+from benchmarks.models import Chat, chat
+from benchmarks.servers import Roundhouse, Server, VllmServe
+from benchmarks.speech import samples, upload
+from benchmarks.stats import percentile
+from benchmarks.workload import Workload
+
+AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}
+"""Seconds from nothing to the first answer."""
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = chat(s, s.work / "residency", device=4, host=16)
+    there = {kind: found for kind in ("embed", "rerank", "speech") if (found := starter(kind))}
+    for missing in {"embed", "rerank", "speech"} - set(there):
+        bench.note(f"{missing}: not measured, its model is not in the starter pack")
+    kinds = ["chat", *there]
+    names = {"chat": model.recipe.id} | {kind: f"starter-{kind}" for kind in there}
+    workload = Workload(s.seed)
+    recipes = [model.file, *(file for file, _ in there.values())]
+    with Roundhouse(model.recipe.id, s.work / "residency", recipes, load=list(names.values())) as server:
+        sizes = {kind: int(server.http.get(f"/v1/models/{name}").json()["bytes"]) for kind, name in names.items()}
+        for kind in kinds:
+            await _switches(bench, server, workload, kind, names[kind])
+    for kind in kinds:
+        await _naive(bench, model, there, workload, kind)
+    if len(kinds) > 1:
+        budget = sum(sizes.values()) - min(sizes.values()) // 2
+        with Roundhouse(
+            model.recipe.id, s.work / "trace", recipes, "--device-memory", str(budget), load=[model.recipe.id]
+        ) as server:
+            await _trace(bench, server, workload, names)
+    for kind, aim in AIMS.items():
+        bench.bar(f"{kind}: from nothing to the first answer", f"switch.{kind}.roundhouse.seconds", "<=", aim)
+
+
+def _request(workload: Workload, kind: str, model: str) -> bytes:
+    if kind == "chat":
+        return workload.chat(model, tokens=1)
+    if kind == "embed":
+        return request_bytes("/v1/embeddings", {"model": model, "input": workload.text(8)})
+    if kind == "rerank":
+        return request_bytes("/v1/rerank", {"model": model, "query": "a", "documents": [workload.text(8)]})
+    return upload(samples()[0].read_bytes(), model)
+
+
+async def _switches(bench: Bench, server: Server, workload: Workload, kind: str, model: str) -> None:
+    replies: list[Reply] = []
+    for _ in range(bench.settings.rounds):
+        server.http.post(f"/v1/models/{model}/unload").raise_for_status()
+        await asyncio.sleep(bench.settings.pick(10.0, 10.0, 1.0))  # the slot is back, and has its imports
+        replies.append(await one(server, _request(workload, kind, model)))
+    cell = Cell(replies, 1.0, 0.0, 0.0)
+    bench.count(f"switch {kind}", cell)
+    bench.figure(f"switch.{kind}.roundhouse.seconds", [reply.total for reply in cell.good], "s")
+
+
+async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]], workload: Workload, kind: str) -> None:
+    seconds = []
+    for _ in range(bench.settings.pick(3, 1, 1)):
+        folder = bench.settings.work / "residency-naive"
+        server: Server = (
+            VllmServe(model.recipe, model.path, folder) if kind == "chat" else Bare({kind: there[kind][1]}, folder)
+        )
+        began = time.perf_counter()
+        with ExitStack() as stack:
+            stack.enter_context(server)
+            reply = await one(server, _request(workload, kind, server.model))
+            seconds.append(time.perf_counter() - began)
+            bench.count(f"naive {kind}", Cell([reply], 1.0, 0.0, 0.0))
+    name = "vllm serve" if kind == "chat" else "bare library"
+    bench.figure(f"switch.{kind}.{name}.seconds", seconds, "s")
+
+
+async def _trace(bench: Bench, server: Server, workload: Workload, names: dict[str, str]) -> None:
+    """One client per model draws its pauses so that the n-th model is asked a 1/n-th as often as the first."""
+    seconds = bench.settings.pick(120.0, 40.0, 5.0)
+    began = time.perf_counter()
+    replies: list[Reply] = []
+    resident: list[tuple[float, list[str]]] = []
+
+    async def client(rank: int, kind: str) -> None:
+        rng = random.Random(rank)
+        while time.perf_counter() - began < seconds:
+            await asyncio.sleep(rng.expovariate(2.0 / rank))
+            replies.append(await one(server, _request(workload, kind, names[kind])))
+
+    async def watch() -> None:
+        while time.perf_counter() - began < seconds:
+            status = await asyncio.to_thread(lambda: server.http.get("/v1/status").json())
+            ready = [m["id"] for m in status["models"] if m["state"] == "ready"]
+            resident.append((round(time.perf_counter() - began, 2), ready))
+            await asyncio.sleep(0.2)
+
+    await asyncio.gather(watch(), *(client(i, kind) for i, kind in enumerate(names, 1)))
+    cell = Cell(replies, seconds, 0.0, 0.0)
+    bench.count("trace", cell)
+    bench.series["trace"] = resident
+    models = server.http.get("/v1/status").json()["models"]
+    bench.figure("trace.loads", [sum(m["loads"] for m in models)], "loads")
+    if cell.good:
+        waits = [reply.total for reply in cell.good]
+        for q in (50, 99, 100):
+            bench.figure(f"trace.wait_p{q}", [percentile(waits, q)], "s")

@@ -1,0 +1,105 @@
+"""`python -m benchmarks [--quick] [NAMES]`: run benchmarks, write results, tables and plots.
+
+Progress goes to standard error; the last line of standard output is one JSON object.
+"""
+
+import importlib
+import json
+import shutil
+import signal
+import tempfile
+import traceback
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from benchmarks import environment, models, plots, results
+from benchmarks.harness import Bench, Settings
+from benchmarks.load import on_loop
+
+NAMES = ("client_cost", "gateway_tax", "adapters", "embed_rerank", "speech", "residency", "mixed", "streams")
+"""All benchmarks, in the order in which they run."""
+SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library")
+"""Names of servers, in the order of the tables' columns."""
+
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def run(
+    names: Annotated[list[str] | None, typer.Argument(help=f"Which ones; all by default: {', '.join(NAMES)}.")] = None,
+    quick: Annotated[bool, typer.Option(help="Fewer rounds and settings: minutes instead of half an hour.")] = False,
+    smoke: Annotated[bool, typer.Option(help="Only show that they run; writes no results.")] = False,
+    tiny: Annotated[bool, typer.Option(help="A generated model in place of the starter pack.")] = False,
+    seed: Annotated[int, typer.Option(help="Of prompts and generated weights.")] = 0,
+    keep: Annotated[Path | None, typer.Option(help="Folder for servers' data and logs, kept afterwards.")] = None,
+) -> None:
+    """Measure Roundhouse beside what a user would pick instead."""
+    if unknown := set(names or ()) - set(NAMES):
+        raise typer.BadParameter(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(NAMES)}")
+    if not tiny and not models.STARTER_WEIGHTS.is_dir():
+        raise typer.BadParameter("the starter pack is not there (models/starter/pack); use --tiny")
+    signal.signal(signal.SIGTERM, _stop)
+    work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
+    settings = Settings(quick, tiny, smoke, seed, work)
+    try:
+        sections = {name: _one(name, settings) for name in names or NAMES}
+    finally:
+        if keep is None:
+            shutil.rmtree(work, ignore_errors=True)
+    file = None
+    if not smoke:
+        file = results.path(quick)
+        results.write(file, sections)
+        plots.draw(file)
+    typer.echo(json.dumps(_summary(sections, file)))
+    raise typer.Exit(any("error" in section for section in sections.values()))
+
+
+def _stop(*_: object) -> None:
+    raise SystemExit(143)  # so that servers are stopped and folders removed on the way out
+
+
+def _one(name: str, settings: Settings) -> dict[str, Any]:
+    """One benchmark's section of the results. What ends it early is recorded with what it had measured."""
+    work: Callable[[Bench], Awaitable[None]] = importlib.import_module(f"benchmarks.{name}").run
+    where = environment.record()
+    bench = Bench(name, settings)
+    error: dict[str, str] = {}
+
+    async def guarded() -> None:
+        await work(bench)
+
+    try:
+        on_loop(guarded)
+    except Exception as fault:
+        traceback.print_exc()
+        error = {"error": f"{type(fault).__name__}: {fault}"}
+        bench.note(f"ended early: {type(fault).__name__}")
+        bench.failures["ended early"] += 1
+    shape = {"quick": settings.quick, "tiny": settings.tiny, "seed": settings.seed, "rounds": settings.rounds}
+    return {"environment": where, "settings": shape, "servers": list(SERVERS), **error, **bench.result()}
+
+
+def _summary(sections: dict[str, dict[str, Any]], file: Path | None) -> dict[str, Any]:
+    return {
+        "file": str(file.relative_to(environment.ROOT)) if file else None,
+        "benchmarks": {
+            name: {
+                "seconds": section["seconds"],
+                "failures": sum(section["failures"].values()),
+                "bars": {bar["name"]: [bar["seen"], bar["met"]] for bar in section["bars"]},
+            }
+            for name, section in sections.items()
+        },
+    }
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,120 @@
+"""Speech beside bare faster-whisper's batched pipeline behind a plain FastAPI handler, with the same weights.
+
+Measures seconds of audio per second (the inverse of the real-time factor) for one short recording alone, four at once,
+and one long recording; the server's memory while the long one runs, and CPU seconds per minute of audio.
+
+Physical limit: the encoder runs on windows of 30 s whatever the recording's length, so a short one costs a whole
+window; several recordings gain by sharing a step. For a long one both sides batch its own windows.
+"""
+
+import asyncio
+import io
+import wave
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks import processes
+from benchmarks.bare import Bare, starter
+from benchmarks.client import request_bytes
+from benchmarks.environment import ROOT
+from benchmarks.harness import Bench
+from benchmarks.load import Cell, closed_loop
+from benchmarks.servers import Roundhouse, Server
+
+SAMPLES = ROOT / "models" / "starter" / "pack" / "samples"
+BOUNDARY = "benchmark-boundary"
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    found = starter("speech")
+    if found is None or not samples():
+        bench.note("not measured: the speech model is not in the starter pack")
+        return
+    file, path = found
+    short = samples()[0].read_bytes()
+    long = repeated(samples(), s.pick(3600.0, 300.0, 40.0))
+    with ExitStack() as stack:
+        servers: list[Server] = [
+            stack.enter_context(Roundhouse("starter-speech", s.work / "speech", [file], "--slots", "1")),
+            stack.enter_context(Bare({"speech": path}, s.work / "speech")),
+        ]
+        await _cell(bench, servers, "alone", short, 1, s.pick(10, 5, 1))
+        await _cell(bench, servers, "four", short, 4, s.pick(24, 12, 4))
+        for server in servers:
+            await _long(bench, server, long)
+    bench.bar("one short recording, against bare", "alone.ratio", ">=", 1.0)
+    bench.bar("four at once, against bare", "four.ratio", ">=", 1.5)
+
+
+async def _cell(bench: Bench, servers: list[Server], label: str, audio: bytes, at_once: int, number: int) -> None:
+    seconds = duration(audio)
+
+    async def turn(server: Server, round_: int) -> Cell:
+        requests = [upload(audio, server.model)] * number
+        if round_ == 0:
+            await closed_loop(server, requests[:at_once], at_once)
+        cell = await closed_loop(server, requests, at_once)
+        bench.count(f"{label} {server.name}", cell)
+        return cell
+
+    rounds = await bench.turns(servers, turn)
+    for name, cells in rounds.items():
+        good = [cell for cell in cells if cell.good]
+        bench.figure(f"{label}.{name}.speed", [len(c.good) * seconds / c.wall for c in good], "x real time")
+        bench.figure(f"{label}.{name}.p50", [c.total_ms(50) for c in good], "ms")
+        bench.figure(f"{label}.{name}.cpu_per_minute", [c.cpu / (len(c.good) * seconds / 60) for c in good], "s")
+    pairs = [(a, b) for a, b in zip(*(rounds[server.name] for server in servers), strict=True) if a.good and b.good]
+    bench.figure(f"{label}.ratio", [a.requests_per_second / b.requests_per_second for a, b in pairs], "x")
+
+
+async def _long(bench: Bench, server: Server, audio: bytes) -> None:
+    """Once: it takes long. The peak of memory is looked for ten times a second."""
+    before = processes.memory(server.pid).rss
+    peak = before
+    working = asyncio.create_task(closed_loop(server, [upload(audio, server.model)], 1))
+    while not working.done():
+        peak = max(peak, sum(p.memory_info().rss for p in processes.family(server.pid) if p.is_running()))
+        await asyncio.wait([working], timeout=0.1)
+    cell = await working
+    bench.count(f"long {server.name}", cell)
+    if cell.good:
+        bench.figure(f"long.{server.name}.speed", [duration(audio) / cell.wall], "x real time")
+        bench.figure(f"long.{server.name}.memory_added", [(peak - before) / 2**20], "MiB")
+
+
+def samples() -> list[Path]:
+    """The recordings that ship with the starter pack."""
+    return sorted(SAMPLES.glob("*.wav"))
+
+
+def upload(audio: bytes, model: str) -> bytes:
+    """A multipart request for one transcription."""
+    head = (
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="model"\r\n\r\n{model}\r\n--{BOUNDARY}\r\n'
+        'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n'
+    )
+    body = head.encode() + audio + f"\r\n--{BOUNDARY}--\r\n".encode()
+    return request_bytes("/v1/audio/transcriptions", body, kind=f"multipart/form-data; boundary={BOUNDARY}")
+
+
+def duration(audio: bytes) -> float:
+    """Seconds of a WAV file."""
+    with wave.open(io.BytesIO(audio)) as file:
+        return float(file.getnframes() / file.getframerate())
+
+
+def repeated(files: list[Path], seconds: float) -> bytes:
+    """One WAV of `seconds` from recordings in turn, with a second of silence between them. They must be of one form."""
+    made = io.BytesIO()
+    with wave.open(str(files[0])) as first:
+        form = first.getparams()
+    with wave.open(made, "wb") as out:
+        out.setparams(form)
+        written, i = 0, 0
+        while written < seconds * form.framerate:
+            with wave.open(str(files[i % len(files)])) as file:
+                out.writeframes(file.readframes(file.getnframes()) + bytes(form.sampwidth * form.framerate))
+                written += file.getnframes() + form.framerate
+            i += 1
+    return made.getvalue()

@@ -1,0 +1,35 @@
+"""Medians, percentiles, and figures with their spread over rounds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+
+def percentile(values: Sequence[float], q: float) -> float:
+    """The smallest value that at least `q` percent of the values do not exceed (nearest rank).
+
+    Raises ValueError for no values.
+    """
+    if not values:
+        raise ValueError("no values")
+    ordered = sorted(values)
+    rank = max(1, -(-len(ordered) * q // 100))
+    return ordered[int(rank) - 1]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure over rounds: the median of each round's value, and the lowest and highest round."""
+
+    value: float
+    low: float
+    high: float
+    unit: str
+    rounds: int
+
+    @classmethod
+    def over(cls, values: Sequence[float], unit: str) -> "Figure":
+        """Raises ValueError for no values."""
+        if not values:
+            raise ValueError("a figure needs at least one round")
+        return cls(median(values), min(values), max(values), unit, len(values))
