@@ -1,0 +1,1 @@
+"""The manual, and the scripts that write its tables from the code."""

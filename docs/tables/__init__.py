@@ -1,0 +1,1 @@
+"""What the generated parts of the manual are made of: one file per table."""

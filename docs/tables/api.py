@@ -1,0 +1,44 @@
+"""All paths of the server."""
+
+from typing import cast
+
+from docs.tables.markdown import code, table
+from runtime.endpoints.routes import routes
+from runtime.gateway import Gateway
+
+PAGES = {
+    "/v1/adapters": "adapters.md",
+    "/v1/load_lora_adapter": "adapters.md",
+    "/v1/unload_lora_adapter": "adapters.md",
+    "/v1/models": "models.md",
+    "/v1/status": "operations.md",
+    "/health": "operations.md",
+    "/metrics": "operations.md",
+    "/v1/embeddings": "embeddings.md",
+    "/embed": "embeddings.md",
+    "/v1/rerank": "rerank.md",
+    "/v2/rerank": "rerank.md",
+    "/rerank": "rerank.md",
+    "/score": "rerank.md",
+    "/v1/score": "rerank.md",
+    "/v1/audio": "speech.md",
+    "/v1/chat": "chat.md",
+    "/v1/completions": "chat.md",
+    "/v1/responses": "chat.md",
+    "/v1/messages": "chat.md",
+    "/tokenize": "chat.md",
+    "/detokenize": "chat.md",
+}
+"""The page that tells about a path, by the path's beginning."""
+
+
+def paths() -> str:
+    """Path, methods and page. Raises StopIteration for a path that no page is known for."""
+    found: dict[str, list[str]] = {}
+    for path, _, methods in routes(cast(Gateway, None)):  # endpoints only keep the gateway when they are made
+        found.setdefault(path.replace(":path}", "}"), []).extend(methods)
+    rows = []
+    for path, methods in found.items():
+        page = next(PAGES[start] for start in sorted(PAGES, key=len, reverse=True) if path.startswith(start))
+        rows.append((code(path), ", ".join(methods), f"[{page.removesuffix('.md')}]({page})"))
+    return table(("path", "methods", "page"), rows)

@@ -1,0 +1,85 @@
+"""The command line's own help: one section per command, and the options of `serve` as the server's settings."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import typer.main
+from typer.core import TyperArgument, TyperGroup, TyperOption
+
+from docs.tables.markdown import code, table
+from runtime.cli.main import app
+from runtime.settings import Settings
+
+SHARED = ("help", "url", "as_json")
+"""Options that many commands have; the page tells of them once."""
+NO_OPTION = {"run_dir"}
+"""Settings that the command line makes itself."""
+
+
+def commands() -> str:
+    """Every command with its arguments and options, in the order of the help."""
+    return "\n\n".join(_section(name, command) for name, command in _walk(typer.main.get_command(app), "roundhouse"))
+
+
+def settings() -> str:
+    """Option, variable, default, meaning. Raises ValueError for a setting without an option."""
+    serve = dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
+    options = {p.name: p for p in serve.params if isinstance(p, TyperOption) and p.name not in SHARED}
+    missing = set(Settings.model_fields) - NO_OPTION - set(options)
+    if missing:
+        raise ValueError(f"roundhouse serve has no option for: {', '.join(sorted(missing))}")
+    rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), _help(o)) for o in options.values()]
+    return table(("option", "variable", "default", "meaning"), rows)
+
+
+def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(command, TyperGroup):
+        for word, inner in command.commands.items():
+            yield from _walk(inner, f"{name} {word}")
+    else:
+        yield name, command
+
+
+def _section(name: str, command: Any) -> str:
+    arguments = [p for p in command.params if isinstance(p, TyperArgument)]
+    options = [p for p in command.params if isinstance(p, TyperOption) and p.name not in SHARED]
+    words = [a.metavar or str(a.name).upper() for a in arguments]
+    usage = " ".join([name, *(w if a.required else f"[{w}]" for w, a in zip(words, arguments, strict=True))])
+    parts = [f"### {name}", f"```\n{usage}{' [OPTIONS]' if options else ''}\n```", *_prose(command.help or "")]
+    rows = [(code(word), "", _help(a)) for word, a in zip(words, arguments, strict=True)]
+    rows += [(_spelling(o), _default(o), _help(o)) for o in options]
+    if name == "roundhouse serve":
+        parts.append("Its options are in [operations](operations.md#settings).")
+    elif rows:
+        parts.append(table(("", "default", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _prose(text: str) -> Iterator[str]:
+    """Paragraphs of a help text; the examples, which it parts by ';', as a block."""
+    for paragraph in re.split(r"\n\s*\n", text.strip()):
+        plain = re.sub(r"\[/?bold\]", "", " ".join(paragraph.split()))
+        found = re.match(r"Examples?: (.+)", plain)
+        yield "```\n" + "\n".join(found[1].split("; ")) + "\n```" if found else plain
+
+
+def _spelling(option: TyperOption) -> str:
+    on = sorted(option.opts, key=len, reverse=True)
+    return code(", ".join(on) + (f" / {option.secondary_opts[0]}" if option.secondary_opts else ""))
+
+
+def _default(option: TyperOption) -> str:
+    told = re.search(r"\[default: (.+)\]", option.help or "")
+    if told:
+        return told[1]
+    value = option.default
+    if option.required:
+        return "required"
+    if value is None or value is False or callable(value):
+        return ""
+    return code("on" if value is True else str(getattr(value, "value", value)))
+
+
+def _help(parameter: Any) -> str:
+    return re.sub(r"\s*\[default: .+\]", "", parameter.help or "")

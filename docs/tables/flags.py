@@ -1,0 +1,42 @@
+"""What `engine.flags` of a recipe may hold, and which flags of vLLM a recipe has words for."""
+
+from collections.abc import Mapping
+
+from docs.tables.markdown import code, table
+from models.chat_settings import NEVER, OURS
+from models.embed_load import FLAGS as SENTENCE_FLAGS
+from models.transcribe_model import FLAGS as SPEECH_FLAGS
+
+_TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
+MEANINGS = {
+    "threads": "Threads of one step, on a CPU.",
+    "attn_implementation": "As in transformers: `sdpa`, `eager`, …",
+    "trust_remote_code": "Run code that lies beside the weights.",
+    "matryoshka_dimensions": "Sizes to which an embedding model's vectors may be cut, if it was trained for that.",
+    "step_seconds": "About how long one step may last, so that small requests soon get their turn.",
+    "beam_size": "Beams of the search.",
+    "best_of": "Candidates when the temperature is above 0.",
+    "vad": "Leave out what is not speech; `false`: only if a request asks for it.",
+    "vad_threshold": "How sure the detection of speech must be, 0 to 1.",
+    "repetition_penalty": "As in CTranslate2.",
+    "no_repeat_ngram_size": "As in CTranslate2.",
+}
+
+
+def own() -> str:
+    """Flags of the two engines whose flags are ours. Raises KeyError for one without a meaning."""
+    rows = []
+    for engine, flags in (("sentence-transformers", SENTENCE_FLAGS), ("faster-whisper", SPEECH_FLAGS)):
+        rows += _rows(engine, flags)
+    return table(("engine", "flag", "type", "meaning"), rows)
+
+
+def _rows(engine: str, flags: Mapping[str, type]) -> list[tuple[str, str, str, str]]:
+    return [(code(engine), code(name), _TYPES[kind], MEANINGS[name]) for name, kind in flags.items()]
+
+
+def vllm() -> str:
+    """Flags of vLLM with a recipe's words for them, and those that a slot sets itself."""
+    rows = [(code("--" + flag.replace("_", "-")), code(key)) for flag, key in OURS.items()]
+    refused = ", ".join(code("--" + flag.replace("_", "-")) for flag in sorted(NEVER))
+    return f"{table(('flag of `vllm serve`', 'in a recipe'), rows)}\n\nNot in a recipe: {refused}."

@@ -1,0 +1,29 @@
+"""Metrics of the server."""
+
+from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from docs.tables.markdown import code, table
+from runtime.metrics import Metrics
+
+LORA_INFO = (
+    code("vllm:lora_requests_info"),
+    "gauge",
+    "`max_lora`, `running_lora_adapters`, `waiting_lora_adapters`",
+    "vLLM's own series, by our adapter names, so that dashboards made for it go on working. Its value is the time.",
+)
+
+
+def metrics() -> str:
+    """Series, type, labels, meaning."""
+    rows = []
+    for value in vars(Metrics()).values():
+        if isinstance(value, MetricWrapperBase):
+            suffix = "_total" if isinstance(value, Counter) else ""
+            kind_ = next(word for word, of in _KINDS.items() if isinstance(value, of))
+            labels = ", ".join(code(label) for label in value._labelnames)
+            rows.append((code(value._name + suffix), kind_, labels, value._documentation))
+    return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO])
+
+
+_KINDS: dict[str, type] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}

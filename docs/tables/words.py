@@ -1,0 +1,42 @@
+"""What fields mean that do not say so in their own module. `docs.generate` fails when one is missing or left over."""
+
+RECIPE: dict[str, str] = {
+    "id": "The model's name in requests: 1 to 128 letters, digits, `.`, `_`, `-`, `/`, `:`.",
+    "task": "What the model does; it decides which endpoints take it.",
+    "source": "Where the weights are.",
+    "source.path": "A folder on this machine. A relative path starts at the recipe file's folder.",
+    "source.package": "An installed Python package that carries the weights.",
+    "source.inside": "The folder inside that package.",
+    "source.hub": "A repository on a model hub.",
+    "source.revision": "Its revision: a commit, or a tag or branch, which is resolved to one.",
+    "engine.name": "The library that runs it: `vllm` for chat, `sentence-transformers` for embed and rerank, "
+    "`faster-whisper` for transcribe.",
+    "engine.flags": "The engine's own flags by their own names, such as `tool_call_parser` of `vllm serve`. Flags that "
+    "a recipe has words for, and flags that would take a slot out of our hands, are refused.",
+    "dtype": "Number format of the weights.",
+    "context_length": "Longest input in tokens (chat: with the answer). None: what the model was made for.",
+    "memory.kv_cache": "Bytes for the KV cache of a chat model. None: room for 8 full contexts, at most 4 GiB.",
+    "memory.adapters.device": "LoRA adapters that can answer in one batch. 0: the model takes no adapters.",
+    "memory.adapters.host": "Adapters kept ready in host memory, those in places included.",
+    "memory.adapters.max_rank": "Largest rank that fits into a place.",
+    "batching.max_requests": "Requests (chat: sequences) in one step of the engine.",
+    "batching.max_tokens": "Tokens in one step of the engine; for speech, seconds of audio.",
+    "queue.max_waiting": "Requests that may wait for this model. One more is a 429.",
+    "queue.max_wait": "Longest wait of a request. Then it is a 503.",
+    "residency.pin": "Never evicted. `PUT`/`DELETE /v1/models/{id}/pin` overrides it and is remembered.",
+    "residency.drain_deadline": "Running requests may go on for so long when the model leaves. Then they end with an "
+    "error event.",
+    "residency.preload": "Load at start.",
+    "aliases": "Further names of the model.",
+    "adapters": "Adapters that are registered at start if their name is not there yet.",
+    "adapters[].name": "1 to 64 letters, digits, `.`, `_`, `-`.",
+    "adapters[].source": "As `source` of the model.",
+    "adapters[].pin": "Keep it in its place.",
+    "expected.load_seconds": "Expected seconds of a load, until one was measured.",
+    "expected.resident": "Bytes that the loaded model held where the recipe was measured.",
+    "expected.tokens_per_second": "Output tokens a second where the recipe was measured.",
+    "expected.note": "On which machine, and how.",
+    "description": "Shown by `GET /v1/models`.",
+    "owned_by": "Shown by `GET /v1/models`.",
+}
+"""Recipe key to meaning."""
