@@ -171,16 +171,19 @@ def test_a_disconnect_frees_the_engine(server: Server) -> None:
     def sampled() -> float:
         return server.metric("roundhouse_tokens_total", model="starter-chat", kind="completion")
 
-    before, tokens = cancelled(), sampled()
-    with server.http.stream("POST", "/v1/chat/completions", json=body) as stream:
-        next(stream.iter_lines())
-    left = time.monotonic()
-    while cancelled() == before:  # counted only when the work has left the engine
-        assert time.monotonic() < left + 10, "the engine still works for a client that left"
-        time.sleep(0.01)
-    print(f"freed {time.monotonic() - left:.3f} s after the client left")  # the bar is 1 s, on a machine that is free
-    assert server.metric("roundhouse_running_requests", model="starter-chat") == 0
-    assert 0 < sampled() - tokens < 16 * 450  # what it had cost by then is counted, and it is not all of it
+    freed: list[float] = []
+    while not freed or (min(freed) > 1 and len(freed) < 3):  # the bar is 1 s; a busy machine gets three tries
+        before, tokens = cancelled(), sampled()
+        with server.http.stream("POST", "/v1/chat/completions", json=body) as stream:
+            next(stream.iter_lines())
+        left = time.monotonic()
+        while cancelled() == before:  # counted only when the work has left the engine
+            assert time.monotonic() < left + 10, "the engine still works for a client that left"
+            time.sleep(0.01)
+        freed.append(time.monotonic() - left)
+        assert server.metric("roundhouse_running_requests", model="starter-chat") == 0
+        assert 0 < sampled() - tokens < 16 * 450  # what it had cost by then is counted, and it is not all of it
+    assert min(freed) < 1
 
 
 def test_adapters_by_http(server: Server, client: OpenAI) -> None:
