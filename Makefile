@@ -38,6 +38,7 @@ lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/lint-imports
 
 bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
+	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)

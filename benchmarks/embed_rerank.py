@@ -1,4 +1,6 @@
-"""Embeddings and rerank beside bare sentence-transformers behind a plain FastAPI handler, with the same weights.
+"""Embeddings and rerank beside bare sentence-transformers behind a plain FastAPI handler, and beside infinity-emb.
+
+All three with the same weights in float32. infinity-emb comes from an environment of its own, which `make bench` makes.
 
 Measures latency and requests a second with short, long and mixed texts, 1, 16 and 64 clients in a closed loop, one text
 per embedding request and ten documents per rerank request; CPU seconds per 1,000 requests beside them.
@@ -10,6 +12,7 @@ fill the cores by themselves. At one client nothing can be gained: there the gat
 
 from contextlib import ExitStack
 
+from benchmarks import infinity
 from benchmarks.bare import Bare, starter
 from benchmarks.client import request_bytes
 from benchmarks.harness import Bench
@@ -27,7 +30,6 @@ async def run(bench: Bench) -> None:
     kinds = {kind: found for kind in ("embed", "rerank") if (found := starter(kind))}
     for missing in {"embed", "rerank"} - set(kinds):
         bench.note(f"{missing}: not measured, the starter pack is not there")
-    bench.note("infinity-emb: not measured, it needs an environment of its own")
     names = [f"starter-{kind}" for kind in kinds]
     folder = s.work / "embed_rerank"
     with ExitStack() as stack:
@@ -35,6 +37,10 @@ async def run(bench: Bench) -> None:
             Roundhouse(names[0], folder, [file for file, _ in kinds.values()], load=names),
             Bare({kind: path for kind, (_, path) in kinds.items()}, folder),
         ]
+        if infinity.installed():
+            servers.append(infinity.Infinity({f"starter-{kind}": path for kind, (_, path) in kinds.items()}, folder))
+        else:
+            bench.note("infinity-emb: not measured, scripts/install-infinity has not been run")
         for server in servers:
             stack.enter_context(server)
         workload = Workload(s.seed)
@@ -43,7 +49,12 @@ async def run(bench: Bench) -> None:
                 for level in s.pick((1, 16, 64), (1, 16), (1, 4)):
                     await _cell(bench, servers, workload, kind, length, level)
     for kind in kinds:
-        bench.bar(f"{kind}: requests/s against bare, short, 16 clients", f"{kind}.short.c16.ratio", ">=", 2.0)
+        for length, level in (("short", 16), ("mixed", 16)):
+            key = f"{kind}.{length}.c{level}"
+            bench.bar(f"{kind}: requests/s against bare, {length}, {level} clients", f"{key}.ratio", ">=", 2.0)
+            bench.bar(
+                f"{kind}: requests/s against infinity, {length}, {level} clients", f"{key}.infinity.ratio", ">=", 1.3
+            )
         bench.bar(f"{kind}: p50 added, short, 1 client", f"{kind}.short.c1.p50_added", "<=", 2.0)
 
 
@@ -76,7 +87,10 @@ async def _cell(
         for q in (50, 99):
             bench.figure(f"{key}.p{q}", [c.total_ms(q) for c in good], "ms")
         bench.figure(f"{key}.cpu_per_1000", [c.cpu / len(c.good) * 1e3 for c in good], "s")
-    pairs = [(a, b) for a, b in zip(*(rounds[server.name] for server in servers), strict=True) if a.good and b.good]
     key = f"{kind}.{length}.c{level}"
-    bench.figure(f"{key}.ratio", [a.requests_per_second / b.requests_per_second for a, b in pairs], "x")
-    bench.figure(f"{key}.p50_added", [a.total_ms(50) - b.total_ms(50) for a, b in pairs], "ms")
+    for peer, prefix in (("bare library", key), ("infinity-emb", f"{key}.infinity")):
+        if peer not in rounds:
+            continue
+        pairs = [(a, b) for a, b in zip(rounds["roundhouse"], rounds[peer], strict=True) if a.good and b.good]
+        bench.figure(f"{prefix}.ratio", [a.requests_per_second / b.requests_per_second for a, b in pairs], "x")
+        bench.figure(f"{prefix}.p50_added", [a.total_ms(50) - b.total_ms(50) for a, b in pairs], "ms")

@@ -21,7 +21,7 @@ from benchmarks.load import on_loop
 
 NAMES = ("client_cost", "gateway_tax", "adapters", "embed_rerank", "speech", "residency", "mixed", "streams")
 """All benchmarks, in the order in which they run."""
-SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library")
+SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
 """Names of servers, in the order of the tables' columns."""
 
 app = typer.Typer(add_completion=False)
