@@ -59,6 +59,12 @@ class RerankRequest(Message, frozen=True):
     documents: list[str]
     truncate: bool = False
     """True: cut long documents at the context length. False: score chunks of them and take the best chunk."""
+    max_query_tokens: int = 0
+    """Cut the query to its first so many tokens; 0: no limit. Special tokens do not count."""
+    max_document_tokens: int = 0
+    """The same of each document, before it is split into chunks."""
+    max_chunks: int = 0
+    """Score only the start of a document that would need more chunks than this; 0: no limit."""
 
 
 class TranscribeRequest(Message, frozen=True):

@@ -120,9 +120,9 @@ class RerankingEngine:
             raise BadRequest("'documents' is empty: send at least one.", param="documents")
         make = self._pairs.inputs
         if len(request.query) + sum(map(len, request.documents)) <= INLINE:
-            inputs = make(request.query, request.documents, request.truncate)
+            inputs = make(request)
         else:
-            inputs = await asyncio.to_thread(make, request.query, request.documents, request.truncate)
+            inputs = await asyncio.to_thread(make, request)
         flat = [part for parts in inputs for part in parts]
         answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
         scores = iter(answers.results)

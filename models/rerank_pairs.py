@@ -6,6 +6,7 @@ from typing import Any
 
 from models.embed_model import Ids
 from models.embed_tokens import Tokens
+from models.messages import RerankRequest
 from registry.errors import ContextLengthExceeded, EngineFailed
 
 LEAST_ROOM = 16
@@ -41,15 +42,18 @@ class Pairs:
         self._tokens = tokens
         self.pair = _pair(tokenizer)
 
-    def inputs(self, query: str, documents: Sequence[str], truncate: bool) -> list[list[Ids]]:
+    def inputs(self, request: RerankRequest) -> list[list[Ids]]:
         """For each document one input, or one per chunk where query and document are longer than the context.
 
-        With `truncate` there is always one, cut as the tokenizer's rule 'longest_first' does.
+        The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
+        rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
         Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False.
         """
-        question, *texts = self._tokens.plain([query, *documents])
+        question, *texts = self._tokens.plain([request.query, *request.documents])
+        question = question[: request.max_query_tokens or None]
+        texts = [text[: request.max_document_tokens or None] for text in texts]
         room = self._tokens.context - self.pair.tokens
-        if truncate:
+        if request.truncate:
             return [[self.pair.ids(*longest_first(question, text, room))] for text in texts]
         if len(question) > room - LEAST_ROOM:
             raise ContextLengthExceeded(
@@ -58,14 +62,20 @@ class Pairs:
                 "ask for truncation.",
                 param="query",
             )
-        return [[self.pair.ids(question, part) for part in chunks(text, room - len(question))] for text in texts]
+        left, most = room - len(question), request.max_chunks
+        return [[self.pair.ids(question, part) for part in chunks(text, left, most)] for text in texts]
 
 
-def chunks(document: Sequence[int], room: int) -> list[Sequence[int]]:
-    """As few parts of at most `room` tokens as can be, of even length, each sharing room // OVERLAP with the next."""
+def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
+    """As few parts of at most `room` tokens as can be, of even length, each sharing room // OVERLAP with the next.
+
+    With `most`, of the document's start: as much of it as fits into so many full parts.
+    """
+    shared = room // OVERLAP
+    if most:
+        document = document[: shared + most * (room - shared)]
     if len(document) <= room:
         return [document]
-    shared = room // OVERLAP
     count = -(-(len(document) - shared) // (room - shared))
     last = len(document) - room
     starts = [last * number // (count - 1) for number in range(count)]

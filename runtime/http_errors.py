@@ -16,6 +16,7 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
     COHERE = "cohere"
     TEI = "tei"
+    JINA = "jina"
 
 
 _ANTHROPIC = {
@@ -44,6 +45,8 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             return {"message": error.message}
         case Dialect.TEI:
             return {"error": error.message, "error_type": _TEI.get(error.status, "Validation")}
+        case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
+            return {"detail": error.message, **body(error)}
         case _:
             inner: dict[str, Any] = {
                 "message": error.message,

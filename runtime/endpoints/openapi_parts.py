@@ -56,28 +56,23 @@ WORDS: dict[int, str] = {
     500: "The engine broke while it answered.",
     503: "Not now: loading, draining or restarting; Retry-After says when.",
 }
+_ERROR = record(
+    {
+        "message": STRING,
+        "type": STRING,
+        "param": nullable(STRING),
+        "code": nullable(either(STRING, INTEGER)),
+        "faults": array(STRING, description="Every reason why an adapter was refused."),
+    },
+    ["message", "type"],
+)
 ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
-    Dialect.OPENAI: (
-        "Error",
-        record(
-            {
-                "error": record(
-                    {
-                        "message": STRING,
-                        "type": STRING,
-                        "param": nullable(STRING),
-                        "code": nullable(either(STRING, INTEGER)),
-                        "faults": array(STRING, description="Every reason why an adapter was refused."),
-                    },
-                    ["message", "type"],
-                )
-            }
-        ),
-    ),
+    Dialect.OPENAI: ("Error", record({"error": _ERROR})),
     Dialect.ANTHROPIC: (
         "AnthropicError",
         record({"type": {"const": "error"}, "error": record({"type": STRING, "message": STRING})}),
     ),
+    Dialect.JINA: ("JinaError", record({"detail": STRING, "error": _ERROR})),
     Dialect.COHERE: ("CohereError", record({"message": STRING})),
     Dialect.TEI: ("TeiError", record({"error": STRING, "error_type": STRING})),
 }

@@ -188,7 +188,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("post", "/v1/rerank"): Operation(
         "rerank", "Rerank", "Rerank (Jina)", answer("JinaRanking"), body=json_body("JinaBody"),
         description=f"Cohere v1's and vLLM's fields are taken too. {_CHUNKS}",
-        parameters=("Prefer",), others=LOADING,
+        parameters=("Prefer",), others=LOADING, dialects=(Dialect.JINA,),
         examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
     ("post", "/v2/rerank"): Operation(
@@ -202,7 +202,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         {"application/json": either(ref("TeiRanking"), ref("JinaRanking"))},
         body={"application/json": either(ref("TeiBody"), ref("JinaBody"))},
         description="With `texts` it answers as TEI does, with `documents` as Jina does.",
-        parameters=("Prefer", "Model"), others=LOADING, dialects=(Dialect.TEI, Dialect.OPENAI),
+        parameters=("Prefer", "Model"), others=LOADING, dialects=(Dialect.TEI, Dialect.JINA),
         examples={"texts": {"query": "what is a slot?", "texts": _DOCUMENTS}},
     ),
     ("post", "/score"): _score("score"),

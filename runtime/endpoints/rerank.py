@@ -2,13 +2,14 @@
 
 | path                | dialect                       | unknown fields | errors                 | no model named   |
 |---------------------|-------------------------------|----------------|------------------------|------------------|
-| /v1/rerank          | Jina (Cohere v1, vLLM)        | refused (400)  | OpenAI's               | refused          |
+| /v1/rerank          | Jina (Cohere v1, vLLM)        | refused (400)  | `detail`, `error`      | refused          |
 | /v2/rerank          | Cohere v2                     | refused (422)  | `message`              | refused          |
 | /rerank             | TEI by `texts`, else Jina     | TEI: ignored   | `error`, `error_type`  | the only one     |
 | /score, /v1/score   | vLLM                          | ignored        | OpenAI's               | the only one     |
 
 `relevance_score` is the sigmoid of the model's logit. Documents over the context length are scored in chunks and the
-best chunk counts, unless the client asks for truncation; answers say when that happened (X-Roundhouse-Chunks).
+best chunk counts, unless the client asks for truncation; answers say when that happened (X-Roundhouse-Chunks). Limits
+of tokens and chunks cut queries and documents before that.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ from runtime.endpoints.relay import Served, result, serving
 from runtime.endpoints.rerank_bodies import CohereBody, JinaBody, ScoreBody, TeiBody
 from runtime.endpoints.rerank_results import Ranking
 from runtime.endpoints.rerank_score import by_query, pairs
-from runtime.endpoints.rerank_texts import context_only, document_texts, query_text, within
+from runtime.endpoints.rerank_texts import context_only, document_texts, query_text, tightest
 from runtime.gateway import Chosen, Gateway
 from runtime.http import Working, error_response, parse_object, read_body
 from runtime.http_errors import Dialect
@@ -52,7 +53,7 @@ class RerankEndpoints:
         try:
             return self._jina(decode(await self._body(request), JinaBody), request.url.path)
         except RoundhouseError as error:
-            return error_response(error)
+            return error_response(error, Dialect.JINA)
 
     async def cohere(self, request: Request) -> Response:
         try:
@@ -65,7 +66,7 @@ class RerankEndpoints:
 
     async def tei_or_jina(self, request: Request) -> Response:
         """The field `texts` tells TEI's clients from Jina's."""
-        dialect = Dialect.OPENAI
+        dialect = Dialect.JINA
         try:
             data = parse_object(await self._body(request))
             if "texts" not in data:
@@ -79,37 +80,41 @@ class RerankEndpoints:
         return await read_body(request, self.gateway.settings.max_json)
 
     def _jina(self, body: JinaBody, path: str) -> Response:
-        query, documents = query_text(body.query), document_texts(body.documents, fields=body.rank_fields)
-        for name in ("max_tokens_per_doc", "max_doc_length"):
-            within(documents, getattr(body, name), name)
-        for name in ("max_tokens_per_query", "max_query_length"):
-            within([query], getattr(body, name), name)
-        cut = body.truncate or body.truncation or context_only(body.truncate_prompt_tokens)
-        wanted = RerankRequest(query=query, documents=documents, truncate=bool(cut) or body.max_chunks_per_doc == 1)
+        wanted = RerankRequest(
+            query=query_text(body.query),
+            documents=document_texts(body.documents, fields=body.rank_fields),
+            truncate=bool(body.truncate or body.truncation or context_only(body.truncate_prompt_tokens)),
+            max_query_tokens=tightest(body.max_tokens_per_query, body.max_query_length),
+            max_document_tokens=tightest(body.max_tokens_per_doc, body.max_doc_length),
+            max_chunks=body.max_chunks_per_doc or 0,
+        )
         chosen = self.gateway.choose(body.model, Task.RERANK)
 
         def write(ranking: Ranking) -> bytes:
             shown = None if body.return_documents is False else body.documents
             return results.jina(ranking, chosen.name, body.top_n, shown, raw=bool(body.raw_scores))
 
-        return self._answer(chosen, path, wanted, write, Dialect.OPENAI, body.max_chunks_per_doc)
+        return self._answer(chosen, path, wanted, write, Dialect.JINA)
 
     def _cohere(self, body: CohereBody) -> Response:
-        query, documents = query_text(body.query), document_texts(body.documents, fields=body.rank_fields)
-        within(documents, body.max_tokens_per_doc, "max_tokens_per_doc")
         if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
             raise BadRequest(
                 "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
                 param="relevant_spans",
                 code="unsupported_value",
             )
-        wanted = RerankRequest(query=query, documents=documents, truncate=body.max_chunks_per_doc == 1)
+        wanted = RerankRequest(
+            query=query_text(body.query),
+            documents=document_texts(body.documents, fields=body.rank_fields),
+            max_document_tokens=body.max_tokens_per_doc or 0,
+            max_chunks=body.max_chunks_per_doc or 0,
+        )
         chosen = self.gateway.choose(body.model, Task.RERANK)
 
         def write(ranking: Ranking) -> bytes:
             return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-        return self._answer(chosen, "/v2/rerank", wanted, write, Dialect.COHERE, body.max_chunks_per_doc)
+        return self._answer(chosen, "/v2/rerank", wanted, write, Dialect.COHERE)
 
     def _tei(self, body: TeiBody, named: str | None) -> Response:
         if body.truncate and body.truncation_direction in ("Left", "left"):
@@ -134,33 +139,26 @@ class RerankEndpoints:
         wanted: RerankRequest,
         write: Write,
         dialect: Dialect,
-        most_chunks: int | None = None,
     ) -> Response:
         async def work(_send: Send) -> Response:
-            ranking, served = await self._rank(chosen, path, wanted, most_chunks)
+            ranking, served = await self._rank(chosen, path, wanted)
             headers = {**served.headers(), **ranking.headers()}
             return Response(write(ranking), headers=headers, media_type="application/json")
 
         return Working(work, dialect)
 
-    async def _rank(
-        self, chosen: Chosen, path: str, wanted: RerankRequest, most_chunks: int | None = None
-    ) -> tuple[Ranking, Served]:
+    async def _rank(self, chosen: Chosen, path: str, wanted: RerankRequest) -> tuple[Ranking, Served]:
         async with serving(self.gateway, chosen, path, lambda: wanted) as (served, call):
             found = await result(served, call)
             if not isinstance(found, RerankResult):
                 raise EngineFailed("The engine answered with something that is no ranking.")
-            ranking = Ranking(found, len(wanted.documents))
-            ranking.check_chunks(most_chunks)
-            return ranking, served
+            return Ranking(found, len(wanted.documents)), served
 
     async def score(self, request: Request) -> Response:
         path = request.url.path
         try:
             body = decode(await self._body(request), ScoreBody)
             wanted = pairs(body)
-            within([query for query, _ in wanted], body.max_tokens_per_query, "max_tokens_per_query")
-            within([document for _, document in wanted], body.max_tokens_per_doc, "max_tokens_per_doc")
             truncate = context_only(body.truncate_prompt_tokens)
             chosen = choose_or_only(self.gateway, body.model, Task.RERANK)
         except RoundhouseError as error:
@@ -170,7 +168,13 @@ class RerankEndpoints:
             headers: dict[str, str] = {}
 
             async def rank(query: str, documents: list[str]) -> Ranking:
-                asked = RerankRequest(query=query, documents=documents, truncate=truncate)
+                asked = RerankRequest(
+                    query=query,
+                    documents=documents,
+                    truncate=truncate,
+                    max_query_tokens=body.max_tokens_per_query or 0,
+                    max_document_tokens=body.max_tokens_per_doc or 0,
+                )
                 ranking, served = await self._rank(chosen, path, asked)
                 headers.update(served.headers())
                 return ranking

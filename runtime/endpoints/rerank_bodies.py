@@ -29,20 +29,14 @@ Documents = Annotated[list[Document], _Bounds]
 Texts = Annotated[list[str], _Bounds]
 Side = _Filled | TextObject | Annotated[list[Text], _Bounds]
 Model = Annotated[str, Meta(description="Id or alias of a reranker.", examples=["starter-rerank"])]
-TopN = Annotated[int, Meta(ge=0, description="Return only the best ones; 0 or absent: all.")]
-Limit = Annotated[
-    int,
-    Meta(
-        ge=0,
-        description="Accepted where it cannot change the result (no text has more bytes); refused otherwise, since "
-        "long documents are scored in chunks here. 0: no limit.",
-    ),
-]
+TopN = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Return only the best ones; 0 or absent: all.")]
+Limit = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Cut each text to its first so many tokens. 0: no limit.")]
 Chunks = Annotated[
     int,
     Meta(
         ge=1,
-        description="1: only the start of a long document is scored. More: refused if a document needs more chunks.",
+        le=2**31 - 1,
+        description="Score at most so many chunks of a long document, from its start; what lies behind is left out.",
     ),
 ]
 ReturnDocuments = Annotated[bool, Meta(description="Repeat each document in its result.")]

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from models.messages import RerankResult
-from registry.errors import BadRequest, EngineFailed
+from registry.errors import EngineFailed
 
 DOCUMENTS_PER_SEARCH_UNIT = 100
 """Cohere's unit of billing; a chunk of a long document counts as a document."""
@@ -51,19 +51,6 @@ class Ranking:
         logits = self.result.logits
         order = sorted(range(len(logits)), key=lambda index: -logits[index])
         return order[:top_n] if top_n else order
-
-    def check_chunks(self, most: int | None) -> None:
-        """Raises BadRequest when a document was scored in more chunks than the client allows."""
-        if most is None:
-            return
-        for index, count in enumerate(self.result.chunks):
-            if count > most:
-                raise BadRequest(
-                    f"documents[{index}] needs {count} chunks, and 'max_chunks_per_doc' allows {most}. Raise it, leave "
-                    "it out, or set it to 1 to score only the start of long documents.",
-                    param="max_chunks_per_doc",
-                    code="unsupported_value",
-                )
 
     def headers(self) -> dict[str, str]:
         """How many chunks were scored, where documents had to be split."""

@@ -58,22 +58,9 @@ def document_texts(
     return [document_text(value, f"{where}[{i}]", fields) for i, value in enumerate(values)]
 
 
-def within(texts: Sequence[str], limit: int | None, param: str) -> None:
-    """Raises BadRequest unless a limit of tokens per text certainly cuts nothing.
-
-    A token covers at least one byte of UTF-8, so a text of no more bytes than the limit has no more tokens. Cutting at
-    a number of tokens is not offered: long documents are scored in chunks, and the best chunk counts.
-    """
-    if not limit:
-        return
-    longest = max(len(text.encode()) for text in texts)
-    if longest > limit:
-        raise BadRequest(
-            f"'{param}' of {limit} tokens may cut a text of {longest} bytes, which this server does not do: it scores "
-            f"long documents in chunks and takes the best one. Leave '{param}' out, or send shorter texts.",
-            param=param,
-            code="unsupported_value",
-        )
+def tightest(*limits: int | None) -> int:
+    """The smallest of several limits that mean the same; 0 and None stand for no limit, and so does the answer 0."""
+    return min((limit for limit in limits if limit), default=0)
 
 
 def context_only(value: int | None) -> bool:

@@ -100,6 +100,34 @@ class TestEngine:
             assert result.chunks == [1]
             assert result.logits == pytest.approx(predicted(library, query, [document]), abs=1e-4)
 
+    async def test_limits_of_tokens_cut_query_and_documents(self, engine: RerankingEngine, library: Any) -> None:
+        document, query = text(300, 3), text(40, 4)
+
+        def first(whole: str, count: int) -> str:
+            return str(library.tokenizer.decode(library.tokenizer(whole, add_special_tokens=False).input_ids[:count]))
+
+        for tokens in (1, 20, 70):
+            limited = RerankRequest(query=QUERY, documents=[document, "short"], max_document_tokens=tokens)
+            result, _ = await engine.rerank(limited)
+            expected = predicted(library, QUERY, [first(document, tokens), first("short", tokens)])
+            assert result.logits == pytest.approx(expected, abs=1e-4)
+            assert result.chunks == [1, 1]
+        result, _ = await engine.rerank(RerankRequest(query=query, documents=["short"], max_query_tokens=8))
+        assert result.logits == pytest.approx(predicted(library, first(query, 8), ["short"]), abs=1e-4)
+
+    async def test_a_limit_of_chunks_scores_the_start(self, engine: RerankingEngine, library: Any) -> None:
+        long = text(700, 2)
+        ids = library.tokenizer(long, add_special_tokens=False).input_ids
+        room = CONTEXT - 3 - len(library.tokenizer(QUERY, add_special_tokens=False).input_ids)
+        every, _ = await engine.rerank(RerankRequest(query=QUERY, documents=[long]))
+        for most in (1, 3, every.chunks[0], every.chunks[0] + 5):
+            request = RerankRequest(query=QUERY, documents=["short", long], max_chunks=most)
+            result, _ = await engine.rerank(request)
+            parts = [library.tokenizer.decode(part) for part in chunks(ids, room, most)]
+            assert result.chunks == [1, min(most, every.chunks[0])]
+            assert result.logits[1] == pytest.approx(max(predicted(library, QUERY, parts)), abs=1e-4)
+        assert result.logits[1] == pytest.approx(every.logits[0], abs=1e-4)
+
     async def test_requests_share_batches_and_keep_their_answers(self, engine: RerankingEngine, library: Any) -> None:
         asked = [[text(2 + number, number), text(9, number)] for number in range(12)]
         requests = [RerankRequest(query=f"query {n}", documents=documents) for n, documents in enumerate(asked)]
@@ -130,6 +158,16 @@ def test_chunks_cover_the_document_evenly(length: int, room: int) -> None:
     assert sorted({token for part in parts for token in part}) == document
     for before, after in pairwise(parts):
         assert before[-1] - after[0] + 1 >= room // OVERLAP
+
+
+@given(st.integers(0, 3000), st.integers(16, 500), st.integers(1, 9))
+def test_a_limited_number_of_chunks_covers_the_start(length: int, room: int, most: int) -> None:
+    document = list(range(length))
+    parts = chunks(document, room, most)
+    assert len(parts) == min(most, len(chunks(document, room)))
+    seen = sorted({token for part in parts for token in part})
+    assert seen == document[: len(seen)]
+    assert len(seen) == length or sum(map(len, parts)) == most * room  # nothing is left out while a part has room
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.integers(4, 200))

@@ -16,6 +16,7 @@ from models.messages import EmbedResult, Finished, RerankResult, Segment, Transc
 from registry.errors import BadRequest, QueueFull, Unfit
 from runtime.device import Device
 from runtime.endpoints.openapi import OPERATIONS, SCHEMAS, build, document
+from runtime.endpoints.openapi_parts import ERROR_SCHEMAS
 from runtime.endpoints.views import adapter_card, adapter_view, plan_view, version_view
 from runtime.http_errors import Dialect, body
 from runtime.residency.policy import Plan
@@ -133,8 +134,7 @@ def test_examples_name_models_of_this_server(found: dict[str, Any]) -> None:
 @pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"])])
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_errors_fit_their_schemas(found: dict[str, Any], error: Any, dialect: Dialect) -> None:
-    name = {"openai": "Error", "anthropic": "AnthropicError", "cohere": "CohereError", "tei": "TeiError"}[dialect]
-    check(found, named(name), body(error, dialect))
+    check(found, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))
 
 
 # --- real answers --------------------------------------------------------------------------------------------------

@@ -91,25 +91,31 @@ async def test_long_documents_are_reported(client: httpx.AsyncClient, gateway: F
     assert response.headers["x-roundhouse-chunks"] == "4"
     assert response.json()["results"][0]["chunks"] == 3
     assert "chunks" not in response.json()["results"][1]
-    response = await client.post("/v1/rerank", json=body(documents=["a§b§c"], max_chunks_per_doc=3))
-    assert response.status_code == 200
-    response = await client.post("/v1/rerank", json=body(documents=["a§b§c"], max_chunks_per_doc=2))
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == "max_chunks_per_doc"
-    assert gateway.outcomes()["rerank", "/v1/rerank", "400"] == 1.0
-    for more in ({"max_chunks_per_doc": 1}, {"truncate": True}, {"truncation": True}, {"truncate_prompt_tokens": -1}):
+    for more in ({"truncate": True}, {"truncation": True}, {"truncate_prompt_tokens": -1}):
         assert (await client.post("/v1/rerank", json=body(documents=["a§b§c"], **more))).status_code == 200
         assert asked(gateway).truncate
 
 
-async def test_limits_of_tokens_pass_where_they_change_nothing(client: httpx.AsyncClient) -> None:
-    for name in ("max_tokens_per_doc", "max_doc_length"):
-        assert (await client.post("/v1/rerank", json=body(**{name: 6}))).status_code == 200
-        response = await client.post("/v1/rerank", json=body(**{name: 5}))
-        assert response.status_code == 400
-        assert response.json()["error"]["param"] == name
-    assert (await client.post("/v1/rerank", json=body(max_tokens_per_query=0, max_tokens_per_doc=0))).status_code == 200
-    assert (await client.post("/v1/rerank", json=body(query="long", max_query_length=1))).status_code == 400
+@pytest.mark.parametrize(
+    ("path", "more", "limits"),
+    [
+        ("/v1/rerank", {}, (0, 0, 0)),
+        ("/v1/rerank", {"max_tokens_per_doc": 0, "max_tokens_per_query": 0}, (0, 0, 0)),
+        ("/v1/rerank", {"max_tokens_per_doc": 9, "max_tokens_per_query": 4, "max_chunks_per_doc": 2}, (4, 9, 2)),
+        ("/v1/rerank", {"max_doc_length": 7, "max_query_length": 3}, (3, 7, 0)),
+        ("/v1/rerank", {"max_doc_length": 7, "max_tokens_per_doc": 5}, (0, 5, 0)),
+        ("/v2/rerank", {"max_tokens_per_doc": 6, "max_chunks_per_doc": 1}, (0, 6, 1)),
+        ("/score", {"max_tokens_per_doc": 6, "max_tokens_per_query": 2}, (2, 6, 0)),
+    ],
+)
+async def test_limits_reach_the_engine(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, more: Any, limits: tuple[int, int, int]
+) -> None:
+    wanted = {"text_1": "q", "text_2": DOCUMENTS} if path == "/score" else body()
+    assert (await client.post(path, json={**wanted, **more})).status_code == 200
+    request = asked(gateway)
+    assert (request.max_query_tokens, request.max_document_tokens, request.max_chunks) == limits
+    assert not request.truncate
 
 
 @pytest.mark.parametrize(
@@ -128,6 +134,7 @@ async def test_limits_of_tokens_pass_where_they_change_nothing(client: httpx.Asy
         ({"top_n": -1}, "top_n"),
         ({"top_n": "2"}, "top_n"),
         ({"max_chunks_per_doc": 0}, "max_chunks_per_doc"),
+        ({"max_tokens_per_doc": -1}, "max_tokens_per_doc"),
         ({"return_embeddings": True}, "return_embeddings"),
         ({"use_activation": False}, "use_activation"),
         ({"top_k": 3}, "top_k"),
@@ -140,6 +147,7 @@ async def test_jinas_faults_are_400(client: httpx.AsyncClient, more: Any, param:
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
     assert response.json()["error"]["type"] == "invalid_request_error"
+    assert response.json()["detail"] == response.json()["error"]["message"]  # where Jina's clients look
 
 
 async def test_2048_documents_are_taken(client: httpx.AsyncClient) -> None:
@@ -169,7 +177,7 @@ async def test_coheres_answer(client: httpx.AsyncClient) -> None:
         ({"top_n": 0}, 400),
         ({"documents": []}, 400),
         ({"relevant_spans": {"mode": "enabled"}}, 400),
-        ({"max_tokens_per_doc": 2}, 400),
+        ({"max_tokens_per_doc": -1}, 400),
         ({"model": "nobody"}, 404),
     ],
 )
@@ -269,7 +277,7 @@ async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[
         ({"text_1": "q", "text_2": ["x"] * 2049}, "text_2"),
         ({"text_1": "q", "text_2": {"content": []}}, "text_2.text"),
         ({"text_1": "q", "text_2": "x", "instruction": "y"}, "instruction"),
-        ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": 2}, "max_tokens_per_doc"),
+        ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": -2}, "max_tokens_per_doc"),
     ],
 )
 async def test_scores_faults(client: httpx.AsyncClient, wanted: Any, param: str) -> None:
@@ -291,7 +299,7 @@ async def test_one_failing_query_fails_the_request_and_ends_the_others(
 
 # --- all dialects --------------------------------------------------------------------------------------------------
 SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "/v1/rerank": (body(), {"error"}),
+    "/v1/rerank": (body(), {"detail", "error"}),
     "/v2/rerank": (body(), {"message"}),
     "/rerank": ({"query": "q", "texts": ["x"]}, {"error", "error_type"}),
     "/score": ({"text_1": "q", "text_2": "x"}, {"error"}),
