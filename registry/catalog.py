@@ -93,9 +93,13 @@ class Catalog:
         return _made_for(self._find(name), tasks)
 
     def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> Target:
-        """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`."""
+        """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`.
+
+        Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
+        """
         name, at, ref = adapter.partition("@")
-        return _made_for(self._qualified(self.model(base).id, name, ref if at else None), tasks)
+        recipe = _made_for(Target(self.model(base), None, None, "model"), tasks).recipe
+        return self._qualified(recipe.id, name, ref if at else None)
 
     def model(self, name: str) -> Recipe:
         """The model with this id or alias; NotFound for everything else, adapters included."""

@@ -215,7 +215,8 @@ class Gateway:
         """
         if not isinstance(name, str) or not name:
             raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
-        target = self.catalog.resolve_pair(name, adapter) if adapter else self.catalog.resolve(name, *tasks)
+        catalog = self.catalog
+        target = catalog.resolve_pair(name, adapter, *tasks) if adapter else catalog.resolve(name, *tasks)
         return self._chosen(name, target)
 
     def _chosen(self, name: str, target: Target) -> Chosen:

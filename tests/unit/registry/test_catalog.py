@@ -97,6 +97,11 @@ def test_a_pair_never_reaches_another_model(catalog: Catalog) -> None:
             catalog.resolve_pair("gpt-oss", name)
     with pytest.raises(NotFound):
         catalog.resolve_pair("sql", "sql")
+    assert catalog.resolve_pair("main", "sql", Task.CHAT).adapter_name == "sql"
+    for base in ("minilm", "embed", "whisper"):  # the task is what is wrong, whether or not there is such an adapter
+        with pytest.raises(BadRequest) as wrong:
+            catalog.resolve_pair(base, "sql", Task.CHAT)
+        assert wrong.value.code == "wrong_task"
 
 
 def test_short_digests_must_fit_one_version() -> None:
