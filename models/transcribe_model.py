@@ -64,6 +64,8 @@ class Heard:
     compression_ratio: float
     texts: list[str] = field(default_factory=list)
     """Of each segment."""
+    batch: int = 1
+    """How many windows were heard in one pass with this one."""
 
     @property
     def poor(self) -> bool:
@@ -156,7 +158,8 @@ class SpeechModel:
         languages = self._languages(windows, encoded)
         prompts = [self._prompt(window, said[0]) for window, said in zip(windows, languages, strict=True)]
         results = self._generate(encoded, prompts, windows[0].temperature)
-        heard = [self._heard(w, *said, result) for w, said, result in zip(windows, languages, results, strict=True)]
+        answers = zip(windows, languages, results, strict=True)
+        heard = [self._heard(window, *said, result, len(windows)) for window, said, result in answers]
         if not windows[0].words:
             return heard
         for language in {one.language for one in heard}:
@@ -209,7 +212,7 @@ class SpeechModel:
         )
         return found
 
-    def _heard(self, window: Listen, language: str, probability: float, result: Any) -> Heard:
+    def _heard(self, window: Listen, language: str, probability: float, result: Any, batch: int) -> Heard:
         tokens = result.sequences_ids[0]
         segments = split(tokens, self._first_time, self._end, window.seconds)
         text = self._tokenizer.decode(tokens).strip().encode()
@@ -222,6 +225,7 @@ class SpeechModel:
             no_speech_prob=float(result.no_speech_prob),
             compression_ratio=len(text) / len(zlib.compress(text)) if text else 0.0,
             texts=[self._tokenizer.decode(segment.tokens) for segment in segments],
+            batch=batch,
         )
 
     def _align(self, encoded: Any, language: str, windows: Sequence[Listen], heard: Sequence[Heard]) -> None:

@@ -54,7 +54,7 @@ class Run:
         self._recording, self._threshold = recording, vad_threshold
         self._previous = model.previous(request.prompt, request.hotwords)
         self._language, self._probability = request.language, 1.0
-        self._count = self._tokens = 0
+        self._count = self._tokens = self._batch = 0
         self._speech = 0.0
         self._rest: Samples = np.zeros(0, dtype=np.float32)
 
@@ -82,7 +82,8 @@ class Run:
         whole = self._info(exact=True)
         if whole != known:
             yield whole
-        yield Usage(completion_tokens=self._tokens, audio_seconds=round(self._recording.samples / RATE, 3), batch=0)
+        seconds = round(self._recording.samples / RATE, 3)
+        yield Usage(completion_tokens=self._tokens, audio_seconds=seconds, batch=self._batch)
 
     def _info(self, *, exact: bool) -> TranscriptInfo:
         measured = self._recording.samples / RATE
@@ -130,6 +131,7 @@ class Run:
 
     async def _better(self, window: Window, heard: Heard) -> Heard:
         """Again at the next temperatures while what was heard is poor; the last try counts, as Whisper has it."""
+        self._batch = max(self._batch, heard.batch)
         for step in range(1, len(self._request.temperature)):
             if not heard.poor:
                 break

@@ -170,6 +170,7 @@ class TestEngine:
         together = await asyncio.gather(*(everything(english, sounds[name]) for name in names))
         for name, events in zip(names, together, strict=True):
             assert [(s.start, s.tokens) for s in segments(events)] == [(s.start, s.tokens) for s in alone[name]]
+        assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
 
     async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
         told, given, translated = await asyncio.gather(
