@@ -17,7 +17,8 @@ Rules; the same numbers stand at the code that carries them out:
  6. A request that has waited `max_overtake` seconds for a place closes one: the place of an adapter for which nobody
     older waits takes no new request, and goes to the oldest blocked adapter once its leases have ended. It opens again
     when the need is gone.
- 7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned.
+ 7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
+    that failed is brought in again only when a request needs it, or when it is pinned once more.
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
 
 The bound on waiting is `wait_bound`. Its argument: for the oldest waiting request, rule 6 finds a place at the latest
@@ -64,7 +65,7 @@ class Placement:
         self._closing: set[str] = set()
         self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
         self._host = HostTier(max(host, places + 1), staging_at_once)
-        self._pinned: dict[str, None] = {}
+        self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
         self._forgotten: set[str] = set()
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
@@ -79,6 +80,8 @@ class Placement:
         self._waiting.add(request_id, digest, now)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
+            if digest in self._pinned:
+                self._pinned[digest] = True
             self._count(digest).hits += digest in self._placed
             self._count(digest).misses += digest not in self._placed
 
@@ -115,6 +118,8 @@ class Placement:
         if digest not in self._placed:
             self._host.remove(digest)
             self._failed[digest] = None
+            if digest in self._pinned:
+                self._pinned[digest] = False
         return self._waiting.remove_all(digest)
 
     def forget(self, digest: str) -> None:
@@ -130,7 +135,7 @@ class Placement:
                 "Unpin an adapter, or raise memory.adapters.device in the recipe.",
                 code="no_place_to_pin",
             )
-        self._pinned[digest] = None
+        self._pinned[digest] = True
 
     def unpin(self, digest: str) -> None:
         self._pinned.pop(digest, None)
@@ -141,6 +146,7 @@ class Placement:
         lost = list(self._running)
         for table in (self._running, self._placed, self._placing, self._host, self._closing, self._failed):
             table.clear()
+        self._pinned = dict.fromkeys(self._pinned, True)
         return lost
 
     # --- what to do ----------------------------------------------------------------------------------------------
@@ -154,7 +160,7 @@ class Placement:
         start = self._start(now)
         place += self._fill_places(blocked)
         stage, dropped = self._host.begin(
-            {str(head.digest): head.number for head in blocked}, self._pinned, self._in_place()
+            {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._in_place()
         )  # rules 3 and 4
         waits = [head.since + self.max_overtake for head in blocked[len(overdue) :]]
         return Plan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
@@ -221,7 +227,7 @@ class Placement:
 
     def _fill_places(self, blocked: list[Request]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""
-        wanting = [str(request.digest) for request in blocked] + [*self._pinned]
+        wanting = [str(request.digest) for request in blocked] + self._wanted_pins()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
         if not wanting:
             return []
@@ -236,6 +242,9 @@ class Placement:
             else:
                 break
         return moves
+
+    def _wanted_pins(self) -> list[str]:
+        return [digest for digest, wanted in self._pinned.items() if wanted]
 
     # --- small questions -----------------------------------------------------------------------------------------
     def _free_places(self) -> int:

@@ -18,7 +18,7 @@ class AdapterTable:
 
     | method         | no such adapter | exists                                                             |
     |----------------|-----------------|--------------------------------------------------------------------|
-    | register       | v1, current     | next version, current; same digest as the current one: no change   |
+    | register       | v1, current     | next version, current; digest of the current one: at most its probe |
     | point          | NotFound        | that version is current; rollback comes back to the one before     |
     | rollback       | NotFound        | the version that was current before; Conflict when there is none   |
     | set_alias      | NotFound        | alias points to that version, whatever it pointed to before        |
@@ -63,7 +63,7 @@ class AdapterTable:
             if row is not None:
                 adapter = _one(db, key)
                 if adapter.current.digest == new.digest:
-                    return Registered(adapter, adapter.current, created=False)
+                    return self._same_content(db, adapter, new.probe)
                 number_of = int(row["id"])
             else:
                 made = db.execute("INSERT INTO adapters (base, name, created) VALUES (?, ?, ?)", (*key, now))
@@ -82,6 +82,18 @@ class AdapterTable:
             self._note(db, key, "registered", f"v{number} {new.digest}")
             adapter = _one(db, key)
             return Registered(adapter, adapter.current, created=True)
+
+    def _same_content(self, db: sqlite3.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
+        """No new version; a probe that is given takes the place of the version's own."""
+        current = adapter.current
+        if probe is not None and probe != current.probe:
+            db.execute(
+                "UPDATE versions SET prompt = ?, expected = ? WHERE adapter = ? AND number = ?",
+                (probe.prompt, probe.expected, _id(db, adapter.key), current.number),
+            )
+            self._note(db, adapter.key, "probe", current.tag)
+            adapter = _one(db, adapter.key)
+        return Registered(adapter, adapter.current, created=False)
 
     def point(self, key: AdapterKey, ref: str) -> Adapter:
         """Make the version that `ref` names the current one."""

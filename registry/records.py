@@ -20,7 +20,7 @@ class AdapterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A prompt and the greedy answer that the adapter must give to it."""
+    """A prompt, and what the greedy answer to it must begin with."""
 
     prompt: str
     expected: str
@@ -119,7 +119,7 @@ class Change:
     at: float
     key: AdapterKey
     event: str
-    """registered, pointed, alias, alias-removed, rolled-back, version-deleted, deleted, pinned or unpinned."""
+    """registered, probe, pointed, alias, alias-removed, rolled-back, version-deleted, deleted, pinned or unpinned."""
     detail: str
 
 

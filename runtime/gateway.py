@@ -21,9 +21,10 @@ from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
 from registry.estimate import estimate
 from registry.recipe import Recipe, Task
-from registry.records import Adapter, AdapterKey, LoadKey
+from registry.records import Adapter, AdapterKey, LoadKey, Probe
 from registry.state import State
 from runtime import logs
+from runtime.adapter_facts import AdapterFacts
 from runtime.device import Device, MemoryWatch
 from runtime.metrics import Metrics
 from runtime.pool import SlotPool
@@ -53,6 +54,8 @@ class Chosen:
     label: str | None = None
     """`name@sha256:…` for the response header."""
     adapter_name: str | None = None
+    probe: Probe | None = None
+    """Of the version that was named."""
 
     @property
     def ref(self) -> AdapterRef | None:
@@ -150,7 +153,7 @@ class Gateway:
             self.bounds,
             want=lambda: self.residency.want(entry),
             released=lambda: self.residency.released(entry),
-            check=lambda digest: self.service.ready(digest),
+            registry=AdapterFacts(self, recipe.id),
         )
         entry.queue = self._queues[recipe.id] = queue
         entry.pinned = self.state.models.pins().get(recipe.id, recipe.residency.pin)
@@ -224,7 +227,8 @@ class Gateway:
         if target.version is None:
             return Chosen(name, entry)
         stored = self.service.stored(target.version)
-        return Chosen(name, entry, stored, f"{target.adapter_name}@{stored.digest}", target.adapter_name)
+        label = f"{target.adapter_name}@{stored.digest}"
+        return Chosen(name, entry, stored, label, target.adapter_name, target.version.probe)
 
     async def lease(self, chosen: Chosen) -> Lease:
         """Wait for the model, a turn and the adapter's place, as the client prefers (`runtime.prefer`).
@@ -241,7 +245,7 @@ class Gateway:
                 raise NotYet(entry.id, entry.remaining_load_seconds)
         queue = self.queue(entry)
         try:
-            lease = await queue.acquire(chosen.ref, preference.wait)
+            lease = await queue.acquire(chosen.ref, preference.wait, chosen.probe)
         except Unavailable as error:
             if error.code == "queue_timeout" and entry.state is not ModelState.READY:
                 error.retry_after = max(error.retry_after or 1.0, entry.remaining_load_seconds)

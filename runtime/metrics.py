@@ -75,12 +75,38 @@ class Metrics:
             "roundhouse_adapter_tier", "1 for the tier that a registered adapter is in (device, host, disk).",
             ["model", "adapter", "tier"], registry=r,
         )  # fmt: skip
+        self.adapter_info = Gauge(
+            "roundhouse_adapter_info", "1; the labels name the current version and its digest.",
+            ["model", "adapter", "version", "digest"], registry=r,
+        )  # fmt: skip
+        one = ["model", "adapter"]
+        self.adapter_rank = Gauge("roundhouse_adapter_rank", "Rank of the current version.", one, registry=r)
+        self.adapter_bytes = Gauge("roundhouse_adapter_bytes", "Bytes of the current version.", one, registry=r)
+        self.adapter_pinned = Gauge("roundhouse_adapter_pinned", "1 for a pinned adapter.", one, registry=r)
+        self.adapter_running = Gauge("roundhouse_adapter_running", "Requests that run with it.", one, registry=r)
+        self.adapter_waiting = Gauge("roundhouse_adapter_waiting", "Requests that wait for it.", one, registry=r)
+        self.adapter_hits = Gauge(
+            "roundhouse_adapter_hits", "Requests that found it in a place when they came.", one, registry=r
+        )
+        self.adapter_misses = Gauge(
+            "roundhouse_adapter_misses", "Requests that did not find it in a place when they came.", one, registry=r
+        )
+        self.adapter_evictions = Gauge("roundhouse_adapter_evictions", "Times that it lost its place.", one, registry=r)
+        self.adapter_last = Gauge(
+            "roundhouse_adapter_last_load_seconds", "Its last way into a place, by step (stage, place).",
+            ["model", "adapter", "step"], registry=r,
+        )  # fmt: skip
         self.adapter_requests = Counter(
             "roundhouse_adapter_requests", "Requests answered with an adapter.", ["model", "adapter"], registry=r
         )
         self.adapter_load = Histogram(
-            "roundhouse_adapter_load_seconds", "Time to bring an adapter into a device place, by step (stage, place).",
+            "roundhouse_adapter_load_seconds",
+            "Time to bring an adapter into a device place, by step (stage; place, with its probe; probe).",
             ["model", "step"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.adapter_probes = Counter(
+            "roundhouse_adapter_probes", "Probes of adapters asked, by outcome (passed, failed, error).",
+            ["model", "outcome"], registry=r,
         )  # fmt: skip
 
     def render(self) -> bytes:

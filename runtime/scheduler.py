@@ -1,7 +1,8 @@
 """The requests of one model: a bounded line, leases, and the adapters that running requests need in place.
 
-The order is decided by `adapters.placement` (pure); this file carries its plans out: it sends Stage, Place and Drop to
-the slot and starts requests. For models without adapters the same policy sees requests of the base only.
+The order is decided by `adapters.placement` (pure); this file starts requests as its plans say, and
+`runtime.adapter_effects` brings adapters in and out. For models without adapters the same policy sees requests of the
+base only.
 
 | event          | engine ready                     | engine away                                  |
 |----------------|----------------------------------|----------------------------------------------|
@@ -13,22 +14,19 @@ the slot and starts requests. For models without adapters the same policy sees r
 
 import asyncio
 import itertools
-import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from adapters.placement import Placement
 from models.messages import AdapterRef
-from registry.errors import Conflict, EngineFailed, QueueFull, RoundhouseError, Unavailable
+from registry.errors import QueueFull, RoundhouseError, Unavailable
 from registry.recipe import Recipe, Task
-from runtime import frames
+from registry.records import Probe
+from runtime.adapter_effects import AdapterEffects, AdapterRegistry
 from runtime.link import SlotLink
-
-log = logging.getLogger("roundhouse.scheduler")
-STAGE_SECONDS = 60.0
 
 
 @dataclass(slots=True)
@@ -37,19 +35,12 @@ class Ticket:
 
     id: str
     adapter: AdapterRef | None
+    probe: Probe | None
+    """Of the adapter's version that the request named."""
     arrived: float
     turn: asyncio.Future[SlotLink]
     started: float | None = None
     aborted: asyncio.Future[RoundhouseError] | None = None
-
-
-@dataclass(slots=True)
-class AdapterStats:
-    """Times of one digest on one model; the placement policy keeps the counts."""
-
-    stage_seconds: float = 0.0
-    place_seconds: float = 0.0
-    last_used: float = 0.0
 
 
 @dataclass(slots=True)
@@ -93,7 +84,7 @@ class ModelQueue:
         bounds: of the whole server.
         want: asks residency for the model; raises what makes waiting pointless.
         released: tells residency that a lease ended.
-        check: looks at an adapter's stored files before they are staged; raises what is wrong with them.
+        registry: what is to be known of adapters beyond their references, and who hears how they fare.
     """
 
     def __init__(
@@ -102,11 +93,10 @@ class ModelQueue:
         bounds: Bounds,
         want: Callable[[], None],
         released: Callable[[], None],
-        check: Callable[[str], Awaitable[None]] | None = None,
+        registry: AdapterRegistry | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
-        self._check = check
         places = recipe.memory.adapters
         # A chat engine batches inside itself; the others batch across requests, so two batches' worth keeps them busy.
         limit = recipe.batching.max_requests * (1 if recipe.task is Task.CHAT else 2)
@@ -115,10 +105,7 @@ class ModelQueue:
         self._ids = itertools.count(1)
         self._waiting: dict[str, Ticket] = {}
         self._running: dict[str, Ticket] = {}
-        self._refs: dict[str, AdapterRef] = {}
-        self.adapters: dict[str, AdapterStats] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._drops: set[asyncio.Task[None]] = set()
+        self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._service = 0.5  # running mean of a request's seconds in the engine; for Retry-After
 
@@ -147,6 +134,7 @@ class ModelQueue:
 
     def open(self, link: SlotLink) -> None:
         self._link = link
+        self.effects.probes.clear()
         self.policy.reset()
         self.pump()
 
@@ -172,8 +160,14 @@ class ModelQueue:
         """Seconds until a request that comes now would start, by the mean of the recent ones."""
         return max(1.0, self._service * (len(self._waiting) + 1) / max(1, self.policy.max_requests))
 
-    async def acquire(self, adapter: AdapterRef | None, max_wait: float | None = None) -> Lease:
-        """Wait for a turn. Raises QueueFull at once, Unavailable after the recipe's `queue.max_wait` seconds."""
+    async def acquire(
+        self, adapter: AdapterRef | None, max_wait: float | None = None, probe: Probe | None = None
+    ) -> Lease:
+        """Wait for a turn. `probe`: what the adapter must have answered before.
+
+        Raises QueueFull or Unavailable (code adapter_probe_failed) at once, Unavailable after the recipe's
+        `queue.max_wait` seconds.
+        """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
         if len(self._waiting) >= self.recipe.queue.max_waiting:
             raise QueueFull(
@@ -185,12 +179,13 @@ class ModelQueue:
                 f"{self._bounds.waiting} requests wait in this server already. Try again later.",
                 retry_after=self.predicted_wait(),
             )
+        if adapter is not None:
+            if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
+                raise refusal
+            self.effects.know(adapter)
         loop = asyncio.get_running_loop()
         now = self._clock()
-        ticket = Ticket(str(next(self._ids)), adapter, now, loop.create_future(), aborted=loop.create_future())
-        if adapter is not None:
-            self._refs[adapter.digest] = adapter
-            self.adapters.setdefault(adapter.digest, AdapterStats())
+        ticket = Ticket(str(next(self._ids)), adapter, probe, now, loop.create_future(), aborted=loop.create_future())
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now)
@@ -199,7 +194,6 @@ class ModelQueue:
             self.pump()
             async with asyncio.timeout(limit):
                 link = await ticket.turn
-            return Lease(self, ticket, link)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
@@ -213,6 +207,12 @@ class ModelQueue:
                 self.pump()
             elif ticket.turn.cancelled():  # it started in the moment in which the client left
                 self.release(ticket)
+        try:
+            await self._confirm(ticket, link)
+        except BaseException:
+            self.release(ticket)
+            raise
+        return Lease(self, ticket, link)
 
     def release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.id, None) is None:
@@ -230,12 +230,7 @@ class ModelQueue:
             return
         now = self._clock()
         plan = self.policy.decide(now)
-        for digest in plan.drop:
-            self._drops.add(self._send(self._drop(link, digest)))
-        for digest in plan.stage:
-            self._send(self._stage(link, digest))
-        for digest, evict in plan.place:
-            self._send(self._place(link, digest, evict))
+        self.effects.carry_out(link, plan)
         for request in plan.start:
             self._start(request, link, now)
         if self._timer is not None:
@@ -250,64 +245,17 @@ class ModelQueue:
         ticket.started = now
         self._running[request] = ticket
         if ticket.adapter is not None:
-            self.adapters[ticket.adapter.digest].last_used = time.time()
+            self.effects.used(ticket.adapter.digest)
         if ticket.turn.cancelled():
             self.release(ticket)
         else:
             ticket.turn.set_result(link)
 
     # --- adapters ---------------------------------------------------------------------------------------------------
-    async def _stage(self, link: SlotLink, digest: str) -> None:
-        ref, stats, began = self._refs[digest], self.adapters[digest], self._clock()
-        try:
-            if self._check is not None:
-                await self._check(digest)
-            if self._drops:  # room in the engine's host memory comes with the drops that were decided before
-                await asyncio.wait(set(self._drops))
-            await link.command(lambda uid: frames.Stage(uid, ref), STAGE_SECONDS)
-        except RoundhouseError as error:
-            self._adapter_failed(link, digest, error)
-            return
-        stats.stage_seconds = self._clock() - began
-        if self._link is link:
-            self.policy.staged(digest)
-            self.pump()
-
-    async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
-        ref, stats, began = self._refs[digest], self.adapters[digest], self._clock()
-        try:
-            await self._placed(link, ref, evict)
-        except RoundhouseError as error:
-            self._adapter_failed(link, digest, error)
-            return
-        stats.place_seconds = self._clock() - began
-        if self._link is link:
-            self.policy.placed(digest, self._clock())
-            self.pump()
-
-    async def _placed(self, link: SlotLink, ref: AdapterRef, evict: str | None) -> None:
-        """Place, and again while the engine still ends a call that was cancelled on the place's old adapter."""
-        deadline = self._clock() + STAGE_SECONDS
-        while True:
-            try:
-                await link.command(lambda uid: frames.Place(uid, ref, evict), STAGE_SECONDS)
-                return
-            except Conflict:
-                if self._clock() > deadline:
-                    raise
-                await asyncio.sleep(0.005)
-
-    async def _drop(self, link: SlotLink, digest: str) -> None:
-        try:
-            await link.command(lambda uid: frames.Drop(uid, digest), STAGE_SECONDS)
-        except RoundhouseError as error:
-            log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
-
     def pin_adapter(self, adapter: AdapterRef) -> None:
         """Keep an adapter in its place, and bring it there; Conflict when no place would stay open."""
         self.policy.pin(adapter.digest)
-        self._refs[adapter.digest] = adapter
-        self.adapters.setdefault(adapter.digest, AdapterStats())
+        self.effects.know(adapter)
         self.pump()
 
     def unpin_adapter(self, digest: str) -> None:
@@ -317,24 +265,48 @@ class ModelQueue:
     def forget_adapter(self, digest: str) -> None:
         """The adapter was removed from the registry: nothing of it stays in the engine."""
         self.policy.forget(digest)
-        self.adapters.pop(digest, None)
+        self.effects.forget(digest)
         self.pump()
 
-    def _adapter_failed(self, link: SlotLink, digest: str, error: RoundhouseError) -> None:
+    async def _confirm(self, ticket: Ticket, link: SlotLink) -> None:
+        """A probe that came after its adapter had been committed is asked by the first request under it.
+
+        Raises Unavailable (code adapter_probe_failed), or the engine's error.
+        """
+        if ticket.adapter is not None and ticket.probe is not None:
+            await self.effects.ask(link, ticket.adapter, ticket.probe)
+            if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
+                raise refusal
+
+    # --- what the effects ask and tell (runtime.adapter_effects.Line) ------------------------------------------------
+    def is_open(self, link: SlotLink) -> bool:
+        """Whether the queue still serves from this engine."""
+        return self._link is link
+
+    def probes_waiting(self, digest: str) -> list[Probe | None]:
+        """The probes under which requests wait for an adapter; None: without one."""
+        tickets = [t for t in self._waiting.values() if t.adapter is not None and t.adapter.digest == digest]
+        return list(dict.fromkeys(ticket.probe for ticket in tickets))
+
+    def adapter_staged(self, digest: str) -> None:
+        self.policy.staged(digest)
+        self.pump()
+
+    def adapter_placed(self, digest: str) -> None:
+        """Those whose own probe failed are refused; the others may start."""
+        for ticket in list(self._waiting.values()):
+            if ticket.adapter is not None and ticket.adapter.digest == digest:
+                refusal = self.effects.probes.refusal(digest, ticket.probe)
+                if refusal is not None and not ticket.turn.done():
+                    ticket.turn.set_exception(refusal)
+                    self.policy.cancel(ticket.id)
+        self.policy.placed(digest, self._clock())
+        self.pump()
+
+    def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
         """Those who wait for this adapter get the reason; the engine and everybody else go on."""
-        log.error("adapter failed", extra={"digest": digest, "cause": error.message})
-        if self._link is not link:
-            return  # the engine went away: its successor stages again
-        cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
         for request in self.policy.failed(digest):
-            turn = self._waiting[request].turn
-            if not turn.done():
-                turn.set_exception(cause)
+            ticket = self._waiting[request]
+            if not ticket.turn.done():
+                ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
-
-    def _send(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._drops.discard)
-        return task

@@ -6,7 +6,7 @@ from typing import Annotated, Any, TypeVar
 
 from fastapi import Path, Query, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from adapters.sources import AdapterSource
 from registry.errors import BadRequest, NotFound
@@ -16,15 +16,25 @@ from registry.records import Adapter, AdapterKey, Probe
 from runtime.endpoints.views import adapter_view
 from runtime.gateway import Gateway
 from runtime.http import parse_object, read_body
+from runtime.probes import MOST_BYTES
 from runtime.residency.entry import ModelEntry
 
 NamePath = Annotated[str, Path(description="adapter name, or base:name where two bases have one of this name")]
 
 
 class ProbeBody(BaseModel):
+    """Asked after each commit to an engine: the greedy answer must begin with `expected`."""
+
     model_config = ConfigDict(extra="forbid")
-    prompt: str
-    expected: str
+    prompt: str = Field(min_length=1, max_length=4096)
+    expected: str = Field(min_length=1, max_length=MOST_BYTES)
+
+    @field_validator("expected")
+    @classmethod
+    def _short(cls, value: str) -> str:
+        if len(value.encode()) > MOST_BYTES:
+            raise ValueError(f"at most {MOST_BYTES} bytes of UTF-8: the beginning of the answer is enough")
+        return value
 
 
 class RegisterBody(BaseModel):

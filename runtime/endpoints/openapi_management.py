@@ -21,6 +21,7 @@ from runtime.endpoints.openapi_parts import (
     record,
     ref,
 )
+from runtime.probes import MOST_BYTES
 from runtime.residency.states import ModelState
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
@@ -39,6 +40,8 @@ _VERSION: dict[str, Json] = {
     "created": COUNT,
     "source": STRING,
 }
+_PROMPT: Json = {"type": "string", "minLength": 1, "maxLength": 4096}
+_EXPECTED: Json = {"type": "string", "minLength": 1, "maxLength": MOST_BYTES}
 _NAME: Json = {"type": "string", "pattern": ADAPTER.pattern.replace("\\Z", "$"), "examples": ["uppercase"]}
 _SOURCE = either(
     record({"path": {**STRING, "description": "Absolute folder on the server."}}, open_=False),
@@ -125,6 +128,17 @@ SCHEMAS: dict[str, Json] = {
             "last_stage_seconds": nullable(NUMBER),
             "last_place_seconds": nullable(NUMBER),
             "last_used": nullable(NUMBER),
+            "probe": nullable(
+                record(
+                    {
+                        "prompt": STRING,
+                        "expected": STRING,
+                        "state": one_of("unchecked", "passed", "failed"),
+                        "answered": nullable(STRING),
+                        "checked_at": nullable({**NUMBER, "description": "Seconds since the epoch."}),
+                    }
+                )
+            ),
         }
     ),
     "AdapterList": record({"object": {"const": "list"}, "data": array(ref("Adapter"))}),
@@ -155,7 +169,12 @@ SCHEMAS: dict[str, Json] = {
             "base": {**STRING, "description": "Id or alias of the base model."},
             "source": _SOURCE,
             "alias": nullable({**STRING, "description": "Pointed at the new version."}),
-            "probe": nullable(record({"prompt": STRING, "expected": STRING}, open_=False)),
+            "probe": nullable(
+                {
+                    **record({"prompt": _PROMPT, "expected": _EXPECTED}, open_=False),
+                    "description": "Asked after each commit to an engine; the answer must begin with `expected`.",
+                }
+            ),
         },
         ["name", "base", "source"],
         open_=False,

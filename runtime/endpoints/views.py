@@ -5,6 +5,7 @@ from typing import Any
 
 from registry.records import Adapter, Version
 from runtime.gateway import Gateway
+from runtime.probes import Probes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
 
@@ -88,7 +89,7 @@ def adapter_view(gateway: Gateway, adapter: Adapter) -> dict[str, Any]:
     queue = gateway.queue(entry)
     digest = adapter.current.digest
     status = queue.policy.status(digest)
-    stats = queue.adapters.get(digest)
+    stats = queue.effects.stats.get(digest)
     return {
         "object": "adapter",
         "name": adapter.key.name,
@@ -99,14 +100,29 @@ def adapter_view(gateway: Gateway, adapter: Adapter) -> dict[str, Any]:
         "aliases": {alias: f"v{number}" for alias, number in adapter.aliases.items()},
         "pinned": adapter.pinned,
         "tier": "disk" if status.tier == "staging" else status.tier,
-        "running": queue.running_with(digest),
-        "waiting": queue.waiting_with(digest),
+        "running": status.running,
+        "waiting": status.waiting,
         "hits": status.hits,
         "misses": status.misses,
         "evictions": status.evictions,
         "last_stage_seconds": round(stats.stage_seconds, 4) if stats else None,
         "last_place_seconds": round(stats.place_seconds, 4) if stats else None,
         "last_used": stats.last_used or None if stats else None,
+        "probe": probe_view(adapter.current, queue.effects.probes),
+    }
+
+
+def probe_view(version: Version, probes: Probes) -> dict[str, Any] | None:
+    """The version's probe and what it gave after the last commit to the engine that runs now."""
+    if version.probe is None:
+        return None
+    result = probes.result(version.digest, version.probe)
+    return {
+        "prompt": version.probe.prompt,
+        "expected": version.probe.expected,
+        "state": "unchecked" if result is None else "passed" if result.passed else "failed",
+        "answered": result.answered if result else None,
+        "checked_at": round(result.at, 3) if result else None,
     }
 
 

@@ -59,6 +59,10 @@ class FakeEngine:
     dropped: list[str] = field(default_factory=list)
     conflicts: int = 0
     """How many placements are refused before one is done."""
+    probe_answer: str = "fine"
+    probe_status: int = 200
+    answered: list[tuple[str, str]] = field(default_factory=list)
+    """('probe' or 'call', the name that was asked) in the order in which they came."""
     running: int = 0
     most_running: int = 0
     closed: bool = False
@@ -87,6 +91,13 @@ class FakeEngine:
     async def _events(self, request: HttpCall) -> AsyncGenerator[Event, None]:
         if request.adapter is not None and request.adapter.digest not in self.places:
             raise EngineFailed("the adapter is in no place")
+        if b"cache_salt" in request.body:  # runtime.probes
+            self.answered.append(("probe", request.served))
+            yield Started(status=self.probe_status, content_type="application/json")
+            yield Chunk(data=b'{"choices": [{"message": {"content": "%s"}}]}' % self.probe_answer.encode())
+            yield Finished(usage=Usage())
+            return
+        self.answered.append(("call", request.adapter.digest if request.adapter else request.served))
         self.running += 1
         self.most_running = max(self.most_running, self.running)
         sent = 0

@@ -168,6 +168,18 @@ def test_rule_7_a_pinned_adapter_is_brought_in_when_there_is_room() -> None:
     assert policy.status(A).tier == "device"
 
 
+def test_rule_7_a_pinned_adapter_that_failed_waits_for_a_request() -> None:
+    policy = Placement(2, 3, 8)
+    policy.pin(A)
+    assert policy.decide(0.0).stage == (A,)
+    policy.failed(A)
+    assert policy.decide(0.0) == Plan(drop=(A,))
+    assert policy.decide(0.0) == Plan()
+    policy.enqueue("1", A, 1.0)
+    assert started(settle(policy, 1.0)) == ["1"]
+    assert policy.status(A).pinned
+
+
 def test_rule_8_a_forgotten_adapter_leaves_when_its_last_request_ends() -> None:
     policy = Placement(2, 3, 8)
     policy.enqueue("1", A, 0.0)

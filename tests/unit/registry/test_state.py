@@ -38,6 +38,9 @@ def test_register_point_and_roll_back(state: State) -> None:
     assert (first.created, first.version.tag, first.version.probe) == (True, "v1", Probe("2+2?", "4"))
     again = adapters.register(KEY, new(1))
     assert (again.created, again.version) == (False, first.version)
+    corrected = adapters.register(KEY, new(1, Probe("2+2?", "four")))
+    assert (corrected.created, corrected.version.tag) == (False, "v1")
+    assert adapters.get(KEY).current.probe == Probe("2+2?", "four")
     assert adapters.register(KEY, new(2)).version.number == 2
     assert adapters.register(KEY, new(1)).version.number == 3, "old content again is a new version"
     assert adapters.point(KEY, "v1").current.number == 1
