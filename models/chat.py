@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from models import chat_guard, chat_prewarm, chat_settings, chat_start, chat_vllm, chat_warm
+from models import chat_fields, chat_guard, chat_prewarm, chat_settings, chat_start, chat_vllm, chat_warm
 from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
@@ -65,6 +65,7 @@ class VllmEngine:
         self._engine: Any = None
         self._app: Any = None
         self._adapters: Adapters | None = None
+        self._fields: chat_fields.Fields = {}
         self._model = ""
         self._state = "new"
         self._running: set[Exchange] = set()
@@ -100,6 +101,7 @@ class VllmEngine:
             meter_requests(self._engine.output_processor)
             self._app = await chat_vllm.application(self._engine, arguments)
             self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
+            self._fields = chat_fields.known(self._app)
             self._model = recipe.id
             self._watch_children()
             await chat_warm.warm(self._app, recipe.id)
@@ -216,6 +218,7 @@ class VllmEngine:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         chat_guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
         asked = chat_guard.asked_model(request.body)
+        chat_fields.check(self._fields, request.path, request.body)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):

@@ -70,6 +70,25 @@ def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
     return msgspec.json.encode(body(error, dialect))
 
 
+class _Told(msgspec.Struct):
+    message: str
+
+
+class _Foreign(msgspec.Struct):
+    error: _Told
+
+
+def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
+    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it; what is neither stays as it is."""
+    try:
+        told = msgspec.json.decode(body, type=_Foreign).error
+    except msgspec.DecodeError:
+        return body
+    error = RoundhouseError(told.message)
+    error.status = status
+    return encode(error, dialect)
+
+
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """The error as the last event of a stream whose status line has left already."""
     event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""

@@ -156,13 +156,20 @@ async def transcript(served: Served, call: Call) -> AsyncIterator[TranscriptInfo
 
 
 async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> None:
-    """Pass the chat engine's HTTP answer on, chunk by chunk; an error after the first chunk is the last event."""
+    """Pass the chat engine's HTTP answer on, chunk by chunk; an error after the first chunk is the last event.
+
+    vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they are brought into Anthropic's.
+    """
     started: Started | None = None
     open_ = False
+    refusal = bytearray()
     try:
         async with aclosing(_aiter(call)) as events:
             async for event in events:
                 if isinstance(event, Chunk) and started is not None:
+                    if started.status >= 400 and dialect is Dialect.ANTHROPIC:
+                        refusal += event.data
+                        continue
                     if not open_:
                         served.note_first()
                         await _start(send, started, served)
@@ -182,6 +189,9 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
         return
     if not open_ and started is not None:
         await _start(send, started, served)
+    if refusal and started is not None:
+        adopted = http_errors.adopted(started.status, bytes(refusal), dialect)
+        await send({"type": "http.response.body", "body": adopted, "more_body": True})
     await send({"type": "http.response.body", "body": b"", "more_body": False})
     if started is not None:
         served.outcome = "ok" if started.status < 400 else str(started.status)

@@ -67,6 +67,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
         {**_tool(name="x", parameters={}), "tool_choice": {"type": "function", "function": {"name": "z"}}},
     ),
     "own template": (CHAT, {"chat_template": "{{ 1/0 }}"}),
+    "processors by name": (CHAT, {"logits_processors": ["os.system"]}),
+    "a field of nobody's": (CHAT, {"nonsense": 1}),
+    "a vendor's own tool": (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}),
+    "a stored response": (RESPONSES, {"input": "x", "store": True}),
     "template words": (CHAT, {"chat_template_kwargs": {"messages": 5}}),
     "messages empty": (CHAT, {"messages": []}),
     "messages a number": (CHAT, {"messages": 5}),
@@ -119,7 +123,6 @@ ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
     "role unknown": (CHAT, {"messages": [{"role": "wizard", "content": "x"}]}),
     "request id of 100 kB": (CHAT, {"request_id": "x" * 100_000}),
     "transfer of nothing": (CHAT, {"kv_transfer_params": {"do_remote_prefill": True}}),
-    "processors by name": (CHAT, {"logits_processors": ["os.system"]}),
     "prompt as long as fits": (TEXT, {"prompt": "x" * 511}),
     "detokenize outside": ("/detokenize", {"tokens": [10**6]}),
 }

@@ -1,0 +1,63 @@
+"""The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import httpx
+import pytest
+
+from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from tests.unit.endpoints.fakes import FakeGateway
+
+ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def answers(gateway: FakeGateway, status: int, *parts: bytes) -> None:
+    events: Sequence[Event] = [Started(status=status, content_type="application/json"), *map(_chunk, parts)]
+    gateway.links["chat"].script = lambda _: [*events, Finished(usage=Usage())]
+
+
+def _chunk(part: bytes) -> Chunk:
+    return Chunk(data=part)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, "invalid_request_error"), (404, "not_found_error"), (429, "rate_limit_error")]
+)
+async def test_vllms_errors_are_anthropics_on_its_paths(
+    client: httpx.AsyncClient, gateway: FakeGateway, status: int, kind: str
+) -> None:
+    answers(gateway, status, b'{"error":{"message":"too ', b'big","type":"Bad Request","param":null,"code":400}}')
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        response = await client.post(path, json=ASKED)
+        assert response.status_code == status
+        assert response.json() == {"type": "error", "error": {"type": kind, "message": "too big"}}
+
+
+async def test_what_is_no_error_body_is_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    answers(gateway, 400, b"plain words")
+    assert (await client.post("/v1/messages", json=ASKED)).content == b"plain words"
+    answers(gateway, 400, b'{"error":{"message":"m","code":400}}')
+    assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": {"message": "m", "code": 400}}
+    answers(gateway, 200, b'{"error":', b"1}")
+    assert (await client.post("/v1/messages", json=ASKED)).json() == {"error": 1}
+
+
+async def test_the_body_is_passed_on_with_the_engines_name(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    answers(gateway, 200, b"{}")
+    sent: dict[str, Any] = {**ASKED, "logit_bias": {"1": 2.5}, "anything": [None, {"x": 1}]}
+    assert (await client.post("/v1/chat/completions", json=sent)).status_code == 200
+    request = gateway.links["chat"].requests[-1]
+    assert isinstance(request, HttpCall)
+    assert (request.path, request.served, request.shown) == ("/v1/chat/completions", "chat", "chat")
+    assert httpx.Response(200, content=request.body).json() == sent
+
+
+async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> None:
+    for more, status, code in (
+        ({"adapter_id": "nobody"}, 404, "model_not_found"),
+        ({"adapter_id": 3}, 400, "invalid_value"),
+        ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task"),
+    ):
+        response = await client.post("/v1/chat/completions", json={**ASKED, **more})
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
