@@ -204,8 +204,13 @@ def vllm_flags(recipe: Recipe) -> list[str]:
         "max-loras": places.device or None,
         "max-cpu-loras": max(places.host, places.device) or None,
         "max-lora-rank": places.max_rank if places.device else None,
-        **recipe.engine.flags,
+        **{key.replace("_", "-"): value for key, value in recipe.engine.flags.items()},
     }
-    flags = [word for key, value in words.items() if value is not None for word in (f"--{key}", str(value))]
+    flags: list[str] = []
+    for key, value in words.items():
+        if isinstance(value, bool):
+            flags.append(f"--{key}" if value else f"--no-{key}")
+        elif value is not None:
+            flags += [f"--{key}", str(value)]
     flags += ["--enable-lora"] if places.device else []
     return [*flags, "--enforce-eager", "--disable-log-stats", "--disable-uvicorn-access-log"]

@@ -26,7 +26,7 @@ CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
     "{%- set role = {'system': 'system', 'developer': 'system', 'assistant': 'assistant'}[message['role']]"
     " | default('user', true) -%}"
-    "{{- '<|' + role + '|>' + message['content'] + '<|end|>' -}}"
+    "{{- '<|' + role + '|>' + (message['content'] or '') + '<|end|>' -}}"
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
 )

@@ -26,6 +26,8 @@ def test_the_peer_gets_the_flags_that_our_engine_gets() -> None:
     recipe = load_recipes(STARTER)[0]
     ours = list(chat_settings._settings(recipe, Path("/weights"), "cpu"))
     ours = ours[ours.index("--served-model-name") :]
+    json_only = str(recipe.engine.flags["structured_outputs_config"])
+    ours += ["--enable-auto-tool-choice", "--tool-call-parser", "pythonic", "--structured-outputs-config", json_only]
     ours = [
         word for word in ours if word not in ("--disable-fastapi-docs", "--no-use-tqdm-on-load")
     ]  # change no answer
