@@ -1,10 +1,14 @@
 """The SQLite file: how it is opened, its tables, and the migrations that bring an older file to them."""
 
+import contextlib
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from registry.errors import Unavailable
 
 FILE = "state.db"
 
@@ -72,15 +76,19 @@ class Database:
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
-        """A transaction that nobody else writes beside; rolled back when the block raises."""
-        with self._lock:
+        """A transaction that nobody else writes beside; rolled back when the block raises or the disk is full.
+
+        Raises Unavailable (code disk_full).
+        """
+        with self._lock, _disk_errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # on a full disk SQLite has rolled back already, or not
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
 
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
@@ -97,16 +105,29 @@ class Database:
 
     def sync(self) -> None:
         """Bring every commit made so far to the disk. Has a connection of its own, so that writers need not wait."""
-        connection = _connect(self.path)
         try:
-            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        finally:
-            connection.close()
+            with _disk_errors(), contextlib.closing(_connect(self.path)) as connection:
+                connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except Unavailable:  # no room for the table file to grow: what was committed stays in the log beside it
+            with open(f"{self.path}-wal", "rb") as log:
+                os.fsync(log.fileno())
 
     def close(self) -> None:
         """Close the file. Safe to call twice."""
         with self._lock:
             self._connection.close()
+
+
+@contextmanager
+def _disk_errors() -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+            raise
+        raise Unavailable(
+            "The disk that holds the server's state is full or broken. Nothing was changed.", code="disk_full"
+        ) from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

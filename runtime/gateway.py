@@ -260,7 +260,10 @@ class Gateway:
             self.metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self.metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        self.state.models.record_load(self._load_key(entry.recipe), loaded.resident_bytes, loaded.seconds)
+        try:
+            self.state.models.record_load(self._load_key(entry.recipe), loaded.resident_bytes, loaded.seconds)
+        except Unavailable as error:  # a full disk: the model serves, and the next plan goes by estimates
+            log.warning("measured figures were not stored", extra={"model": entry.id, "cause": error.message})
         log.info(
             "loaded",
             extra={
@@ -277,7 +280,7 @@ class Gateway:
         log.info("evicted", extra={"model": entry.id, "reason": reason})
 
     def died(self, entry: ModelEntry, reason: str) -> None:
-        self.metrics.deaths.labels(entry.id).inc()
+        self.metrics.deaths.labels(entry.id, reason).inc()
 
 
 def _check_version(recipe: Recipe) -> None:

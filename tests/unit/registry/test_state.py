@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from registry.adapter_table import KEPT_CHANGES
-from registry.errors import BadRequest, Conflict, NotFound
+from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 from registry.records import AdapterKey, LoadKey, NewVersion, Probe
 from registry.schema import MIGRATIONS
 from registry.state import State
@@ -258,3 +258,43 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     connection.close()
+
+
+def test_a_full_disk_is_told_and_changes_nothing(state: State) -> None:
+    state.adapters.register(KEY, new(1))
+    connection = state._database._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    stored = []
+
+    def fill() -> None:
+        for number in range(2, 500):
+            stored.append(state.adapters.register(KEY, new(number, Probe("x" * 2000, "y"))).version.digest)
+
+    with pytest.raises(Unavailable, match="full") as refused:
+        fill()
+    assert refused.value.code == "disk_full"
+    assert [version.digest for version in state.adapters.get(KEY).versions[1:]] == stored
+    connection.execute("PRAGMA max_page_count = 100000")
+    assert state.adapters.register(KEY, new(500)).version.number == len(stored) + 2
+
+
+def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.adapters.register(KEY, new(1))
+    synced: list[int] = []
+    monkeypatch.setattr("registry.schema.os.fsync", synced.append)
+
+    class Full:
+        def execute(self, _: str) -> None:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("registry.schema._connect", lambda _: Full())
+    state.sync()
+    assert len(synced) == 1
