@@ -2,6 +2,7 @@
 
 import asyncio
 import contextvars
+import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from pathlib import Path
@@ -70,6 +71,7 @@ class VllmEngine:
         self._state = "new"
         self._running: set[Exchange] = set()
         self._sentinels: list[int] = []
+        self._cause = "the engine's process ended"
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         if self._state != "new":
@@ -142,10 +144,11 @@ class VllmEngine:
 
     def _child_died(self) -> None:
         self._unwatch()
+        self._cause = _how_ended(self._processes())
         if self._state == "loaded":
             self._state = "broken"
             for exchange in list(self._running):
-                exchange.fail(EngineFailed("the engine's process ended"))
+                exchange.fail(EngineFailed(self._cause))
 
     def _unwatch(self) -> None:
         loop = asyncio.get_running_loop()
@@ -155,7 +158,7 @@ class VllmEngine:
 
     def _ready(self) -> Adapters:
         if self._state != "loaded" or self._adapters is None:
-            raise EngineFailed(f"the engine is {self._state}")
+            raise EngineFailed(self._cause if self._state == "broken" else f"the engine is {self._state}")
         return self._adapters
 
     async def ping(self) -> None:
@@ -164,7 +167,7 @@ class VllmEngine:
         while not (await asyncio.wait([waiting], timeout=0.5))[0]:
             if self._state != "loaded":
                 waiting.cancel()
-                raise EngineFailed("the engine's process ended")
+                raise EngineFailed(self._cause)
         if error := waiting.exception():
             raise EngineFailed("the engine does not answer") from error
 
@@ -249,3 +252,15 @@ class VllmEngine:
 
     async def drop(self, digest: str) -> None:
         await self._ready().drop(digest)
+
+
+def _how_ended(processes: list[Any]) -> str:
+    """In words, by the exit codes of EngineCore's processes."""
+    for process in processes:
+        process.join(0.1)  # its sentinel is readable: only the exit code is still to be fetched
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"the engine's process was ended by {signal.Signals(-code).name}"
+        if code:
+            return f"the engine's process ended with status {code}"
+    return "the engine's process ended"

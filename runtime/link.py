@@ -19,6 +19,7 @@ from typing import Self
 from models.messages import Chunk, Event, Finished, Loaded, Progress, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime import frames
+from runtime.death import UNKNOWN, Cause, cause_of, memory_kills
 
 CONNECT_SECONDS = 60.0
 LEAVE_SECONDS = 2.0
@@ -102,7 +103,12 @@ class SlotLink:
     def __init__(self, slot_id: int, address: str, on_death: Callable[["SlotLink"], None]) -> None:
         self.slot_id, self.address = slot_id, address
         self.pid = 0
+        self.group = 0
+        """The process group of the last connection; stays when `pid` is taken away at the end."""
         self.prewarmed: str | None = None
+        self.cause = UNKNOWN
+        """Why the last connection ended; read it in `on_death`."""
+        self._kills = 0
         self._on_death = on_death
         self._out: frames.Outbox | None = None
         self._calls: dict[int, Call] = {}
@@ -129,6 +135,7 @@ class SlotLink:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
         self.pid, self.prewarmed, self._out = hello.pid, None, frames.Outbox(writer)
+        self.group, self.cause, self._kills = hello.pid, UNKNOWN, memory_kills()
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -143,9 +150,10 @@ class SlotLink:
             self._out = None
             writer.close()
             if self.pid:  # children of a killed slot must not outlive it
+                self.cause = cause_of(self.pid, self._kills)
                 _signal_group(self.pid, signal.SIGKILL)
             for uid, call in self._calls.items():
-                message = "The process that ran this model ended while it was answering. Send the request again."
+                message = f"The engine died while it was answering ({self.cause.text}). Send the request again."
                 call.put(frames.Failed(uid, 503, "engine_died", message, None, 1.0))
             self._on_death(self)
 
@@ -173,20 +181,22 @@ class SlotLink:
             except TimeoutError:
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
 
-    async def end(self, grace: float = 0.0) -> None:
+    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         """End the slot's whole process group and wait until every process of it is gone.
 
-        With `grace` seconds SIGTERM comes first, so that an engine can close. Raises RoundhouseError if the kernel
+        With `grace` seconds SIGTERM comes first, so that an engine can close. `cause` tells why it must end, if that is
+        not by plan. Raises RoundhouseError if the kernel
         does not let the group go within 30 s (memory must never be counted as free before).
         """
         if not self.pid:
             return
         pid, self.pid = self.pid, 0
+        self.cause = cause or self.cause
         if grace:
             _signal_group(pid, signal.SIGTERM)
-            await _gone(pid, grace)
+            await gone(pid, grace)
         _signal_group(pid, signal.SIGKILL)
-        if not await _gone(pid, 30.0):
+        if not await gone(pid, 30.0):
             raise RoundhouseError(f"Process group {pid} of slot {self.slot_id} does not end.")
         if self._reader is not None:
             await asyncio.wait({self._reader}, timeout=5)
@@ -197,8 +207,11 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-async def _gone(pid: int, timeout: float) -> bool:
-    """True once no process of the group is left (zombies that wait for their parent do not hold memory)."""
+async def gone(pid: int, timeout: float) -> bool:
+    """Wait for the end of a process group, at most `timeout` seconds.
+
+    True once no process of it is left (zombies that wait for their parent do not hold memory).
+    """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
         if not group_alive(pid):

@@ -60,7 +60,11 @@ class Metrics:
         self.evictions = Counter(
             "roundhouse_evictions", "Models that left, by reason.", ["model", "reason"], registry=r
         )
-        self.deaths = Counter("roundhouse_engine_deaths", "Engines that ended by themselves.", ["model"], registry=r)
+        self.deaths = Counter(
+            "roundhouse_engine_deaths",
+            "Engines that died: killed, exited, out_of_memory, engine_hung, engine_failed or ended (not known how).",
+            ["model", "reason"], registry=r,
+        )  # fmt: skip
         self.resident = Gauge(
             "roundhouse_resident_bytes", "Bytes that a model holds, by tier.", ["model", "tier"], registry=r
         )

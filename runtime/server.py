@@ -27,7 +27,7 @@ from runtime.device import Device
 from runtime.gateway import Gateway
 from runtime.middleware import Shell
 from runtime.settings import Settings
-from runtime.slot_loop import SlotLoop
+from runtime.slot_loop import SlotLoop, die_with_parent
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
 litserve.server._MCP_AVAILABLE = False
@@ -113,6 +113,7 @@ def run(
     """
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
+    _forks_die_with(os.getpid())
     server, _ = build(settings, recipes, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
@@ -166,6 +167,19 @@ def run(
         h11_max_incomplete_event_size=64 * 1024,
     )
     return 1 if failed.is_set() else 0
+
+
+def _forks_die_with(main: int) -> None:
+    """LitServe's API process and its manager's are forks of this one and would outlive it if it were killed.
+
+    Both are forked by the main thread; the kernel counts the end of the thread that forked as the parent's end.
+    """
+
+    def in_child() -> None:
+        if os.getppid() == main:  # forks of forks are not ours to decide about
+            die_with_parent()
+
+    os.register_at_fork(after_in_child=in_child)
 
 
 def end_everything(code: int) -> NoReturn:

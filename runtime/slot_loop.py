@@ -4,6 +4,7 @@
 |--------------------------|------------------------|------------------------------------------------------|
 | Load                     | loads                  | Failed: a slot is used for one model, then ended     |
 | Call, Stage, Place, Drop | Failed                 | works; each in a task of its own                     |
+| Ping                     | Failed; while a load runs: Done | asks the engine                             |
 | Cancel                   | nothing                | cancels the task, which aborts the work in the engine|
 | gateway gone             | ends the process group | ends the process group                               |
 | SIGTERM                  | exits with 0           | closes the engine, exits with 0                      |
@@ -143,7 +144,8 @@ class SlotServer:
                 case frames.Call():
                     await self._call(frame, out)
                 case frames.Ping():
-                    await self._ready().ping()
+                    if self._engine is not None or not self._loading:  # while it loads, the loop's answer is the sign
+                        await self._ready().ping()
                 case frames.Stage():
                     await cast(ChatEngine, self._ready()).stage(frame.adapter)
                 case frames.Place():

@@ -54,7 +54,8 @@ async def progress_stream(entry: ModelEntry, send: Send, dialect: Dialect) -> As
 async def _comments(entry: ModelEntry, send: Send) -> None:
     while True:
         progress = entry.progress
-        phase, fraction = (progress.phase, progress.fraction) if progress else (entry.state.value, 0.0)
+        ended = (entry.state.value, float(entry.is_ready))
+        phase, fraction = (progress.phase, progress.fraction) if progress else ended
         text = f": {entry.id} {phase} {fraction:.0%}\n\n"
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
         await asyncio.sleep(EVERY_SECONDS)

@@ -6,10 +6,10 @@ ABSENT → LOADING → READY ⇄ ASLEEP → DRAINING → UNLOADING → ABSENT, a
 |-----------|---------------------------|----------------------|--------------------------------------------------|
 | ABSENT    | queued, load is asked for | no                   | a load                                           |
 | LOADING   | queued                    | yes, as estimated    | loaded, failed                                   |
-| READY     | queued or started         | yes, as measured     | eviction, idle time-out, unload, death           |
+| READY     | queued or started         | yes, as measured     | eviction, idle time-out, unload; death: UNLOADING|
 | ASLEEP    | queued, wake is asked for | what it still holds  | wake, eviction                                   |
 | DRAINING  | queued, waits for a reload| yes                  | last lease released, or the drain deadline       |
-| UNLOADING | queued                    | yes                  | process gone and memory seen to be back          |
+| UNLOADING | queued                    | yes                  | process gone, memory seen to be back; or FAILED  |
 | FAILED    | refused with Retry-After  | no                   | back-off over: the next request loads again      |
 """
 

@@ -52,6 +52,7 @@ class FakeEngine:
     load_error: RoundhouseError | None = None
     gate: asyncio.Event = field(default_factory=asyncio.Event)
     load_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    ping_gate: asyncio.Event = field(default_factory=asyncio.Event)
     recipe: Recipe | None = None
     cancelled: list[str] = field(default_factory=list)
     staged: list[str] = field(default_factory=list)
@@ -70,6 +71,7 @@ class FakeEngine:
     def __post_init__(self) -> None:
         self.gate.set()
         self.load_gate.set()
+        self.ping_gate.set()
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         report(Progress(phase="weights", fraction=0.5))
@@ -80,7 +82,7 @@ class FakeEngine:
         return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1})
 
     async def ping(self) -> None:
-        return
+        await self.ping_gate.wait()
 
     async def close(self) -> None:
         self.closed = True

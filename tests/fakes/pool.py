@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from runtime.death import Cause
 from runtime.link import SlotLink
 from runtime.slot_loop import SlotServer
 from tests.fakes.engine import FakeEngine
@@ -18,10 +19,11 @@ class FakeLink(SlotLink):
 
     async def connect(self, timeout: float = 5.0) -> None:
         await super().connect(timeout)
-        self.pid = 0
+        self.pid = self.group = 0
 
-    async def end(self, grace: float = 0.0) -> None:
+    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         self.ended += 1
+        self.cause = cause or self.cause
         self.server._stop.set()
         for writer in list(self.server._writers):
             writer.close()

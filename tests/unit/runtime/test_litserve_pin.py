@@ -2,6 +2,7 @@
 runtime/server.py and runtime/slot_loop.py before the pin is raised."""
 
 import inspect
+import multiprocessing
 from importlib.metadata import version
 
 import litserve as ls
@@ -63,3 +64,10 @@ def test_workers_are_spawned_and_may_have_children() -> None:
 def test_litserve_lifts_starlettes_upload_limits() -> None:
     """Why our uploads are read by our own bounded parser."""
     assert "MultiPartParser.spool_max_size = sys.maxsize" in inspect.getsource(litserve.server)
+
+
+def test_the_api_process_and_the_manager_are_forks_of_the_main_process() -> None:
+    """`_forks_die_with` reaches forks only."""
+    assert 'ctx = mp.get_context("fork")' in inspect.getsource(ls.LitServer._start_server)
+    assert "manager = mp.Manager()" in inspect.getsource(ls.LitServer)
+    assert multiprocessing.get_start_method() == "fork"

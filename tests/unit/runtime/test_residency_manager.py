@@ -10,6 +10,7 @@ from models.messages import HttpCall, Loaded
 from registry.errors import Conflict, DoesNotFit, EngineFailed, QueueFull, RoundhouseError, Unavailable
 from registry.recipe import Recipe
 from runtime import frames
+from runtime.death import Cause
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
@@ -32,7 +33,7 @@ class Witness:
         self.events.append(f"evicted {entry.id}")
 
     def died(self, entry: ModelEntry, reason: str) -> None:
-        self.events.append(f"died {entry.id}")
+        self.events.append(f"died {entry.id} {reason}")
 
 
 def recipe(name: str, **residency: object) -> Recipe:
@@ -193,7 +194,7 @@ async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) 
     assert await asyncio.wait_for(world.ask("a"), 2)
     b.gate.set()
     assert len(await other) == 3
-    assert world.witness.events.count("died a") == 1
+    assert world.witness.events.count("died a ended") == 1
     assert world.witness.events.count("loaded a") == 2
 
 
@@ -251,3 +252,49 @@ async def test_plan_changes_nothing(world: World) -> None:
     plan = world.manager.plan(world.manager.entries["c"])
     assert [v.id for v in plan.victims] == ["a"]
     assert world.state("a") is ModelState.READY
+
+
+async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
+    held = asyncio.Event()
+
+    async def back(bytes_held: int) -> None:
+        assert bytes_held == 100
+        await held.wait()
+
+    world.manager._memory_back = back
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
+    assert entry.state is ModelState.UNLOADING
+    assert entry.bytes == 100
+    held.set()
+    assert await asyncio.wait_for(world.ask("a"), 2)
+    assert entry.failure is not None
+    assert entry.failure.cause.code == "engine_hung"
+    assert "no answer" in entry.failure.cause.message
+    assert world.witness.events == ["loaded a", "died a engine_hung", "loaded a"]
+
+
+async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].ping_gate.clear()
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    while "died a engine_hung" not in world.witness.events:
+        await asyncio.sleep(0.001)
+    watching.cancel()
+    assert await asyncio.wait_for(world.ask("a"), 2)
+    assert world.state("b") is ModelState.READY
+    assert world.witness.events.count("loaded b") == 1
+
+
+async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    asking = asyncio.create_task(world.ask("a"))
+    while not world.pool.links or not world.pool.links[0].connected:
+        await asyncio.sleep(0.001)
+    world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    with pytest.raises(Unavailable, match="died while it loaded"):
+        await asyncio.wait_for(asking, 2)
+    watching.cancel()

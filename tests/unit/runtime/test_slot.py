@@ -104,7 +104,7 @@ async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
         events = call.events()
         await anext(events)
         slot.server._writers.pop().close()
-        with pytest.raises(Unavailable, match="ended while it was answering"):
+        with pytest.raises(Unavailable, match="died while it was answering"):
             async for _ in events:
                 pass
     assert slot.deaths == [slot.link]

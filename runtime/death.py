@@ -1,0 +1,73 @@
+"""How a slot's process ended, as far as the gateway can know: it is not the parent, so the kernel tells by /proc.
+
+The exit code stands in /proc from the moment in which a process begins to end until its parent has asked for it. The
+slot's socket closes after the former, so whoever sees it close reads the code in time, unless the event loop is late.
+"""
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from registry.errors import RoundhouseError
+
+EXIT_CODE = 49
+"""Place of exit_code among the fields after the name in /proc/PID/stat (proc_pid_stat(5), field 52)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why an engine is gone."""
+
+    code: str
+    """For metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
+    text: str
+    """For people: 'its process was ended by SIGKILL'."""
+
+    @classmethod
+    def of(cls, error: RoundhouseError) -> Self:
+        """What a heartbeat found out."""
+        return cls(error.code or "engine_failed", error.message.rstrip("."))
+
+
+UNKNOWN = Cause("ended", "its process ended")
+
+
+def cause_of(pid: int, kills_before: int) -> Cause:
+    """Why process `pid` is ending or has just ended. `kills_before`: `memory_kills()` while it lived."""
+    code = _exit_code(pid)
+    if code is None:
+        return UNKNOWN
+    number = code & 0x7F
+    if not number:
+        return Cause("exited", f"its process ended with status {code >> 8}")
+    if number == signal.SIGKILL and memory_kills() > kills_before:
+        return Cause("out_of_memory", "the kernel killed its process because memory had run out")
+    try:
+        name = signal.Signals(number).name
+    except ValueError:
+        name = f"signal {number}"
+    return Cause("killed", f"its process was ended by {name}")
+
+
+def _exit_code(pid: int) -> int | None:
+    """As waitpid would give it; None when the process is gone already, or is not ending at all."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        code = int(fields[EXIT_CODE])
+    except (OSError, ValueError, IndexError):
+        return None
+    return code if code or fields[0] in "ZX" else None
+
+
+def memory_kills() -> int:
+    """How often the kernel has killed a process of this container for want of memory (of this machine, without one)."""
+    for file in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"):
+        try:
+            lines = Path(file).read_text().splitlines()
+        except OSError:
+            continue
+        for line in lines:
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0

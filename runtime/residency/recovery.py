@@ -1,0 +1,83 @@
+"""Engines that die or hang: noticed, told with the reason, brought back; the other models do not notice."""
+
+import asyncio
+
+from registry.errors import EngineFailed, RoundhouseError
+from runtime import frames
+from runtime.death import Cause
+from runtime.link import SlotLink, gone
+from runtime.residency.entry import ModelEntry
+from runtime.residency.leaving import Leaving
+from runtime.residency.table import S, log
+
+GONE_SECONDS = 30.0
+CRASH_LOOP = 3
+"""Deaths in ten minutes after which a model is no longer brought back without a request for it."""
+
+
+class Recovery(Leaving):
+    """What happens to a model without anybody's wish: death, hanging, idleness."""
+
+    def died(self, link: SlotLink) -> None:
+        """A slot's process ended by itself or was killed; `link.cause` tells how."""
+        entry = next((e for e in self.entries.values() if e.link is link), None)
+        if entry is None or entry.state not in (S.READY, S.DRAINING):
+            return  # a load notices by its call's error
+        reason = link.cause
+        entry.deaths += 1
+        entry.link, entry.loaded, entry.progress = None, None, None
+        entry.to(S.UNLOADING)
+        entry.queue.engine_gone()
+        self._observer.died(entry, reason.code)
+        log.error(
+            "engine died",
+            extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
+        )
+        self._note_change()
+        self._spawn(self._bury(entry, link.group, reason), f"bury-{entry.id}")
+
+    async def _bury(self, entry: ModelEntry, group: int, reason: Cause) -> None:
+        """Count its memory as free once its last process is gone, then bring it back."""
+        if group and not await gone(group, GONE_SECONDS):
+            log.error("processes do not end", extra={"model": entry.id, "group": group})
+        await self._memory_back(entry.bytes)
+        entry.bytes, entry.wanted_since = 0, None  # the back-off counts for those who wait, too
+        entry.to(S.FAILED)
+        failure = entry.fail(EngineFailed(f"The engine of '{entry.id}' died: {reason.text}.", code=reason.code))
+        self._note_change()
+        if len(entry.failures) == 1:
+            self._bring_back(entry)
+        elif len(entry.failures) <= CRASH_LOOP or entry.queue.waiting:
+            asyncio.get_running_loop().call_later(failure.until - failure.at, self._bring_back, entry)
+        self.decide()
+
+    def _bring_back(self, entry: ModelEntry) -> None:
+        if entry.state is S.FAILED and entry.wanted_since is None:
+            oldest = entry.queue.oldest
+            entry.wanted_since = entry.clock() if oldest is None else oldest
+            self.decide()
+
+    async def watch(self, heartbeat: float = 5.0, hung_after: float = 30.0) -> None:
+        """For ever: idle time-outs and heartbeats, also of slots that are loading."""
+        while True:
+            await asyncio.sleep(heartbeat)
+            for entry in self.entries.values():
+                if entry.state is S.READY and self._is_idle(entry):
+                    self._spawn(self._evict(entry, "idle"), f"idle-{entry.id}")
+                elif entry.state in (S.READY, S.LOADING, S.DRAINING) and entry.link is not None:
+                    self._spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
+
+    def _is_idle(self, entry: ModelEntry) -> bool:
+        timeout = entry.recipe.residency.idle_timeout
+        busy = entry.pinned or entry.queue.running
+        return bool(timeout) and not busy and entry.clock() - entry.last_used > timeout
+
+    async def _ping(self, entry: ModelEntry, link: SlotLink, hung_after: float) -> None:
+        if sum(task.get_name() == f"ping-{entry.id}" for task in self._tasks) > 1:
+            return  # the one before has not been answered yet
+        try:
+            await link.command(frames.Ping, hung_after)
+        except RoundhouseError as error:
+            if entry.link is link and link.connected and entry.state in (S.READY, S.LOADING, S.DRAINING):
+                log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})
+                await link.end(cause=Cause.of(error))

@@ -1,0 +1,86 @@
+"""What all parts of residency share: the model table, running tasks, and the news that something has changed."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Protocol
+
+from models.messages import Loaded
+from registry.errors import NotFound, RoundhouseError
+from runtime.pool import SlotPool
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import HOLDS_MEMORY, ModelState
+
+log = logging.getLogger("roundhouse.residency")
+S = ModelState
+
+
+class Observer(Protocol):
+    """Told of what happened; metrics and the measured-figures table listen. Must not block."""
+
+    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None: ...
+    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
+    def evicted(self, entry: ModelEntry, reason: str) -> None: ...
+    def died(self, entry: ModelEntry, reason: str) -> None: ...
+
+
+class Table:
+    """The model table, written on the gateway's event loop only.
+
+    Args:
+        entries: the models.
+        pool: the slots.
+        budget: bytes for all models together.
+        observer: hears what happened.
+        memory_back: awaited after a slot ended: returns when its memory is seen to be back (GPU), at once on CPU.
+    """
+
+    def __init__(
+        self,
+        entries: Iterable[ModelEntry],
+        pool: SlotPool,
+        budget: int,
+        observer: Observer,
+        memory_back: Callable[[int], Awaitable[None]],
+    ) -> None:
+        self.entries = {entry.id: entry for entry in entries}
+        self.pool, self.budget = pool, budget
+        self._observer, self._memory_back = observer, memory_back
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+
+    def get(self, model: str) -> ModelEntry:
+        entry = self.entries.get(model)
+        if entry is None:
+            raise NotFound(f"There is no model '{model}'. There are: {', '.join(sorted(self.entries))}.")
+        return entry
+
+    def decide(self) -> None:
+        """Look whether somebody who waits can be served now."""
+        raise NotImplementedError
+
+    def _held(self, besides: ModelEntry) -> int:
+        """Bytes that all other models hold now."""
+        return sum(
+            e.bytes
+            for e in self.entries.values()
+            if e is not besides and e.state in HOLDS_MEMORY and not (e.state is S.LOADING and e.link is None)
+        )
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s failed", task.get_name(), exc_info=error)
+
+    def _note_change(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _change(self) -> None:
+        """Wait for the next change of any state, progress or lease."""
+        await self._changed.wait()

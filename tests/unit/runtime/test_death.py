@@ -1,0 +1,52 @@
+"""What the gateway can know of a process that is not its child."""
+
+import os
+import sys
+
+import pytest
+
+from registry.errors import EngineFailed
+from runtime.death import UNKNOWN, Cause, cause_of, memory_kills
+
+
+def ended(code: str) -> int:
+    """The id of a process that has ended and whose parent has not asked for it yet."""
+    pid = os.posix_spawn(sys.executable, [sys.executable, "-c", code], os.environ)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    return pid
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+            Cause("killed", "its process was ended by SIGKILL"),
+        ),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGABRT)",
+            Cause("killed", "its process was ended by SIGABRT"),
+        ),
+        ("import os; os._exit(7)", Cause("exited", "its process ended with status 7")),
+        ("pass", Cause("exited", "its process ended with status 0")),
+    ],
+)
+def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause) -> None:
+    assert cause_of(ended(code), memory_kills()) == expected
+
+
+def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory() -> None:
+    pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    assert cause_of(pid, memory_kills() - 1).code == "out_of_memory"
+
+
+def test_a_process_that_is_gone_or_lives_tells_nothing() -> None:
+    pid = ended("pass")
+    os.waitpid(pid, 0)
+    assert cause_of(pid, 0) is UNKNOWN
+    assert cause_of(os.getpid(), 0) is UNKNOWN
+
+
+def test_a_heartbeats_error_is_a_cause() -> None:
+    silent = EngineFailed("The engine did not answer within 3 s.", code="engine_hung")
+    assert Cause.of(silent) == Cause("engine_hung", "The engine did not answer within 3 s")
