@@ -1,8 +1,11 @@
 """A loaded Whisper: windows in, tokens, times and words out; many recordings in one step."""
 
+import math
 import zlib
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -32,6 +35,8 @@ FRAMES = 3000
 NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
 """Whisper's own bounds: a window that is probably silent and badly heard has no text; one that is badly heard, or
 whose text repeats itself, is heard again at the next temperature."""
+SMALL_WEIGHTS = 32 * 2**20
+"""Bytes of weights of which a second copy costs less than it brings."""
 PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 """Punctuation that goes with the next or the previous word: Whisper's own lists."""
 
@@ -87,10 +92,15 @@ class SpeechModel:
         kind, _, index = device.partition(":")
         if not (path / "tokenizer.json").is_file():
             raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")
-        self.whisper = WhisperModel(
-            str(path), device=kind, device_index=int(index or 0), compute_type=COMPUTE[recipe.dtype],
-            cpu_threads=threads, local_files_only=True,
-        )  # fmt: skip
+        options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}
+        self.whisper = WhisperModel(str(path), cpu_threads=threads, local_files_only=True, **options)
+        self._beside: Any = None
+        """The same weights once more, one thread a window: see `run`."""
+        if kind == "cpu" and threads > 1 and (path / "model.bin").stat().st_size < SMALL_WEIGHTS:
+            self._beside = WhisperModel(
+                str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
+            )  # fmt: skip
+            self._workers, self._pool = threads, ThreadPoolExecutor(threads, "hear")
         self.multilingual = bool(self.whisper.model.is_multilingual)
         self._tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task="transcribe", language="en")
         self._first_time: int = self._tokenizer.timestamp_begin
@@ -142,7 +152,11 @@ class SpeechModel:
         return padded
 
     def run(self, windows: Sequence[Listen]) -> list[Heard]:
-        """Hear windows: one pass for all that have equally long prompts and want the same kind of answer."""
+        """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
+
+        Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
+        one pass of such a model wait for one another a third of the time (docs/performance.md).
+        """
         heard: dict[int, Heard] = {}
 
         def kind(place: int) -> tuple[int, float, bool]:
@@ -150,14 +164,22 @@ class SpeechModel:
 
         for _, same in groupby(sorted(range(len(windows)), key=kind), key=kind):
             places = list(same)
-            heard.update(zip(places, self._hear([windows[place] for place in places]), strict=True))
+            groups = [[windows[place] for place in places]]
+            if self._beside is not None and len(places) > 1:
+                size = math.ceil(len(places) / self._workers)
+                groups = [groups[0][at : at + size] for at in range(0, len(places), size)]
+            if len(groups) == 1:
+                found = self._hear(self.whisper, groups[0])
+            else:
+                found = [one for part in self._pool.map(partial(self._hear, self._beside), groups) for one in part]
+            heard.update(zip(places, found, strict=True))
         return [heard[place] for place in range(len(windows))]
 
-    def _hear(self, windows: list[Listen]) -> list[Heard]:
-        encoded = self.whisper.encode(np.stack([window.features for window in windows]))
-        languages = self._languages(windows, encoded)
+    def _hear(self, whisper: Any, windows: list[Listen]) -> list[Heard]:
+        encoded = whisper.encode(np.stack([window.features for window in windows]))
+        languages = self._languages(whisper, windows, encoded)
         prompts = [self._prompt(window, said[0]) for window, said in zip(windows, languages, strict=True)]
-        results = self._generate(encoded, prompts, windows[0].temperature)
+        results = self._generate(whisper, encoded, prompts, windows[0].temperature)
         answers = zip(windows, languages, results, strict=True)
         heard = [self._heard(window, *said, result, len(windows)) for window, said, result in answers]
         if not windows[0].words:
@@ -165,20 +187,22 @@ class SpeechModel:
         for language in {one.language for one in heard}:
             places = [place for place, one in enumerate(heard) if one.language == language]
             some = [windows[place] for place in places]
-            part = encoded if len(some) == len(windows) else self.whisper.encode(np.stack([w.features for w in some]))
-            self._align(part, language, some, [heard[place] for place in places])
+            part = encoded if len(some) == len(windows) else whisper.encode(np.stack([w.features for w in some]))
+            self._align(whisper, part, language, some, [heard[place] for place in places])
         return heard
 
     def warm(self) -> None:
         """One short pass through features, encoder and decoder."""
         features = self.features(np.zeros(16_000, dtype=np.float32))
-        self._generate(self.whisper.encode(features), [self._prompt(Listen(features, 1.0), "en")], 0.0, most=8)
+        for whisper in filter(None, (self.whisper, self._beside)):
+            prompt = self._prompt(Listen(features, 1.0), "en")
+            self._generate(whisper, whisper.encode(features), [prompt], 0.0, most=8)
 
-    def _languages(self, windows: Sequence[Listen], encoded: Any) -> list[tuple[str, float]]:
+    def _languages(self, whisper: Any, windows: Sequence[Listen], encoded: Any) -> list[tuple[str, float]]:
         known = [(window.language or "en", 1.0) for window in windows]
         if not self.multilingual or all(window.language for window in windows):
             return known
-        told = self.whisper.model.detect_language(encoded)
+        told = whisper.model.detect_language(encoded)
         return [
             known[place] if window.language else (told[place][0][0][2:-2], float(told[place][0][1]))
             for place, window in enumerate(windows)
@@ -192,16 +216,16 @@ class SpeechModel:
         return prompt
 
     def _generate(
-        self, encoded: Any, prompts: list[list[int]], temperature: float, most: int | None = None
+        self, whisper: Any, encoded: Any, prompts: list[list[int]], temperature: float, most: int | None = None
     ) -> list[Any]:
         sampling: dict[str, Any] = {"beam_size": self._beam, "patience": 1}
         if temperature > 0:
             sampling = {"beam_size": 1, "num_hypotheses": self._best_of, "sampling_topk": 0}
             sampling["sampling_temperature"] = temperature
-        found: list[Any] = self.whisper.model.generate(
+        found: list[Any] = whisper.model.generate(
             encoded,
             prompts,
-            max_length=most or self.whisper.max_length,
+            max_length=most or whisper.max_length,
             suppress_blank=True,
             suppress_tokens=self._suppress,
             max_initial_timestamp_index=50,
@@ -228,7 +252,9 @@ class SpeechModel:
             batch=batch,
         )
 
-    def _align(self, encoded: Any, language: str, windows: Sequence[Listen], heard: Sequence[Heard]) -> None:
+    def _align(
+        self, whisper: Any, encoded: Any, language: str, windows: Sequence[Listen], heard: Sequence[Heard]
+    ) -> None:
         """Word times by the decoder's attention, all windows of a language at once."""
         from faster_whisper.tokenizer import Tokenizer
         from faster_whisper.transcribe import merge_punctuations
@@ -238,7 +264,7 @@ class SpeechModel:
             return
         frames = [max(1, min(FRAMES, round(window.seconds * 100))) for window in windows]
         tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
-        found = self.whisper.find_alignment(tokenizer, tokens, encoded, frames)
+        found = whisper.find_alignment(tokenizer, tokens, encoded, frames)
         for one, window, aligned in zip(heard, windows, found, strict=True):
             merge_punctuations(aligned, PREPEND, APPEND)
             place_words(one.segments, aligned, window.seconds)

@@ -172,6 +172,22 @@ class TestEngine:
             assert [(s.start, s.tokens) for s in segments(events)] == [(s.start, s.tokens) for s in alone[name]]
         assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
 
+    async def test_windows_that_are_spread_over_cores_keep_their_words(
+        self, english: WhisperEngine, english_model: Path, sounds: dict[str, Path]
+    ) -> None:
+        names = ["long.flac", "short.wav", "pause.mp3", "long.flac"]
+        alone = {name: segments(await everything(english, sounds[name])) for name in set(names)}
+        spread = WhisperEngine()
+        await spread.load(whisper_recipe(threads=2), english_model, "cpu", Reports())
+        try:
+            together = await asyncio.gather(*(everything(spread, sounds[name], word_timestamps=True) for name in names))
+        finally:
+            await spread.close()
+        for name, events in zip(names, together, strict=True):
+            check(events, 40.0 if name == "long.flac" else events[-1].audio_seconds)  # type: ignore[union-attr]
+            assert [s.tokens for s in segments(events)] == [s.tokens for s in alone[name]]
+        assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
+
     async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
         told, given, translated = await asyncio.gather(
             everything(multilingual, sounds["short.wav"]),
