@@ -4,7 +4,7 @@ import math
 import zlib
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -70,7 +70,7 @@ class Heard:
     texts: list[str] = field(default_factory=list)
     """Of each segment."""
     batch: int = 1
-    """How many windows were heard in one pass with this one."""
+    """How many windows were heard in one step with this one."""
 
     @property
     def poor(self) -> bool:
@@ -172,7 +172,8 @@ class SpeechModel:
                 found = self._hear(self.whisper, groups[0])
             else:
                 found = [one for part in self._pool.map(partial(self._hear, self._beside), groups) for one in part]
-            heard.update(zip(places, found, strict=True))
+            for place, one in zip(places, found, strict=True):
+                heard[place] = replace(one, batch=len(places))
         return [heard[place] for place in range(len(windows))]
 
     def _hear(self, whisper: Any, windows: list[Listen]) -> list[Heard]:
@@ -181,7 +182,7 @@ class SpeechModel:
         prompts = [self._prompt(window, said[0]) for window, said in zip(windows, languages, strict=True)]
         results = self._generate(whisper, encoded, prompts, windows[0].temperature)
         answers = zip(windows, languages, results, strict=True)
-        heard = [self._heard(window, *said, result, len(windows)) for window, said, result in answers]
+        heard = [self._heard(window, *said, result) for window, said, result in answers]
         if not windows[0].words:
             return heard
         for language in {one.language for one in heard}:
@@ -236,7 +237,7 @@ class SpeechModel:
         )
         return found
 
-    def _heard(self, window: Listen, language: str, probability: float, result: Any, batch: int) -> Heard:
+    def _heard(self, window: Listen, language: str, probability: float, result: Any) -> Heard:
         tokens = result.sequences_ids[0]
         segments = split(tokens, self._first_time, self._end, window.seconds)
         text = self._tokenizer.decode(tokens).strip().encode()
@@ -249,7 +250,6 @@ class SpeechModel:
             no_speech_prob=float(result.no_speech_prob),
             compression_ratio=len(text) / len(zlib.compress(text)) if text else 0.0,
             texts=[self._tokenizer.decode(segment.tokens) for segment in segments],
-            batch=batch,
         )
 
     def _align(
