@@ -53,7 +53,8 @@ class Run:
         self._model, self._batcher, self._request = model, batcher, request
         self._recording, self._threshold = recording, vad_threshold
         self._previous = model.previous(request.prompt, request.hotwords)
-        self._language, self._probability = request.language, 1.0
+        # a model of one language need not hear a first window to know which
+        self._language, self._probability = request.language if model.multilingual else "en", 1.0
         self._count = self._tokens = self._batch = 0
         self._speech = 0.0
         self._rest: Samples = np.zeros(0, dtype=np.float32)
