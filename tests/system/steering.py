@@ -1,0 +1,143 @@
+"""Leads cases made from the OpenAPI document to what a server of the starter pack has, so that they reach its engines.
+
+A case made at random names a model that is not there, and ends at a 404. So most cases get real names, real adapters
+and a real recording in place of made ones, and ask for few tokens; the others stay as they were made.
+"""
+
+from collections.abc import Callable, Mapping
+from random import Random
+from typing import Any
+
+from tests.system.serving import PACK
+
+MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
+ADAPTERS = ("uppercase", "starter-chat:last-word", "acronym@v1")
+FOLDERS = {name: PACK / "adapters" / name for name in ("rot13", "acronym", "sentiment")}
+OWN = ("fuzz-a", "fuzz-b", "starter-chat:fuzz-c")
+"""Adapters that the cases themselves register, change and remove."""
+TASKS: Mapping[str, tuple[str, ...]] = {
+    "/v1/embeddings": ("starter-embed", "embed"),
+    "/embed": ("starter-embed",),
+    "/v1/audio": ("starter-speech", "transcribe"),
+    "/v1/rerank": ("starter-rerank", "rerank"),
+    "/v2/rerank": ("starter-rerank",),
+    "/rerank": ("starter-rerank",),
+    "/score": ("starter-rerank",),
+    "/v1/score": ("starter-rerank",),
+}
+"""Start of a path to models for it; all others are for chat."""
+FEW_TOKENS = 6
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+MANY = 4
+"""Answers to one request that the steered cases ask for at most."""
+
+
+def models_for(path: str) -> tuple[str, ...]:
+    for start, names in TASKS.items():
+        if path.startswith(start):
+            return names
+    return ("starter-chat", "chat", *ADAPTERS)
+
+
+def steer(case: Any, seed: int) -> None:
+    """Change `case` in place; the same `seed` makes the same change. Every fourth seed leaves it alone."""
+    if seed % 4 == 0:
+        return
+    random = Random(seed)
+    path = case.operation.path
+    if case.path_parameters:
+        _paths(case.path_parameters, path, random)
+    if case.query:
+        for name, names in (("model", models_for(path)), ("base", ("starter-chat",)), ("version", ("v1", "v2"))):
+            if name in case.query:
+                case.query[name] = random.choice(names)
+    if isinstance(case.body, dict):
+        _BODIES.get(path, _inference)(case.body, path, random)
+
+
+def _paths(parameters: dict[str, Any], path: str, random: Random) -> None:
+    if "model" in parameters:
+        # Unloading and loading costs seconds, so the model that takes the least of them is taken most.
+        names = ("starter-embed", "starter-rerank", "embed", "uppercase")
+        parameters["model"] = random.choice(names if path.endswith("load") else (*MODELS, *names, *OWN))
+    if "name" in parameters:
+        parameters["name"] = random.choice(OWN if "{alias}" in path else (*OWN, *ADAPTERS))
+    if "alias" in parameters:
+        parameters["alias"] = random.choice(("prod", "next"))
+
+
+def _inference(body: dict[str, Any], path: str, random: Random) -> None:
+    if "model" in body:
+        body["model"] = random.choice(models_for(path))
+    body.pop("adapter_id", None)
+    if "file" in body and random.random() < 0.7:
+        body["file"] = random.choice(_recordings())
+    if models_for(path)[0] != "starter-chat" or "tokenize" in path:
+        return
+    if path in _LIMITED:
+        body[_LIMITED[path]] = random.randint(1, FEW_TOKENS)
+        for other in LIMITS:
+            if other != _LIMITED[path]:
+                body.pop(other, None)
+    if isinstance(body.get("n"), int):
+        body["n"] = min(body["n"], MANY)
+    for name in list(body):
+        if name in GOOD:
+            if random.random() < 0.7:
+                body[name] = GOOD[name]
+        elif name not in KNOWN and random.random() < 0.8:
+            del body[name]
+
+
+_LIMITED = {
+    "/v1/chat/completions": "max_tokens",
+    "/v1/completions": "max_tokens",
+    "/v1/responses": "max_output_tokens",
+    "/v1/messages": "max_tokens",
+}
+KNOWN = {"model", "n", "stream", *LIMITS}
+"""Fields that stay as they are, besides those in GOOD."""
+GOOD: Mapping[str, Any] = {
+    "messages": [{"role": "user", "content": "hello"}], "prompt": "hello", "input": "hello", "tokens": [104, 105],
+    "system": "be brief", "instructions": "be brief", "temperature": 0.5, "top_p": 0.9, "top_k": 5, "min_p": 0.1,
+    "seed": 7, "stop": ["x"], "stop_sequences": ["x"], "frequency_penalty": 0.1, "presence_penalty": 0.1,
+    "repetition_penalty": 1.1, "logit_bias": {"120": -5}, "stream_options": None, "user": "somebody", "logprobs": 1,
+    "top_logprobs": 2, "echo": False, "suffix": None, "tools": [], "tool_choice": None, "parallel_tool_calls": True,
+    "response_format": {"type": "text"}, "text": {"format": {"type": "text"}}, "add_special_tokens": False,
+    "return_token_strs": True,
+}  # fmt: skip
+"""Values that the chat engine takes."""
+
+
+def _recordings() -> list[bytes]:
+    files = [*sorted((PACK / "samples").glob("*.wav"))]
+    whole = files[0].read_bytes()
+    return [whole, whole[:2000], whole[:44], b"RIFF" + whole[8:2000]]
+
+
+def _registration(body: dict[str, Any], _path: str, random: Random) -> None:
+    for name, value in (
+        ("name", random.choice(("fuzz-a", "fuzz-b", "fuzz-c"))),
+        ("base", "starter-chat"),
+        ("source", {"path": str(random.choice([*FOLDERS.values(), PACK]))}),
+        ("alias", "prod"),
+        ("lora_name", random.choice(("fuzz-a", "fuzz-b"))),
+        ("lora_path", str(random.choice([*FOLDERS.values(), PACK]))),
+        ("base_model_name", "starter-chat"),
+    ):
+        if name in body:
+            body[name] = value
+
+
+def _version(body: dict[str, Any], _path: str, random: Random) -> None:
+    if "version" in body:
+        body["version"] = random.choice(("v1", "v2", "v9"))
+
+
+_BODIES: Mapping[str, Callable[[dict[str, Any], str, Random], None]] = {
+    "/v1/adapters": _registration,
+    "/v1/load_lora_adapter": _registration,
+    "/v1/unload_lora_adapter": _registration,
+    "/v1/adapters/{name}/aliases/{alias}": _version,
+    "/v1/adapters/{name}/rollback": _version,
+}

@@ -1,0 +1,305 @@
+"""The chat family by the vendors' own clients on the starter model: what clients use, and what is refused."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import anthropic
+import openai
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+from pydantic import BaseModel
+
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.real
+MODEL = "starter-chat"
+HELLO: Any = [{"role": "user", "content": "hello"}]
+LIGHT: dict[str, Any] = {
+    "type": "object", "properties": {"state": {"enum": ["on", "off"]}}, "required": ["state"],
+    "additionalProperties": False,
+}  # fmt: skip
+FAN: dict[str, Any] = {"type": "object", "properties": {"speed": {"enum": [1, 2, 3]}}, "required": ["speed"]}
+TOOLS: Any = [
+    {"type": "function", "function": {"name": "set_light", "parameters": LIGHT}},
+    {"type": "function", "function": {"name": "set_fan", "parameters": FAN}},
+]
+CALLS = "[set_light(state='on'), set_fan(speed=2)]"
+SAYS_CALLS = {"structured_outputs": {"choice": [CALLS]}}
+"""Makes the model, which knows no tools, say what one that knows them would: two calls in its parser's format."""
+CLOSE_LIST = {"93": 100}
+"""A bias for ']': the model does not know when to stop calling."""
+
+
+@pytest.fixture(scope="session")
+def claude(server: Server) -> Iterator[Anthropic]:
+    with Anthropic(base_url=server.url, api_key="none", timeout=120, max_retries=0) as client:
+        yield client
+
+
+def chat(client: OpenAI, **more: Any) -> Any:
+    return client.chat.completions.create(**{"model": MODEL, "messages": HELLO, "temperature": 0, **more})
+
+
+# --- tools ---------------------------------------------------------------------------------------------------------
+def called(message: Any) -> list[tuple[str, Any]]:
+    return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or []]
+
+
+def test_parallel_calls_by_the_recipes_parser(client: OpenAI) -> None:
+    choice = chat(client, tools=TOOLS, extra_body=SAYS_CALLS).choices[0]
+    assert choice.finish_reason == "tool_calls"
+    assert called(choice.message) == [("set_light", {"state": "on"}), ("set_fan", {"speed": 2})]
+    assert len({call.id for call in choice.message.tool_calls}) == 2
+    one = chat(client, tools=TOOLS, parallel_tool_calls=False, extra_body=SAYS_CALLS).choices[0]
+    assert called(one.message) == [("set_light", {"state": "on"})]
+    plain = chat(client, tools=TOOLS, tool_choice="none", extra_body=SAYS_CALLS).choices[0]
+    assert (plain.message.content, plain.message.tool_calls) == (CALLS, None)
+
+
+def test_calls_in_a_stream(client: OpenAI) -> None:
+    names: dict[int, str] = {}
+    arguments: dict[int, str] = {}
+    finish = None
+    for chunk in chat(client, tools=TOOLS, stream=True, extra_body=SAYS_CALLS):
+        for choice in chunk.choices:
+            finish = choice.finish_reason or finish
+            for part in choice.delta.tool_calls or []:
+                if part.function.name:
+                    names[part.index] = part.function.name
+                arguments[part.index] = arguments.get(part.index, "") + (part.function.arguments or "")
+    assert [(names[i], json.loads(arguments[i])) for i in sorted(names)] == [
+        ("set_light", {"state": "on"}), ("set_fan", {"speed": 2}),
+    ]  # fmt: skip
+    assert finish == "tool_calls"
+
+
+@pytest.mark.parametrize("name", ["set_light", "set_fan"])
+def test_a_named_tool_must_be_called(client: OpenAI, name: str) -> None:
+    choice = chat(client, tools=TOOLS, tool_choice={"type": "function", "function": {"name": name}}).choices[0]
+    [(told, arguments)] = called(choice.message)
+    assert told == name
+    assert arguments["state"] in ("on", "off") if name == "set_light" else arguments["speed"] in (1, 2, 3)
+
+
+def test_some_tool_must_be_called(client: OpenAI) -> None:
+    choice = chat(client, tools=TOOLS, tool_choice="required", logit_bias=CLOSE_LIST).choices[0]
+    [(name, arguments)] = called(choice.message)
+    assert name in ("set_light", "set_fan")
+    assert arguments
+
+
+def test_results_of_tools_go_back_into_the_conversation(client: OpenAI) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "set_light", "arguments": '{"state": "on"}'}}
+    turns = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "done"},
+    ]
+    assert chat(client, messages=turns, tools=TOOLS).choices[0].message.content
+
+
+# --- shapes and sampling -------------------------------------------------------------------------------------------
+class Person(BaseModel):
+    name: str
+    age: int
+    mood: Literal["good", "bad"]
+
+
+def test_a_json_schema_is_kept_to(client: OpenAI) -> None:
+    answer = client.chat.completions.parse(
+        model="extract-json",
+        messages=[{"role": "user", "content": "alice is 30 years old and lives in paris"}],
+        temperature=0,
+        response_format=Person,
+    )
+    person = answer.choices[0].message.parsed
+    assert person is not None
+    assert (person.name, person.age) == ("alice", 30)
+    odd = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [17]}, "strict": True}}
+    assert chat(client, response_format=odd).choices[0].message.content == "17"
+
+
+def test_logprobs(client: OpenAI) -> None:
+    content = chat(client, logprobs=True, top_logprobs=3, max_tokens=4).choices[0].logprobs.content
+    assert len(content) == 4
+    for token in content:
+        assert token.logprob == max(top.logprob for top in token.top_logprobs)  # temperature 0 takes the best
+        assert len(token.top_logprobs) == 3
+        assert bytes(token.bytes).decode() == token.token
+    assert chat(client, max_tokens=4).choices[0].logprobs is None
+    echoed = client.completions.create(model=MODEL, prompt="ab", echo=True, logprobs=1, max_tokens=1, temperature=0)
+    assert echoed.choices[0].logprobs is not None
+    assert echoed.choices[0].logprobs.tokens is not None
+    assert echoed.choices[0].logprobs.tokens[:2] == ["a", "b"]
+
+
+def test_n_and_seed(client: OpenAI) -> None:
+    def texts(seed: int) -> list[str]:
+        answer = chat(client, n=4, temperature=2, seed=seed, max_tokens=40, logit_bias={"32": 4, "101": 4})
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        return [choice.message.content for choice in answer.choices]
+
+    assert texts(1) == texts(1)
+    assert len({*texts(1), *texts(100)}) > 4
+
+
+def test_stop_and_bias(client: OpenAI) -> None:
+    whole = chat(client).choices[0].message.content
+    stopped = chat(client, stop=["o", "zzz"]).choices[0]
+    assert stopped.message.content == whole.partition("o")[0]
+    assert stopped.finish_reason == "stop"
+    assert chat(client, logit_bias={"90": 100}, max_tokens=5).choices[0].message.content == "ZZZZZ"
+
+
+def test_usage_only_where_it_was_asked_for(client: OpenAI) -> None:
+    for make in (
+        lambda **more: client.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **more),
+        lambda **more: client.completions.create(model=MODEL, prompt="hi", max_tokens=4, stream=True, **more),
+    ):
+        chunks = list(make(stream_options={"include_usage": True}))
+        assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert chunks[-1].choices == []
+        assert all(chunk.usage is None for chunk in make())
+
+
+# --- Responses -----------------------------------------------------------------------------------------------------
+def test_responses_and_their_events(client: OpenAI) -> None:
+    plain = client.responses.create(model="uppercase", input="hello world", temperature=0)
+    assert (plain.output_text, plain.status, plain.model) == ("HELLO WORLD", "completed", "uppercase")
+    assert plain.usage is not None
+    assert plain.usage.output_tokens == len("HELLO WORLD") + 1
+    kinds: list[str] = []
+    with client.responses.stream(model="uppercase", input="hello world", temperature=0) as stream:
+        for event in stream:
+            if not kinds or kinds[-1] != event.type:
+                kinds.append(event.type)
+        done = stream.get_final_response()
+    assert kinds == [
+        "response.created", "response.in_progress", "response.output_item.added", "response.content_part.added",
+        "response.output_text.delta", "response.output_text.done", "response.content_part.done",
+        "response.output_item.done", "response.completed",
+    ]  # fmt: skip
+    assert done.output_text == "HELLO WORLD"
+
+
+def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
+    tool: Any = {"type": "function", "name": "set_light", "parameters": LIGHT, "strict": True}
+    answer = client.responses.create(
+        model=MODEL, input="light", instructions="be brief", temperature=0, tools=[tool],
+        tool_choice={"type": "function", "name": "set_light"},
+    )  # fmt: skip
+    [call] = [item for item in answer.output if item.type == "function_call"]
+    assert json.loads(call.arguments)["state"] in ("on", "off")
+    shape: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [17]}, "strict": True}}
+    assert client.responses.create(model=MODEL, input="a number", temperature=0, text=shape).output_text == "17"
+
+
+# --- Anthropic -----------------------------------------------------------------------------------------------------
+def test_messages_and_their_events(claude: Anthropic) -> None:
+    asked: Any = {"model": "uppercase", "max_tokens": 40, "messages": [{"role": "user", "content": "hello world"}]}
+    plain = claude.messages.create(**asked)
+    assert (plain.content[0].type, plain.stop_reason, plain.model) == ("text", "end_turn", "uppercase")
+    assert plain.usage.output_tokens == len("HELLO WORLD") + 1
+    kinds: list[str] = []
+    for event in claude.messages.create(**asked, stream=True):
+        if not kinds or kinds[-1] != event.type:
+            kinds.append(event.type)
+    assert kinds == [
+        "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
+        "message_stop",
+    ]  # fmt: skip
+    with claude.messages.stream(**asked) as stream:
+        assert "".join(stream.text_stream) == "HELLO WORLD"
+        assert stream.get_final_message().usage.output_tokens == plain.usage.output_tokens
+    stopped = claude.messages.create(**asked, stop_sequences=["O W"], system="be brief")
+    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "O W")
+
+
+def test_messages_with_tools(claude: Anthropic) -> None:
+    tool: Any = {"name": "set_light", "input_schema": LIGHT}
+    question: Any = [{"role": "user", "content": "light"}]
+    answer = claude.messages.create(
+        model=MODEL, max_tokens=60, messages=question, tools=[tool], tool_choice={"type": "tool", "name": "set_light"}
+    )
+    [use] = [block for block in answer.content if block.type == "tool_use"]
+    assert (answer.stop_reason, use.name) == ("tool_use", "set_light")
+    assert use.input in ({"state": "on"}, {"state": "off"})
+    turns: Any = [
+        *question,
+        {"role": "assistant", "content": [use.to_dict()]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "done"}]},
+    ]
+    assert claude.messages.create(model=MODEL, max_tokens=60, messages=turns, tools=[tool]).content
+
+
+def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
+    asked: Any = {"model": MODEL, "messages": HELLO}
+    counted = claude.messages.count_tokens(**asked).input_tokens
+    assert counted == claude.messages.create(**asked, max_tokens=1).usage.input_tokens
+    assert claude.messages.count_tokens(**asked, system="be brief").input_tokens == counted + len("be brief") + 2
+
+
+def test_anthropics_errors(claude: Anthropic) -> None:
+    asked: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
+    with pytest.raises(anthropic.NotFoundError) as missing:
+        claude.messages.create(**{**asked, "model": "claude-99"})
+    assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
+    for more in (
+        {"messages": [{"role": "wizard", "content": "x"}]},
+        {"messages": [{"role": "user", "content": "x" * 5000}]},
+        {"max_tokens": -1},
+        {"extra_body": {"nonsense": 1}},
+        {"extra_body": {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}},
+    ):
+        with pytest.raises(anthropic.BadRequestError) as refused:
+            claude.messages.create(**{**asked, **more})
+        body: Any = refused.value.body
+        assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error"), more
+        assert body["error"]["message"]
+
+
+# --- refused, not dropped ------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
+        ({"web_search_options": {}}, "web_search_options"),
+        ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+        ({"store": True}, "store"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "multimodal"),
+        ({"extra_body": {"thinking_token_budget": 9}}, "reasoning"),
+        ({"logprobs": True, "top_logprobs": 10_000}, "logprobs"),
+        ({"max_tokens": 600}, "512"),
+        ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_refused(client: OpenAI, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(openai.BadRequestError, match=words) as refused:
+        chat(client, **more)
+    assert refused.value.type
+
+
+def test_what_changes_no_answer_is_let_through(client: OpenAI) -> None:
+    more = {"metadata": {"a": "b"}, "service_tier": "auto", "store": False, "user": "u", "prompt_cache_key": "k"}
+    assert chat(client, **more).choices[0].message.content == chat(client).choices[0].message.content
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"tools": [{"type": "web_search_preview"}]}, "web_search_preview"),
+        ({"store": True}, "not stored"),
+        ({"background": True}, "background"),
+        ({"previous_response_id": "resp_1"}, "resp_1"),
+        ({"extra_body": {"nonsense": 1}}, "nonsense"),
+    ],
+    ids=str,
+)
+def test_responses_refuse_what_they_cannot_do(client: OpenAI, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(openai.APIStatusError, match=words) as refused:
+        client.responses.create(model=MODEL, input="hi", **more)
+    assert refused.value.status_code in (400, 404)

@@ -1,0 +1,118 @@
+"""Requests made from our own OpenAPI document to a real server with real models: no 5xx, and answers as documented.
+
+All operations, fit and unfit requests. They register and remove adapters, unload and load models: so the server is one
+of their own. ROUNDHOUSE_FUZZ_CASES sets the number of cases per operation and mode (default 4), and
+ROUNDHOUSE_FUZZ_RECORD a file for the counts.
+"""
+
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.generation import GenerationMode
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from runtime.endpoints.openapi import OPERATIONS
+from tests.system.serving import Server
+from tests.system.steering import steer
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
+CASES = int(os.environ.get("ROUNDHOUSE_FUZZ_CASES", "4"))
+ONLY = os.environ.get("ROUNDHOUSE_FUZZ_ONLY", "")
+RECORD = os.environ.get("ROUNDHOUSE_FUZZ_RECORD")
+CONFORMANCE = [
+    status_code_conformance,
+    content_type_conformance,
+    response_headers_conformance,
+    response_schema_conformance,
+]
+LATER = (429, 503)
+"""Refusals of a moment, such as a load that is under way; they must say when to come back."""
+NO_SUCH_ROUTE = ("unknown_path", "method_not_allowed")
+"""Codes of requests that are for another path than the one whose case they are: a name with a slash in it."""
+ROUTES = sorted(f"{method.upper()} {path}" for method, path in OPERATIONS)
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("fuzzed"))
+    try:
+        yield server.wait_ready()
+    finally:
+        server.close()
+
+
+@pytest.fixture(scope="module")
+def counts(fuzzed: Server) -> Iterator[dict[str, Counter[int]]]:
+    """Operation and mode to the number of answers by status; at the end the server must be as well as at the start."""
+    found: dict[str, Counter[int]] = defaultdict(Counter)
+    yield found
+    if RECORD:
+        with Path(RECORD).open("a") as file:
+            file.writelines(json.dumps({"case": name, **count}) + "\n" for name, count in found.items())
+    assert fuzzed.process.poll() is None, fuzzed.tail()
+    assert {m["id"]: m["deaths"] for m in fuzzed.http.get("/v1/status").json()["models"] if m["deaths"]} == {}
+    body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
+    answer = fuzzed.http.post("/v1/chat/completions", json=body).json()
+    assert answer["choices"][0]["message"]["content"] == "HELLO WORLD"
+
+
+@pytest.fixture(scope="module")
+def schema(fuzzed: Server) -> Any:
+    return schemathesis.openapi.from_url(f"{fuzzed.url}/openapi.json")
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE], ids=lambda mode: mode.value)
+@pytest.mark.parametrize("route", [route for route in ROUTES if ONLY in route])
+def test_no_request_is_a_5xx_and_answers_are_as_documented(
+    schema: Any, counts: dict[str, Counter[int]], route: str, mode: GenerationMode
+) -> None:
+    method, path = route.split(" ")
+    operation = schema[path][method]
+    if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
+        pytest.skip("nothing to get wrong: any text may stand in a path")
+    session = requests.Session()
+
+    @settings(
+        max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )  # fmt: skip
+    @given(case=operation.as_strategy(generation_mode=mode), seed=st.integers(0, 2**32))
+    def run(case: Any, seed: int) -> None:
+        steer(case, seed)
+        response = case.call(session=session, timeout=120)
+        counts[f"{route} {mode.value}"][response.status_code] += 1
+        look(case, response)
+
+    run()
+
+
+def look(case: Any, response: Any) -> None:
+    """Raise AssertionError, or a failed check of schemathesis, for an answer that our document does not promise."""
+    if response.status_code in LATER and case.operation.path != "/health/ready":
+        assert int(response.headers["retry-after"][0]) >= 1, response.text
+    else:
+        assert response.status_code < 500, f"{response.status_code} {response.text}\n{case.as_curl_command()}"
+    if response.status_code in (404, 405) and _code(response) in NO_SUCH_ROUTE:
+        return
+    case.validate_response(response, checks=CONFORMANCE)
+
+
+def _code(response: Any) -> object:
+    try:
+        return response.json()["error"]["code"]
+    except (ValueError, KeyError, TypeError):
+        return None
