@@ -1,0 +1,138 @@
+"""The real residency manager and queues on a virtual clock: hours of traffic in seconds. No sockets, no processes."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+from models.messages import Loaded, Progress
+from registry.recipe import Recipe
+from runtime import frames
+from runtime.death import UNKNOWN
+from runtime.link import SlotLink
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduler import Bounds, ModelQueue
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its time stands still while anything can run, and jumps to the next timer when nothing can."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__()
+
+    def time(self) -> float:
+        return self.now
+
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+class VirtualCall:
+    """A load: takes the model's seconds."""
+
+    def __init__(self, seconds: float, bytes_held: int) -> None:
+        self.seconds, self.bytes = seconds, bytes_held
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    async def done(self, report: Callable[[Progress], None]) -> Loaded:
+        report(Progress(phase="weights", fraction=0.5))
+        await asyncio.sleep(self.seconds)
+        return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": self.seconds})
+
+
+class VirtualLink:
+    """A slot that ends in a twentieth of a second."""
+
+    connected, cause, group, pid = True, UNKNOWN, 0, 1
+
+    def __init__(self, world: "VirtualWorld") -> None:
+        self.world = world
+
+    def call(self, make: Callable[[int], frames.ToSlot]) -> VirtualCall:
+        frame = make(0)
+        assert isinstance(frame, frames.Load)
+        model = Recipe.model_validate_json(frame.recipe).id
+        return VirtualCall(self.world.seconds[model], self.world.bytes[model])
+
+    async def end(self, grace: float = 0.0, cause: object = None) -> None:
+        await asyncio.sleep(0.05)
+        self.world.free += 1
+
+
+@dataclass
+class VirtualWorld:
+    """Models by id with bytes and load seconds, all under one budget; also what SlotPool is to the manager."""
+
+    bytes: dict[str, int]
+    seconds: dict[str, float]
+    budget: int
+    slots: int
+    residency: dict[str, Any] = field(default_factory=dict)
+    patience: float = 1.0
+    loads: list[tuple[float, str]] = field(default_factory=list)
+    evictions: list[tuple[float, str]] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.free = self.slots
+        self.queues: dict[str, ModelQueue] = {}
+        clock = asyncio.get_running_loop().time
+        self.clock, entries, bounds = clock, [], Bounds(100_000)
+        for name, size in self.bytes.items():
+            recipe = Recipe.model_validate(
+                {
+                    "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
+                    "residency": self.residency, "queue": {"max_waiting": 100_000, "max_wait": "10h"},
+                    "batching": {"max_requests": 1000},
+                }
+            )  # fmt: skip
+            entry = ModelEntry(
+                recipe=recipe, path=None, revision="r", needed=size, needed_detail="", load_seconds=self.seconds[name],
+                queue=None, clock=clock,  # type: ignore[arg-type]
+            )  # fmt: skip
+            entry.queue = self.queues[name] = ModelQueue(
+                recipe,
+                bounds,
+                want=lambda entry=entry: self.manager.want(entry),
+                released=lambda entry=entry: self.manager.released(entry),
+                clock=clock,
+            )
+            entries.append(entry)
+
+        async def back(held: int) -> None:
+            return None
+
+        self.manager = ResidencyManager(entries, self, self.budget, "cpu", self, back, self.patience)  # type: ignore[arg-type]
+
+    async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
+        assert self.free > 0, "a load was started without a slot for it"
+        self.free -= 1
+        return VirtualLink(self)  # type: ignore[return-value]
+
+    def held(self) -> int:
+        return sum(entry.bytes for entry in self.manager.entries.values() if entry.link is not None)
+
+    # --- what the manager tells ------------------------------------------------------------------------------------
+    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+        self.loads.append((self.clock(), entry.id))
+
+    def load_failed(self, entry: ModelEntry, error: Exception) -> None:
+        self.failures.append(entry.id)
+
+    def evicted(self, entry: ModelEntry, reason: str) -> None:
+        self.evictions.append((self.clock(), entry.id))
+
+    def died(self, entry: ModelEntry, reason: str) -> None:
+        self.failures.append(entry.id)

@@ -1,0 +1,87 @@
+"""A budget for two of five models and traffic on all five: how long anybody waits, how often models change.
+
+The bounds are those of docs/residency.md, with the figures of this test put in.
+"""
+
+import asyncio
+import os
+import random
+
+import pytest
+
+from tests.fakes.virtual import VirtualLoop, VirtualWorld
+
+REQUESTS = int(os.environ.get("SIMULATED_REQUESTS", "2500"))
+PATIENCE, LONGEST_ANSWER, END = 1.0, 3.0, 0.05
+LOADS = {"a": 6.0, "b": 1.0, "c": 2.0, "d": 0.5, "e": 4.0}
+FIT = 2
+
+
+async def traffic(seed: int, min_resident: float, rate: float, skew: float) -> tuple[VirtualWorld, list[float]]:
+    """REQUESTS requests, Poisson in time, Zipf over the models; the seconds that each waited before it started."""
+    rng = random.Random(seed)
+    world = VirtualWorld(
+        bytes=dict.fromkeys(LOADS, 100), seconds=LOADS, budget=100 * FIT + 50, slots=3,
+        residency={"min_resident": min_resident, "drain_deadline": 60}, patience=PATIENCE,
+    )  # fmt: skip
+    weights = [1 / (place + 1) ** skew for place in range(len(LOADS))]
+    waits: list[float] = []
+
+    async def one(model: str, seconds: float) -> None:
+        came = world.clock()
+        async with await world.queues[model].acquire(None):
+            waits.append(world.clock() - came)
+            assert world.held() <= world.budget
+            await asyncio.sleep(seconds)
+
+    tasks = []
+    for _ in range(REQUESTS):
+        await asyncio.sleep(rng.expovariate(rate))
+        (model,) = rng.choices(list(LOADS), weights)
+        tasks.append(asyncio.create_task(one(model, rng.uniform(0.05, LONGEST_ANSWER))))
+    await asyncio.gather(*tasks)  # whoever was dropped raises here
+    await world.manager.close()
+    return world, waits
+
+
+@pytest.mark.parametrize("skew", [0.5, 1.0, 2.0])
+@pytest.mark.parametrize(("min_resident", "rate"), [(2.0, 20.0), (2.0, 0.5), (15.0, 5.0)])
+def test_nobody_waits_above_the_bound_and_nothing_thrashes(min_resident: float, rate: float, skew: float) -> None:
+    loop = VirtualLoop()
+    try:
+        world, waits = loop.run_until_complete(traffic(7, min_resident, rate, skew))
+    finally:
+        loop.close()
+    assert len(waits) == REQUESTS
+    assert world.failures == []
+
+    # The models that are not resident and came before it, one after the other, then its own turn. One more for a
+    # request that came while its model was draining: it asks again when that has ended.
+    turn = max(PATIENCE, min_resident) + LONGEST_ANSWER + END
+    turns = len(LOADS) - FIT + 1
+    assert max(waits) <= turns * (turn + max(LOADS.values())), (max(waits), turn)
+
+    # Each of the two places changes its model at most once in min_resident and a load.
+    loads = len(world.loads)
+    assert loads <= FIT * (loop.now / (min_resident + min(LOADS.values())) + 1)
+    for model in LOADS:
+        times = [at for at, name in world.loads if name == model]
+        left = [at for at, name in world.evictions if name == model]
+        for came, went in zip(times, left, strict=False):
+            assert went - came >= min_resident, "evicted sooner after its load than it may be"
+
+
+def test_the_clock_jumps_and_the_order_stays() -> None:
+    """The simulator itself: two sleepers wake in order, an hour later, at once."""
+    loop, woke = VirtualLoop(), []
+
+    async def sleeper(seconds: float) -> None:
+        await asyncio.sleep(seconds)
+        woke.append((seconds, loop.time()))
+
+    async def both() -> None:
+        await asyncio.gather(sleeper(3600), sleeper(1800))
+
+    loop.run_until_complete(both())
+    loop.close()
+    assert woke == [(1800, 1800), (3600, 3600)]
