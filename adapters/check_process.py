@@ -103,6 +103,7 @@ def _too_long(*_: object) -> None:
 
 def main() -> None:
     """Serve jobs until the input ends."""
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's port among them, when its event loop lets them through
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # a write over the limit raises EFBIG instead
     signal.signal(signal.SIGALRM, _too_long)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -24,8 +24,8 @@ PROBE_SECONDS = 120.0
 """A full engine may let the question wait for the longest running request."""
 RETRY_SECONDS = 60.0
 """For so long requests are refused without another try after a probe has failed; a corrected one is tried at once."""
-MOST_BYTES = 512
-"""Of an expected answer, in UTF-8. So many tokens are asked for: a token is a byte or more."""
+MOST_BYTES = 160
+"""Of an expected answer, in UTF-8."""
 SHOWN = 200
 """Characters of an expected or given answer that stand in an error."""
 
@@ -133,7 +133,7 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
         "model": adapter.digest,
         **asked,
         "temperature": 0,
-        "max_tokens": min(len(probe.expected.encode()), MOST_BYTES),
+        "max_tokens": 2 * len(probe.expected.encode()) + 16,  # some tokens have no text
         "cache_salt": secrets.token_hex(8),
     }
     request = HttpCall(

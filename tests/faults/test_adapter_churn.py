@@ -1,26 +1,35 @@
 """No wrong weights under churn: many adapters on few places, re-registered and rolled back meanwhile.
 
-Each answer is compared with what the digest that its header names answered alone. CHURN_REQUESTS=10000 runs the long
-form; the short one runs in every test run.
+Each answer is compared with what the digest that its header names answered alone, and no request may wait longer than
+`adapters.placement.wait_bound` says. Some versions have probes, so swaps are slower and more can go wrong.
+CHURN_REQUESTS=10000 runs the long form; the short one runs in every test run.
 """
 
 import asyncio
 import os
 import random
+import re
+import time
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from adapters.placement import wait_bound
 from tests.contract import chat_fixtures
 from tests.system.serving import Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
 REQUESTS = int(os.environ.get("CHURN_REQUESTS", "400"))
-ADAPTERS, CONTENTS, PLACES, AT_ONCE = 64, 80, 4, 16
-WAIT_BOUND_SECONDS = 60.0
+ADAPTERS, CONTENTS, PLACES, HOST, AT_ONCE = 64, 80, 4, 24, 16
+CHANGED = 8
+"""So many of the adapters, the most asked for, get new versions and go back meanwhile."""
+TIMEOUT_SECONDS = 300.0
+"""Of one HTTP request; only the bound, worked out from what the run took, decides about waiting."""
 
 RECIPE = """
 id: tiny
@@ -59,60 +68,125 @@ def body(model: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def ask(http: httpx.AsyncClient, model: str) -> tuple[str, tuple[int, ...]]:
-    """The digest that the response names ('' for the base), and the answer's token ids."""
+@dataclass(frozen=True)
+class Answer:
+    """`digest`: '' for the base. `queued`: seconds until its turn; `ran`: the other seconds, as the client saw them."""
+
+    digest: str
+    tokens: tuple[int, ...]
+    text: str
+    queued: float
+    ran: float
+
+
+@dataclass
+class Seen:
+    """What happened while the clients asked."""
+
+    answers: list[Answer] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+async def ask(http: httpx.AsyncClient, model: str) -> Answer:
+    began = time.perf_counter()
     answer = await http.post("/v1/chat/completions", json=body(model))
+    took = time.perf_counter() - began
     assert answer.status_code == 200, (model, answer.text)
-    label = answer.headers.get("x-roundhouse-adapter", "@")
-    return label.partition("@")[2], tuple(answer.json()["choices"][0]["token_ids"])
+    digest = answer.headers.get("x-roundhouse-adapter", "@").partition("@")[2]
+    waited = re.search(r"queue;dur=([\d.]+)", answer.headers["server-timing"])
+    assert waited is not None
+    queued, choice = float(waited[1]) / 1e3, answer.json()["choices"][0]
+    return Answer(digest, tuple(choice["token_ids"]), choice["message"]["content"], queued, took - queued)
 
 
-async def register(http: httpx.AsyncClient, name: str, folder: Path) -> str:
-    answer = await http.post("/v1/adapters", json={"name": name, "base": "tiny", "source": {"path": str(folder)}})
+def probe_of(text: str) -> dict[str, str] | None:
+    """What `body` asks, and its answer up to where a byte is missing for a whole letter."""
+    expected = text.partition("\ufffd")[0]
+    return {"prompt": "hello", "expected": expected} if expected else None
+
+
+async def register(http: httpx.AsyncClient, name: str, folder: Path, text: str | None = None) -> tuple[str, bool]:
+    """The digest, and whether it is a new version."""
+    about = {"name": name, "base": "tiny", "source": {"path": str(folder)}, "probe": probe_of(text) if text else None}
+    answer = await http.post("/v1/adapters", json=about)
     assert answer.status_code in (200, 201), answer.text
-    return str(answer.json()["digest"])
+    return str(answer.json()["digest"]), bool(answer.json()["new"])
 
 
-async def churn(server: Server, folder: Path) -> None:
+async def churn(server: Server, folder: Path) -> Seen:
     assert server.http.post("/v1/models/tiny/load", timeout=300).status_code == 200
-    async with httpx.AsyncClient(base_url=server.url, timeout=WAIT_BOUND_SECONDS) as http:
-        alone: dict[str, tuple[int, ...]] = {"": (await ask(http, "tiny"))[1]}
+    seen = Seen()
+    async with httpx.AsyncClient(base_url=server.url, timeout=TIMEOUT_SECONDS) as http:
+        base = await ask(http, "tiny")
+        alone, texts = {"": base.tokens}, dict[int, str]()
         for i in range(CONTENTS):
-            digest = await register(http, f"content-{i}", folder / f"content-{i}")
-            alone[digest] = (await ask(http, f"content-{i}"))[1]
+            digest, _ = await register(http, f"content-{i}", folder / f"content-{i}")
+            first = await ask(http, f"content-{i}")
+            assert first.digest == digest
+            alone[digest], texts[i] = first.tokens, first.text
         assert len(set(alone.values())) > CONTENTS * 0.9
         for i in range(ADAPTERS):
             await register(http, f"a{i}", folder / f"content-{i}")
-
         todo = iter(range(REQUESTS))
-        served: set[str] = set()
 
         async def client(seed: int) -> None:
             rng = random.Random(seed)
             for number in todo:
                 name = "tiny" if rng.random() < 0.15 else f"a{min(int(rng.expovariate(0.08)), ADAPTERS - 1)}"
-                digest, tokens = await ask(http, name)
-                assert tokens == alone[digest], (number, name, digest)
-                served.add(digest)
+                answer = await ask(http, name)
+                assert answer.tokens == alone[answer.digest], (number, name, answer.digest)
+                seen.answers.append(answer)
 
         async def change() -> None:
             rng = random.Random(99)
             while True:
-                name = f"a{rng.randrange(8)}"
-                await register(http, name, folder / f"content-{rng.randrange(CONTENTS)}")
+                name, content = f"a{rng.randrange(CHANGED)}", rng.randrange(CONTENTS)
+                probed = texts[content] if rng.random() < 0.5 else None
+                _, new = await register(http, name, folder / f"content-{content}", probed)
+                seen.counts["new versions"] += new
                 await asyncio.sleep(0.05)
+                if rng.random() < 0.4:
+                    continue
                 rolled = await http.post(f"/v1/adapters/{name}/rollback")
-                assert rolled.status_code in (200, 409), rolled.text
+                assert rolled.status_code in (200, 409), rolled.text  # 409: nothing to go back to, as stated
+                seen.counts["rollbacks"] += rolled.status_code == 200
                 await asyncio.sleep(0.05)
 
         changing = asyncio.create_task(change())
         await asyncio.gather(*(client(seed) for seed in range(AT_ONCE)))
         assert not changing.done(), changing.exception()
         changing.cancel()
-        assert len(served) > PLACES * 4
+    return seen
+
+
+def longest(server: Server, step: str) -> float:
+    """Seconds: the smallest bucket's edge under which all loads of this kind lie."""
+    lines = server.http.get("/metrics").text.splitlines()
+    mine = [line for line in lines if line.startswith("roundhouse_adapter_load_seconds_") and f'step="{step}"' in line]
+    count = {line.partition("{")[0].rpartition("_")[2]: float(line.rpartition(" ")[2]) for line in mine}["count"]
+    whole = [line for line in mine if "_bucket" in line and float(line.rpartition(" ")[2]) == count]
+    return min(float(found[1]) for line in whole if (found := re.search(r'le="([\d.]+)"', line)))
 
 
 def test_no_answer_comes_from_other_weights_than_its_header_names(server: Server, tmp_path: Path) -> None:
-    asyncio.run(churn(server, tmp_path))
+    seen = asyncio.run(churn(server, tmp_path))
+    assert len(seen.answers) == REQUESTS
+    assert len({answer.digest for answer in seen.answers}) > PLACES * 4
+    assert sum(not answer.digest for answer in seen.answers) > REQUESTS / 20
+    assert seen.counts["new versions"] > 3
+    assert seen.counts["rollbacks"] > 3
+    assert server.metric("roundhouse_adapter_probes_total", outcome="passed") > 0
+    assert server.metric("roundhouse_adapter_probes_total") == server.metric(
+        "roundhouse_adapter_probes_total", outcome="passed"
+    )
+    bound = wait_bound(
+        places=PLACES, host=HOST, max_requests=16, max_overtake=0.5, staging_at_once=4, ahead=AT_ONCE - 1,
+        adapters_ahead=AT_ONCE, longest_run=max(answer.ran for answer in seen.answers),
+        longest_stage=longest(server, "stage"), longest_place=longest(server, "place"),
+    )  # fmt: skip
+    waits = sorted(answer.queued for answer in seen.answers)
+    middle, last = waits[len(waits) // 2], waits[-1]
+    print(f"{REQUESTS} requests, {dict(seen.counts)}: waited {middle:.3f} s, at most {last:.3f} s; bound {bound:.3f} s")
+    assert last <= bound
     assert server.model("tiny")["deaths"] == 0
     assert server.metric("roundhouse_evictions_total") == 0

@@ -5,10 +5,14 @@ import contextlib
 import os
 import resource
 import signal
+import socket
 import struct
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from adapters.checker import Checker
@@ -124,6 +128,18 @@ async def test_processor_seconds_add_up_over_jobs_without_ending_it(checker: Che
         await checker.check(folder, base, Limits(check_seconds=2))
     soft, _ = resource.prlimit(checker.pids[0], resource.RLIMIT_CPU)
     assert 2 <= soft < 30
+
+
+def test_it_keeps_no_file_that_its_parent_left_open() -> None:
+    """An event loop may start children with all of the server's descriptors, its port included."""
+    with socket.create_server(("127.0.0.1", 0)) as port:
+        port.set_inheritable(True)
+        command = [sys.executable, "-m", "adapters.check_process"]
+        with subprocess.Popen(command, stdin=-1, stdout=-1, close_fds=False, cwd=Path(__file__).parents[3]) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            assert psutil.Process(process.pid).net_connections() == []
+            process.kill()
 
 
 async def test_close_ends_the_processes(base: Base, folder: Path) -> None:
