@@ -1,0 +1,113 @@
+"""Engines and the server itself killed or stopped while all four tasks are asked for: who notices, and what is left."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.traffic import MODELS, Traffic
+from tests.system.serving import STARTER, Server, alive
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+HUNG_AFTER = 10
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    options = ("--slots", "5", "--heartbeat", "0.5", "--hung-after", str(HUNG_AFTER), "--no-prewarm")
+    server = Server(tmp_path_factory.mktemp("data"), [STARTER], *options)
+    try:
+        server.wait_ready()
+        for model in MODELS:
+            assert server.http.post(f"/v1/models/{model}/load", timeout=300).status_code == 200, server.tail()
+        yield server
+    finally:
+        server.close()
+
+
+def slot(server: Server, model: str) -> int:
+    return server.slot_pid(model)
+
+
+def core(server: Server, model: str) -> int:
+    (found,) = psutil.Process(server.slot_pid(model)).children()
+    return int(found.pid)
+
+
+@pytest.mark.parametrize(
+    ("model", "whom", "number", "reason", "said"),
+    [
+        ("starter-embed", slot, signal.SIGKILL, "killed", "SIGKILL"),
+        ("starter-chat", core, signal.SIGKILL, "engine_failed", "SIGKILL"),
+        ("starter-speech", slot, signal.SIGSTOP, "engine_hung", "did not answer within"),
+        ("starter-chat", core, signal.SIGSTOP, "engine_hung", "did not answer within"),
+    ],
+    ids=["slot killed", "EngineCore killed", "slot stopped", "EngineCore stopped"],
+)
+def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
+    server: Server, model: str, whom: Callable[[Server, str], int], number: int, reason: str, said: str
+) -> None:
+    before = server.model(model)
+    labels = {"model": model, "reason": reason}
+    counted = server.metric("roundhouse_engine_deaths_total", **labels)
+    others = {name: server.slot_pid(name) for name in MODELS if name != model}
+    with Traffic(server) as traffic:
+        traffic.wait_answers()
+        os.kill(whom(server, model), number)
+        deadline = time.monotonic() + 240
+        while server.model(model)["loads"] == before["loads"]:  # nobody asks for it but the traffic
+            assert time.monotonic() < deadline, server.tail()
+            time.sleep(0.1)
+        seen = traffic.take()
+        traffic.wait_answers()
+    for name in others:
+        assert set(seen[name]) <= {200}, (name, seen[name])
+    assert set(seen[model]) <= {200, 500, 503}, seen[model]
+    after = server.model(model)
+    assert after["deaths"] == before["deaths"] + 1
+    assert after["failure"]["code"] == reason
+    assert said in after["failure"]["message"]
+    assert server.metric("roundhouse_engine_deaths_total", **labels) == counted + 1
+    logged = [json.loads(line) for line in server.log.read_text().splitlines() if '"engine died"' in line]
+    assert (logged[-1]["model"], logged[-1]["reason"]) == (model, reason)
+    assert {name: server.slot_pid(name) for name in others} == others
+
+
+@pytest.mark.parametrize("whom", ["the gateway", "the main process"])
+def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom: str) -> None:
+    """Also before the next start. That one finds pins and adapters as they were."""
+    models = MODELS if whom == "the gateway" else ("starter-embed", "starter-speech")
+    recipes = [STARTER / f"{model}.yaml" for model in models]
+    server = Server(tmp_path / "data", recipes, "--slots", "5", "--no-prewarm")
+    try:
+        server.wait_ready()
+        with Traffic(server, models, timeout=180) as traffic:
+            traffic.wait_answers(seconds=300)
+            assert server.http.put("/v1/models/starter-speech/pin").status_code == 200
+            family = server.family()
+            sockets = server.data / "server.json"
+            run_dir = Path(json.loads(sockets.read_text())["run_dir"])
+            assert list(run_dir.glob("*.sock"))
+            (server.gateway() if whom == "the gateway" else server.process).kill()
+            code = server.process.wait(60)
+            deadline = time.monotonic() + 30
+            while left := alive(family):
+                assert time.monotonic() < deadline, [psutil.Process(pid).cmdline() for pid in left]
+                time.sleep(0.1)
+        assert code == (4 if whom == "the gateway" else -signal.SIGKILL)
+    finally:
+        server.close()
+    again = Server(tmp_path / "data", recipes, "--slots", "2", "--no-prewarm")
+    try:
+        again.wait_ready()
+        assert not run_dir.exists()
+        assert again.model("starter-speech")["pinned"] is True
+        adapters = again.http.get("/v1/adapters").json()["data"]
+        assert len(adapters) == (20 if "starter-chat" in models else 0)
+    finally:
+        again.close()

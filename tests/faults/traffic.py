@@ -1,0 +1,84 @@
+"""Requests of all four tasks without end, each from a client of its own, and what became of them."""
+
+import threading
+import time
+from collections import Counter
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from tests.system.serving import PACK, Server
+
+MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
+WAV = PACK / "samples" / "kitchen-light.wav"
+
+
+def ask(http: httpx.Client, model: str, kind: str | None = None) -> httpx.Response:
+    """One short request; `kind` is the starter model whose task `model` has."""
+    match kind or model:
+        case "starter-chat":
+            body = {"model": model, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 3}
+            return http.post("/v1/chat/completions", json=body)
+        case "starter-embed":
+            return http.post("/v1/embeddings", json={"model": model, "input": "a warm kitchen"})
+        case "starter-rerank":
+            return http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["a", "b"]})
+        case _:
+            files = {"file": ("a.wav", WAV.read_bytes()), "model": (None, model)}
+            return http.post("/v1/audio/transcriptions", files=files)
+
+
+class Traffic:
+    """A context manager; inside it every model is asked again and again.
+
+    A status is the answer's, or its error's code; 0 when the connection broke.
+    """
+
+    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = 120.0) -> None:
+        self._url, self._timeout = server.url, timeout
+        self._lock = threading.Lock()
+        self._seen: dict[str, Counter[int]] = {model: Counter() for model in models}
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(model,), daemon=True) for model in models]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(self._timeout)
+
+    def _run(self, model: str) -> None:
+        with httpx.Client(base_url=self._url, timeout=self._timeout) as http:
+            while not self._stop.is_set():
+                try:
+                    status = ask(http, model).status_code
+                except httpx.TransportError:
+                    status = 0
+                with self._lock:
+                    self._seen[model][status] += 1
+                self._stop.wait(0.05)
+
+    def take(self) -> dict[str, Counter[int]]:
+        """What was seen since the last time."""
+        with self._lock:
+            seen, self._seen = self._seen, {model: Counter() for model in self._seen}
+        return seen
+
+    def wait_answers(self, count: int = 2, seconds: float = 120.0) -> dict[str, Counter[int]]:
+        """Until every model has answered `count` times with 200 since the last `take`; what was seen until then."""
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._lock:
+                if all(seen[200] >= count for seen in self._seen.values()):
+                    break
+                told = {model: dict(seen) for model, seen in self._seen.items()}
+            assert time.monotonic() < deadline, told
+            time.sleep(0.05)
+        return self.take()
