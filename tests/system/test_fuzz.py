@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
@@ -84,7 +83,6 @@ def test_no_request_is_a_5xx_and_answers_are_as_documented(
     operation = schema[path][method]
     if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
         pytest.skip("nothing to get wrong: any text may stand in a path")
-    session = requests.Session()
 
     @settings(
         max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
@@ -93,7 +91,7 @@ def test_no_request_is_a_5xx_and_answers_are_as_documented(
     @given(case=operation.as_strategy(generation_mode=mode), seed=st.integers(0, 2**32))
     def run(case: Any, seed: int) -> None:
         steer(case, seed)
-        response = case.call(session=session, timeout=120)
+        response = case.call(timeout=120)
         counts[f"{route} {mode.value}"][response.status_code] += 1
         look(case, response)
 
