@@ -70,6 +70,8 @@ class Task(StrEnum):
 class Tier(StrEnum):
     DEVICE = "device"
     HOST = "host"
+    PREWARMED = "prewarmed"
+    """On disk, and an empty slot has its engine's libraries imported: a load costs weights and set-up only."""
     DISK = "disk"
 
 

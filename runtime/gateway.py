@@ -19,8 +19,8 @@ from models import sources
 from models.messages import AdapterRef, Loaded
 from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
-from registry.estimate import estimate
-from registry.recipe import Recipe, Task
+from registry.estimate import PREWARMED, estimate
+from registry.recipe import Recipe, Task, Tier
 from registry.records import Adapter, AdapterKey, LoadKey, Probe
 from registry.state import State
 from runtime import logs
@@ -31,11 +31,13 @@ from runtime.pool import SlotPool
 from runtime.prefer import PREFERENCE, NotYet
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.states import ModelState
+from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.scheduler import Bounds, Lease, ModelQueue
 from runtime.settings import Settings
 
 log = logging.getLogger("roundhouse.gateway")
+KEEP_WARM_SECONDS = 0.5
+"""How often it is looked whether an engine's libraries should be imported ahead of need."""
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -93,6 +95,7 @@ class Gateway:
             entries, self.pool, self.device.budget, self.device.name, self, MemoryWatch(self.device).back,
             self.settings.patience,
         )  # fmt: skip
+        self.residency.counts_processes = self.device.kind == "cpu"
         self.metrics.budget.set(self.device.budget)
         self.refresh()
         await self.service.start()
@@ -128,8 +131,35 @@ class Gateway:
             except RoundhouseError as error:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         if self.settings.prewarm:
-            for engine in dict.fromkeys(recipe.engine.name for recipe in self.recipes):
-                await self.pool.prewarm(engine)
+            await self._keep_warm()
+
+    async def _keep_warm(self) -> None:
+        """For ever: one empty slot with the libraries of each engine that has a model which is not resident.
+
+        Never while a model loads, which needs the cores, and only in memory that no model holds.
+        """
+        while True:
+            for engine in self._engines_to_warm():
+                room = (
+                    self.device.budget
+                    - self.residency.held()
+                    - sum(link.prewarmed_bytes for link in self.pool.prewarmed())
+                )
+                if any(e.state is ModelState.LOADING for e in self.residency.entries.values()):
+                    break
+                if self.device.kind != "cpu" or PREWARMED[engine] <= room:
+                    await self.pool.prewarm(engine)
+            await asyncio.sleep(KEEP_WARM_SECONDS)
+
+    def _engines_to_warm(self) -> list[str]:
+        away = (e for e in self.residency.entries.values() if e.state not in HOLDS_MEMORY and e.broken is None)
+        return list(dict.fromkeys(entry.recipe.engine.name for entry in away))
+
+    def tier(self, entry: ModelEntry) -> Tier:
+        """Where the model is, pre-warmed slots counted."""
+        if entry.tier is Tier.DISK and any(s.prewarmed == entry.recipe.engine.name for s in self.pool.prewarmed()):
+            return Tier.PREWARMED
+        return entry.tier
 
     async def stop(self) -> None:
         """After the last response: stop deciding, close what is open. The slots are LitServe's to end."""
@@ -274,6 +304,10 @@ class Gateway:
 
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self.metrics.load_failures.labels(entry.id).inc()
+
+    def grew(self, entry: ModelEntry) -> None:
+        self.state.models.record_load(self._load_key(entry.recipe), entry.bytes, {})
+        log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self.metrics.evictions.labels(entry.id, reason.split()[0]).inc()

@@ -106,6 +106,8 @@ class SlotLink:
         self.group = 0
         """The process group of the last connection; stays when `pid` is taken away at the end."""
         self.prewarmed: str | None = None
+        """The engine whose libraries an empty slot has imported."""
+        self.prewarmed_bytes = 0
         self.cause = UNKNOWN
         """Why the last connection ended; read it in `on_death`."""
         self._kills = 0
@@ -134,7 +136,8 @@ class SlotLink:
             if time.monotonic() > deadline:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
-        self.pid, self.prewarmed, self._out = hello.pid, None, frames.Outbox(writer)
+        self.pid, self._out = hello.pid, frames.Outbox(writer)
+        self.prewarmed, self.prewarmed_bytes = None, 0
         self.group, self.cause, self._kills = hello.pid, UNKNOWN, memory_kills()
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 

@@ -5,8 +5,10 @@ import logging
 from collections.abc import Callable
 
 from registry.errors import Unavailable
+from registry.estimate import PREWARMED
 from runtime import frames
 from runtime.link import SlotLink
+from runtime.memory import group_bytes
 from runtime.slot_loop import socket_path
 
 log = logging.getLogger("roundhouse.pool")
@@ -27,6 +29,7 @@ class SlotPool:
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
         self._connecting: set[asyncio.Task[None]] = set()
+        self._unwarmable: set[str] = set()
         self._closed = False
         self.restarts = 0
 
@@ -65,7 +68,7 @@ class SlotPool:
         if link in self._free:
             self._free.discard(link)
         else:
-            self._on_death(link)
+            self._on_death(link)  # of a slot that had been cooled nobody knows
         self._reconnect(link)
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
@@ -79,6 +82,7 @@ class SlotPool:
                 ranked = sorted(self._free, key=lambda link: (link.prewarmed != engine, link.prewarmed is not None))
                 link = ranked[0]
                 self._free.discard(link)
+                link.prewarmed, link.prewarmed_bytes = None, 0
                 return link
         except TimeoutError:
             raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
@@ -87,15 +91,40 @@ class SlotPool:
         """Import an engine's libraries in one empty slot, if none has them yet. True when one is warm afterwards."""
         if any(link.prewarmed == engine for link in self._free):
             return True
+        if engine in self._unwarmable:
+            return False
         link = next((link for link in sorted(self._free, key=lambda s: s.slot_id) if link.prewarmed is None), None)
         if link is None:
             return False
-        link.prewarmed = engine
+        link.prewarmed, link.prewarmed_bytes = engine, PREWARMED.get(engine, 0)
         try:
             await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=120)
         except Exception:  # a slot that cannot be pre-warmed still loads, only slower
             log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
+            if link.connected:  # its libraries do not import: trying again would not help
+                self._unwarmable.add(engine)
+            link.prewarmed, link.prewarmed_bytes = None, 0
+            return False
+        if link in self._free and link.prewarmed == engine:
+            link.prewarmed_bytes = await asyncio.to_thread(group_bytes, link.group) or link.prewarmed_bytes
         return True
+
+    def prewarmed(self) -> list[SlotLink]:
+        """Empty slots with libraries imported (or importing)."""
+        return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
+
+    async def cool(self, room: int, keep: str | None = None) -> None:
+        """End pre-warmed slots until those that are left hold at most `room` bytes; one for engine `keep` stays."""
+        spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
+        for link in self.prewarmed():
+            if link is spared:
+                continue
+            if sum(other.prewarmed_bytes for other in self.prewarmed() if other is not spared) <= room:
+                return
+            log.info("pre-warmed slot ended for its memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
+            self._free.discard(link)
+            link.prewarmed, link.prewarmed_bytes = None, 0
+            await link.end()
 
     async def close(self) -> None:
         """Stop reconnecting; the slots themselves are LitServe's to end."""

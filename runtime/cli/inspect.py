@@ -60,13 +60,14 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {found['waiting']} requests waiting; "
         f"up for {found['uptime_seconds']:.0f} s"
     )
+    if warm := slots.get("prewarmed"):
+        print("pre-warmed slots: " + ", ".join(f"{slot['engine']} ({size(slot['bytes'])})" for slot in warm))
     rows = []
     for model in found["models"]:
-        where = model["tier"] if model["bytes"] else "disk"
         held = size(model["bytes"]) if model["bytes"] else "-"
         busy = f"{model['running']}/{model['waiting']}"
         pinned = "yes" if model["pinned"] else ""
-        rows.append([model["id"], state(model), where, held, pinned, busy, ago(model["last_used"])])
+        rows.append([model["id"], state(model), model["tier"], held, pinned, busy, ago(model["last_used"])])
     table(["MODEL", "STATE", "WHERE", "BYTES", "PINNED", "RUN/WAIT", "LAST USED"], rows, right=["BYTES", "RUN/WAIT"])
 
 

@@ -190,7 +190,14 @@ SCHEMAS: dict[str, Json] = {
     "Status": record(
         {
             "device": record({"name": STRING, "label": STRING, "budget_bytes": COUNT, "resident_bytes": COUNT}),
-            "slots": record({"total": COUNT, "free": COUNT, "restarts": COUNT}),
+            "slots": record(
+                {
+                    "total": COUNT,
+                    "free": COUNT,
+                    "restarts": COUNT,
+                    "prewarmed": array(record({"slot": COUNT, "engine": STRING, "bytes": COUNT})),
+                }
+            ),
             "waiting": COUNT,
             "uptime_seconds": NUMBER,
             "models": array(ref("Model")),

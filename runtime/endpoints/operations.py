@@ -13,7 +13,7 @@ from runtime.adapter_facts import AdapterRow, fill, row
 from runtime.endpoints.views import model_view
 from runtime.gateway import Gateway
 from runtime.metrics import Metrics
-from runtime.residency.states import HOLDS_MEMORY, ModelState
+from runtime.residency.states import ModelState
 
 
 class Operations:
@@ -65,7 +65,7 @@ class Operations:
         """What is resident where, with bytes and last use."""
         gateway = self.gateway
         entries = gateway.residency.entries.values()
-        held = sum(e.bytes for e in entries if e.state in HOLDS_MEMORY)
+        held = gateway.residency.held()
         return {
             "device": {
                 "name": gateway.device.name,
@@ -75,7 +75,15 @@ class Operations:
                 "resident_bytes": held,
                 "free_bytes": gateway.device.budget - held,
             },
-            "slots": {"total": gateway.pool.size, "free": gateway.pool.free, "restarts": gateway.pool.restarts},
+            "slots": {
+                "total": gateway.pool.size,
+                "free": gateway.pool.free,
+                "restarts": gateway.pool.restarts,
+                "prewarmed": [
+                    {"slot": link.slot_id, "engine": link.prewarmed, "bytes": link.prewarmed_bytes}
+                    for link in gateway.pool.prewarmed()
+                ],
+            },
             "waiting": gateway.bounds.waiting,
             "pid": os.getpid(),
             "uptime_seconds": round(time.time() - self._began, 1),

@@ -24,7 +24,7 @@ def model_view(gateway: Gateway, entry: ModelEntry) -> dict[str, Any]:
         "task": recipe.task.value,
         "state": entry.state.value,
         "pid": entry.link.pid if entry.link else None,
-        "tier": entry.tier.value,
+        "tier": gateway.tier(entry).value,
         "revision": entry.revision,
         "recipe_version": recipe.version,
         "engine": recipe.engine.name,

@@ -76,6 +76,8 @@ class ModelEntry:
     link: SlotLink | None = None
     loaded: Loaded | None = None
     bytes: int = 0
+    peak: int = 0
+    """The most that it was ever seen to hold."""
     pinned: bool = False
     wanted_since: float | None = None
     last_used: float = 0.0

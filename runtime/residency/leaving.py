@@ -20,7 +20,7 @@ class Leaving(Table):
         if entry.pinned and not force:
             raise Conflict(f"Model '{entry.id}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
-            await self._change()
+            await self.change()
         if entry.state is S.READY:
             await self._evict(entry, "by hand")
 
@@ -35,7 +35,7 @@ class Leaving(Table):
         while entry.queue.running and entry.state is S.DRAINING:
             try:
                 async with asyncio.timeout(max(0.0, deadline - entry.clock())):
-                    await self._change()
+                    await self.change()
             except TimeoutError:
                 entry.queue.abort_running(
                     Unavailable(

@@ -78,7 +78,7 @@ class ResidencyManager(Recovery):
             entry.failures.clear()
         self.want(entry)
         while entry.state is not S.READY:
-            await self._change()
+            await self.change()
             if entry.state is S.FAILED and entry.failure is not None:
                 raise entry.failure.cause
             if entry.wanted_since is None and entry.state is S.ABSENT:
@@ -146,9 +146,11 @@ class ResidencyManager(Recovery):
                 entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
                 await asyncio.gather(*(self._leave(v, f"for {entry.id}") for v in victims))
             while self._held(besides=entry) + entry.needed > self.budget:  # others that are still leaving
-                await self._change()
+                await self.change()
             entry.progress = Progress(phase="starting", fraction=0.02)
-            link = await self.pool.take(entry.recipe.engine.name)
+            engine = entry.recipe.engine.name
+            await self.pool.cool(self.budget - self._held(besides=entry) - entry.needed, keep=engine)
+            link = await self.pool.take(engine)
             self._claims, claimed = self._claims - 1, False
             entry.link = link
             try:
@@ -167,7 +169,8 @@ class ResidencyManager(Recovery):
             return
         seconds = entry.clock() - started
         self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
-        entry.loaded, entry.bytes, entry.needed = loaded, loaded.resident_bytes, loaded.resident_bytes
+        entry.peak = max(entry.peak, loaded.resident_bytes)
+        entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
         entry.needed_detail = "as measured at its last load"
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.loaded_at = entry.last_used = entry.clock()

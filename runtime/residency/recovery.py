@@ -6,6 +6,7 @@ from registry.errors import EngineFailed, RoundhouseError
 from runtime import frames
 from runtime.death import Cause
 from runtime.link import SlotLink, gone
+from runtime.memory import group_bytes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.leaving import Leaving
 from runtime.residency.table import S, log
@@ -16,7 +17,17 @@ CRASH_LOOP = 3
 
 
 class Recovery(Leaving):
-    """What happens to a model without anybody's wish: death, hanging, idleness."""
+    """What happens to a model without anybody's wish: death, hanging, idleness, growth."""
+
+    counts_processes = False
+    """Whether a model's bytes are those of its processes: on a CPU."""
+
+    def _grew(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
+        """A full step takes more than the load did: that counts from now on, and for the next load."""
+        if entry.link is link and entry.state is S.READY and held > entry.bytes:
+            entry.peak = entry.bytes = entry.needed = held
+            entry.needed_detail = "as measured while it served"
+            self._observer.grew(entry)
 
     def died(self, link: SlotLink) -> None:
         """A slot's process ended by itself or was killed; `link.cause` tells how."""
@@ -77,6 +88,8 @@ class Recovery(Leaving):
             return  # the one before has not been answered yet
         try:
             await link.command(frames.Ping, hung_after)
+            if self.counts_processes:
+                self._grew(entry, link, await asyncio.to_thread(group_bytes, link.group))
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in (S.READY, S.LOADING, S.DRAINING):
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})

@@ -20,6 +20,7 @@ class Observer(Protocol):
 
     def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None: ...
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
+    def grew(self, entry: ModelEntry) -> None: ...
     def evicted(self, entry: ModelEntry, reason: str) -> None: ...
     def died(self, entry: ModelEntry, reason: str) -> None: ...
 
@@ -59,6 +60,10 @@ class Table:
         """Look whether somebody who waits can be served now."""
         raise NotImplementedError
 
+    def held(self) -> int:
+        """Bytes that all models hold or have claimed."""
+        return sum(entry.bytes for entry in self.entries.values() if entry.state in HOLDS_MEMORY)
+
     def _held(self, besides: ModelEntry) -> int:
         """Bytes that all other models hold now."""
         return sum(
@@ -81,6 +86,6 @@ class Table:
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def _change(self) -> None:
+    async def change(self) -> None:
         """Wait for the next change of any state, progress or lease."""
         await self._changed.wait()

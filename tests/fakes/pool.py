@@ -58,6 +58,9 @@ class FakePool:
         self.links.append(link)
         return link
 
+    async def cool(self, room: int, keep: str | None = None) -> None:
+        """No slot is pre-warmed here."""
+
     def _died(self, link: SlotLink) -> None:
         self.free += 1
         self.on_death(link)

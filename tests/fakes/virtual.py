@@ -121,6 +121,9 @@ class VirtualWorld:
         self.free -= 1
         return VirtualLink(self)  # type: ignore[return-value]
 
+    async def cool(self, room: int, keep: str | None = None) -> None:
+        """No slot is pre-warmed here."""
+
     def held(self) -> int:
         return sum(entry.bytes for entry in self.manager.entries.values() if entry.link is not None)
 
@@ -130,6 +133,9 @@ class VirtualWorld:
 
     def load_failed(self, entry: ModelEntry, error: Exception) -> None:
         self.failures.append(entry.id)
+
+    def grew(self, entry: ModelEntry) -> None:
+        raise AssertionError("nothing measures here")
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self.evictions.append((self.clock(), entry.id))

@@ -85,12 +85,19 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
         "name": "cpu", "label": "cpu", "total_bytes": 2**34, "budget_bytes": 2**33, "resident_bytes": 2**20,
         "free_bytes": 2**33 - 2**20,
     }  # fmt: skip
-    slots = {"total": 6, "free": 5, "restarts": 0}
-    models = [model(), model("cold", state="absent", bytes=0)]
+    warm = [{"slot": 2, "engine": "faster-whisper", "bytes": 140 * 2**20}]
+    slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": warm}
+    models = [
+        model(),
+        model("cold", state="absent", tier="disk", bytes=0),
+        model("warm", state="absent", tier="prewarmed", bytes=0),
+    ]
     server.on(
         "GET", "/v1/status", {"device": device, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
     )
     told = run("status").stdout.splitlines()
     assert told[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
-    assert told[2].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
-    assert told[3].split()[:4] == ["cold", "absent", "disk", "-"]
+    assert told[1] == "pre-warmed slots: faster-whisper (140.0 MiB)"
+    assert told[3].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
+    assert told[4].split()[:4] == ["cold", "absent", "disk", "-"]
+    assert told[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]

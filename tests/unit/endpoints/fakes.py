@@ -121,7 +121,8 @@ class FakeGateway(Gateway):
             )
             for r in recipes
         }  # fmt: skip
-        self.residency = SimpleNamespace(entries=entries, get=entries.__getitem__)  # type: ignore[assignment]
+        self.residency = SimpleNamespace(entries=entries, get=entries.__getitem__, held=lambda: 0)  # type: ignore[assignment]
+        self.pool = SimpleNamespace(size=3, free=2, restarts=0, prewarmed=lambda: [])  # type: ignore[assignment]
 
     async def lease(self, chosen: Chosen) -> Any:
         if self.refuse is not None:

@@ -29,6 +29,9 @@ class Witness:
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self.events.append(f"failed {entry.id}")
 
+    def grew(self, entry: ModelEntry) -> None:
+        self.events.append(f"grew {entry.id} {entry.bytes}")
+
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"evicted {entry.id}")
 

@@ -1,0 +1,81 @@
+"""Pre-warmed slots: one for each engine, handed to the right model, given up for their memory."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from runtime.memory import group_bytes
+from runtime.pool import SlotPool
+from runtime.slot_loop import SlotServer
+from tests.fakes.engine import FakeEngine
+from tests.fakes.pool import FakeLink
+
+MIB = 2**20
+
+
+@pytest.fixture
+async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
+    """Three slots in this process; prewarming them imports nothing, as their engine is none that we know."""
+    pool = SlotPool(str(tmp_path), 3, lambda link: None)
+    links = []
+    for link in pool._links:
+        fake = FakeLink(link.slot_id, link.address, pool._died)
+        fake.server = SlotServer(link.address, lambda *_: FakeEngine(), exit_on_disconnect=False)
+        fake.task = asyncio.create_task(fake.server.serve())
+        links.append(fake)
+    pool._links = list(links)
+    pool.start()
+    while pool.free < 3:
+        await asyncio.sleep(0.001)
+    yield pool
+    await pool.close()
+    for fake in links:
+        if not fake.task.done():
+            await fake.end()
+
+
+async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPool) -> None:
+    assert await pool.prewarm("engine-a")
+    assert await pool.prewarm("engine-a")
+    assert await pool.prewarm("engine-b")
+    assert [link.prewarmed for link in pool.prewarmed()] == ["engine-a", "engine-b"]
+    taken = await pool.take("engine-b")
+    assert taken.slot_id == 1
+    assert [link.prewarmed for link in pool.prewarmed()] == ["engine-a"]
+    cold = await pool.take("engine-c")
+    assert cold.slot_id == 2, "a slot that is warm for another engine is taken last"
+
+
+async def test_warm_slots_are_ended_when_a_load_needs_their_memory(pool: SlotPool) -> None:
+    for engine in ("engine-a", "engine-b", "engine-c"):
+        await pool.prewarm(engine)
+    for link in pool.prewarmed():
+        link.prewarmed_bytes = 100
+    await pool.cool(room=300, keep="engine-b")
+    assert len(pool.prewarmed()) == 3, "everything fits"
+    await pool.cool(room=100, keep="engine-b")
+    assert [link.prewarmed for link in pool.prewarmed()] == ["engine-b", "engine-c"]
+    await pool.cool(room=0, keep="engine-b")
+    assert [link.prewarmed for link in pool.prewarmed()] == ["engine-b"]
+    assert (await pool.take("engine-b")).prewarmed is None
+
+
+def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
+    import os
+    import sys
+
+    code = "import time; big = bytearray(80 << 20); del big; print(flush=True); time.sleep(60)"
+    read, write = os.pipe()
+    pid = os.posix_spawn(
+        sys.executable, [sys.executable, "-c", code], os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)], setpgroup=0,
+    )  # fmt: skip
+    try:
+        os.read(read, 1)
+        assert 80 * MIB < group_bytes(pid) < 160 * MIB
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+    assert group_bytes(pid) == 0
