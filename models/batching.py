@@ -48,6 +48,8 @@ class Turns(Generic[P]):
 
     def __init__(self) -> None:
         self._lines: OrderedDict[int, deque[Item[P]]] = OrderedDict()
+        self.tokens = 0
+        """Of all items that wait."""
 
     def __len__(self) -> int:
         """Number of requests that have items waiting."""
@@ -60,10 +62,13 @@ class Turns(Generic[P]):
         line = deque(sorted(items, key=lambda item: -item.tokens))
         if line:
             self._lines[key] = line
+            self.tokens += sum(item.tokens for item in line)
 
     def drop(self, key: int) -> int:
         """Forget a request; the number of items that were still waiting."""
-        return len(self._lines.pop(key, ()))
+        line = self._lines.pop(key, ())
+        self.tokens -= sum(item.tokens for item in line)
+        return len(line)
 
     def take(self, max_tokens: int, max_items: int) -> list[Picked[P]]:
         """The next batch, longest item first; empty exactly when nothing waits."""
@@ -86,6 +91,7 @@ class Turns(Generic[P]):
         for key in {picked.key for picked in chosen}:
             if not self._lines[key]:
                 del self._lines[key]
+        self.tokens -= real
         if head is not None and head in self._lines:
             self._lines.move_to_end(head)
         return sorted(chosen, key=lambda picked: -picked.item.tokens)

@@ -3,13 +3,14 @@
 import asyncio
 import contextlib
 import itertools
+import math
 import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from models.batching import Item, P, Picked, Turns
+from models.batching import PADDED, Item, P, Picked, Turns
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 
 R = TypeVar("R")
@@ -19,6 +20,9 @@ STEP_SECONDS = 0.1
 LEAST_TOKENS = 256
 MEMORY = 0.2
 """Weight of the newest step in the measured speed."""
+SHARE = 256
+"""Tokens from which on waiting work is shared among idle threads: small steps cost more for each of their items. Less
+than that waits for a step that is about as small, and goes beside one that is long."""
 
 
 @dataclass(slots=True)
@@ -42,7 +46,7 @@ class _Request(Generic[R]):
 
 @dataclass(slots=True)
 class Limits:
-    """`tokens` and `items`: of one step. `waiting`: requests that may wait.
+    """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
 
     A step is cut to about `step_seconds`, but never below `least` tokens.
     """
@@ -52,6 +56,7 @@ class Limits:
     waiting: int
     step_seconds: float = STEP_SECONDS
     least: int = LEAST_TOKENS
+    workers: int = 1
 
 
 @dataclass(slots=True)
@@ -76,6 +81,8 @@ class _Speed:
 class Batcher(Generic[P, R]):
     """`run` gets payloads, longest first, in a worker thread, and returns as many results in the same order.
 
+    `prepare` is called before, in the same thread, with the padded tokens of the step and whether it runs alone.
+
     | state   | submit, ping  | close               |
     |---------|---------------|---------------------|
     | new     | EngineFailed  | closed              |
@@ -86,6 +93,7 @@ class Batcher(Generic[P, R]):
     name: str
     run: Callable[[Sequence[P]], Sequence[R]]
     limits: Limits
+    prepare: Callable[[int, bool], None] | None = None
     _turns: Turns[P] = field(default_factory=Turns, init=False)
     _state: str = field(default="new", init=False)
 
@@ -93,13 +101,19 @@ class Batcher(Generic[P, R]):
         self._wake = threading.Condition()
         self._keys = itertools.count()
         self._requests: dict[int, _Request[R]] = {}
-        self._pings: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self._speed = _Speed()
-        self._thread = threading.Thread(target=self._work, name=self.name, daemon=True)
+        self._busy = self._running = 0  # steps that run, and their tokens
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"{self.name}-{number}", daemon=True)
+            for number in range(self.limits.workers)
+        ]
+        self._pings: list[list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]] = [[] for _ in self._threads]
+        """By thread: who waits for its answer."""
 
     def start(self) -> None:
         self._state = "started"
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     async def submit(self, items: Sequence[Item[P]], each: Callable[[int, R], None] | None = None) -> Answers[R]:
         """Wait for all items of one request. Cancelling drops those that have not started.
@@ -138,14 +152,15 @@ class Batcher(Generic[P, R]):
             task.cancel()
 
     async def ping(self) -> None:
-        """Return when the thread has answered, which it does between two steps."""
+        """Return when each thread has answered, which it does between two steps."""
         loop = asyncio.get_running_loop()
-        future = loop.create_future()
+        futures = [loop.create_future() for _ in self._threads]
         with self._wake:
             self._check()
-            self._pings.append((loop, future))
-            self._wake.notify()
-        await future
+            for pings, future in zip(self._pings, futures, strict=True):
+                pings.append((loop, future))
+            self._wake.notify_all()
+        await asyncio.gather(*futures)
 
     def close(self, seconds: float = 5.0) -> None:
         """Fail what waits, and wait for the step that runs, at most `seconds`."""
@@ -153,42 +168,62 @@ class Batcher(Generic[P, R]):
             started, self._state = self._state == "started", "closed"
             for request in self._requests.values():
                 _tell(request.loop, request.future, None, EngineFailed("The model was unloaded."))
-            self._wake.notify()
-        if started and self._thread is not threading.current_thread():
-            self._thread.join(seconds)
+            self._wake.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads if started else ():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
 
     def _check(self) -> None:
-        if self._state != "started" or not self._thread.is_alive():
+        if self._state != "started" or not all(thread.is_alive() for thread in self._threads):
             raise EngineFailed(f"{self.name} is {self._state if self._state != 'started' else 'broken'}.")
 
-    def _work(self) -> None:
+    def _work(self, number: int) -> None:
         while True:
             with self._wake:
-                self._wake.wait_for(lambda: self._turns or self._pings or self._state == "closed")
-                pings, self._pings = self._pings, []
+                self._wake.wait_for(lambda: self._worth() or self._pings[number] or self._state == "closed")
+                pings, self._pings[number] = self._pings[number], []
                 if self._state == "closed":
                     for loop, future in pings:
                         _tell(loop, future, None, EngineFailed("The model was unloaded."))
                     return
-                batch = self._turns.take(self._speed.budget(self.limits), self.limits.items)
+                batch = self._turns.take(self._budget(), self.limits.items) if self._worth() else []
+                tokens = batch[0].item.tokens * len(batch) if batch else 0
+                self._busy, self._running = self._busy + bool(batch), self._running + tokens
+                alone = self._busy == 1
+                if self._worth():
+                    self._wake.notify()  # what is left is for a thread that idles, if one does
             for loop, future in pings:
                 _tell(loop, future, None)
             if batch:
-                self._step(batch)
+                self._step(batch, tokens, alone)
 
-    def _step(self, batch: list[Picked[P]]) -> None:
+    def _worth(self) -> bool:
+        """Whether what waits is worth a step now."""
+        return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= SHARE)
+
+    def _budget(self) -> int:
+        """Tokens of the next step; while other threads idle, this one's share of what waits."""
+        budget, idle = self._speed.budget(self.limits), len(self._threads) - self._busy
+        return budget if idle < 2 else min(budget, max(SHARE, math.ceil(PADDED * self._turns.tokens / idle)))
+
+    def _step(self, batch: list[Picked[P]], tokens: int, alone: bool) -> None:
         began = time.perf_counter()
         results: Sequence[R] = ()
         broken: RoundhouseError | None = None
         try:
+            if self.prepare is not None:
+                self.prepare(tokens, alone)
             results = self.run([picked.item.payload for picked in batch])
         except RoundhouseError as error:
             broken = error
         except Exception as error:  # the border: whatever the library raises fails these requests and no others
             broken = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
-        self._speed.learn(batch[0].item.tokens * len(batch), time.perf_counter() - began, self.limits)
+        seconds = time.perf_counter() - began
         done: dict[int, _Request[R]] = {}
         with self._wake:
+            self._busy, self._running = self._busy - 1, self._running - tokens
+            self._speed.learn(tokens, seconds, self.limits)
             for place, picked in enumerate(batch):
                 key = picked.key
                 request = self._requests.get(key)

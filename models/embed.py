@@ -15,8 +15,10 @@ from models.embed_load import (
     open_model,
     release,
     resident_bytes,
+    spread,
     vocabulary_of,
     weights_bytes,
+    workers,
 )
 from models.embed_model import Embedder, Ids, Row, finish
 from models.embed_tokens import Tokens
@@ -64,9 +66,10 @@ class EmbeddingEngine:
                     items=recipe.batching.max_requests,
                     waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
                     step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
+                    workers=workers(path, device, flags),
                 )
                 assert self._embedder is not None
-                self._batcher = Batcher("embed", self._embedder.run, limits)
+                self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
             self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))

@@ -12,7 +12,9 @@ from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
 
 SMALL_WEIGHTS = 128 * 2**20
-"""Bytes of weights up to which half of the cores compute."""
+"""Bytes of weights up to which each core computes a step of its own under load."""
+WORTH = 96
+"""Padded tokens of a step from which on several threads are quicker than one, with small weights."""
 FLAGS: Mapping[str, type] = {
     "threads": int,
     "attn_implementation": str,
@@ -57,7 +59,7 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     import torch
 
     if device == "cpu":
-        torch.set_num_threads(int(str(flags.get("threads", default_threads(path)))))
+        torch.set_num_threads(int(str(flags.get("threads", cores()))))
     dtype: Any = getattr(torch, recipe.dtype, None) if recipe.dtype != "auto" else None
     if recipe.dtype == "int8":
         raise EngineFailed("sentence-transformers runs no int8: write float32, float16, bfloat16 or auto")
@@ -74,16 +76,28 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
     return model.eval().requires_grad_(False)
 
 
-def default_threads(path: Path) -> int:
-    """Compute threads of a step on a CPU: all cores for large weights, half of them for small ones.
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
 
-    Threads of a step wait for each other at every layer, and with small layers that wait is the larger part once
-    another engine uses the cores, too. Measured with all-MiniLM-L6-v2 on 2 busy cores: a short text takes 29 to 37 ms
-    with one thread, 37 to 49 ms with two.
+
+def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
+    """Steps that run at the same time: one per core for small weights on a CPU, else one.
+
+    Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
+    with a thread each do more than one step with two (docs/performance.md).
     """
     size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    cores = len(os.sched_getaffinity(0))
-    return cores if size > SMALL_WEIGHTS else max(1, cores // 2)
+    return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
+
+
+def spread(tokens: int, alone: bool) -> None:
+    """Before a step of a model that has several workers: all cores for a long step that runs alone, else one thread."""
+    import torch
+
+    wanted = cores() if alone and tokens >= WORTH else 1
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
 
 
 def context_of(recipe: Recipe, model: Any) -> int:

@@ -16,8 +16,10 @@ from models.embed_load import (
     open_model,
     release,
     resident_bytes,
+    spread,
     vocabulary_of,
     weights_bytes,
+    workers,
 )
 from models.embed_model import Ids, tensors
 from models.embed_tokens import Tokens
@@ -73,8 +75,9 @@ class RerankingEngine:
                     items=recipe.batching.max_requests,
                     waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
                     step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
+                    workers=workers(path, device, flags),
                 )
-                self._batcher = Batcher("rerank", scorer.run, limits)
+                self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
         return Loaded(

@@ -1,7 +1,6 @@
 """The speech engine: faster-whisper with windows of many recordings in one step."""
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from pathlib import Path
@@ -13,7 +12,7 @@ import psutil
 from models.audio import RATE, Decoders
 from models.batching_worker import Batcher, Limits
 from models.embed_life import Life
-from models.embed_load import flags_of
+from models.embed_load import cores, flags_of
 from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.transcribe_model import FLAGS, Heard, Listen, SpeechModel
@@ -48,7 +47,8 @@ class WhisperEngine:
                 await asyncio.to_thread(self._decoders.warm)
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.3):
-                threads = int(str(flags.get("threads", default_threads())))
+                # Whisper's encoder has 1,500 positions: enough work for all cores, with small weights too
+                threads = int(str(flags.get("threads", cores())))
                 self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
             with phases.phase("warming", 0.7):
                 limits = Limits(
@@ -130,11 +130,6 @@ def import_library() -> Any:
     ctranslate2.set_log_level(logging.ERROR)  # it warns of weights that it converts for the device, which is meant
     get_vad_model()
     return faster_whisper
-
-
-def default_threads() -> int:
-    """Compute threads on a CPU: all cores. Whisper's encoder has 1,500 positions, enough work for each of them."""
-    return len(os.sched_getaffinity(0))
 
 
 def _device_bytes(device: str) -> int:

@@ -165,3 +165,60 @@ async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() 
     await closing
     with pytest.raises(EngineFailed):
         await batcher.ping()
+
+
+def two_workers(gate: Gate) -> Batcher[int, int]:
+    batcher = Batcher("two", gate, Limits(tokens=4096, items=64, waiting=8, workers=2))
+    batcher.start()
+    return batcher
+
+
+def long_items(size: int, *payloads: int) -> list[Item[int]]:
+    return [Item(index, size, payload) for index, payload in enumerate(payloads)]
+
+
+async def test_idle_threads_share_what_waits() -> None:
+    gate = Gate()
+    batcher = two_workers(gate)
+    task = asyncio.create_task(batcher.submit(long_items(50, *range(16))))
+    for _ in range(2):  # both are in a step, each with a part of the one request
+        await asyncio.to_thread(gate.entered.acquire)
+    assert all(len(batch) < 16 for batch in gate.batches)
+    gate.open.set()
+    assert (await task).results == [number * 10 for number in range(16)]
+    batcher.close()
+
+
+async def test_small_work_waits_for_a_small_step_and_goes_beside_a_long_one() -> None:
+    gate = Gate()
+    batcher = two_workers(gate)
+    small = await started(batcher, gate, 1)
+    waiting = asyncio.create_task(batcher.submit(items(2)))
+    more = asyncio.create_task(batcher.submit(items(3)))
+    gate.open.set()
+    await asyncio.gather(small, waiting, more)
+    assert sorted(gate.batches[1]) == [2, 3], "what came during the first step is one step"
+
+    gate.open.clear()
+    while gate.entered.acquire(blocking=False):
+        pass
+    long = asyncio.create_task(batcher.submit(long_items(400, 4)))
+    await asyncio.to_thread(gate.entered.acquire)
+    beside = asyncio.create_task(batcher.submit(items(5)))
+    await asyncio.to_thread(gate.entered.acquire)  # while the long one is held by the gate
+    assert not long.done()
+    gate.open.set()
+    await asyncio.gather(long, beside)
+    batcher.close()
+
+
+async def test_a_ping_is_answered_by_each_thread() -> None:
+    gate = Gate()
+    batcher = two_workers(gate)
+    hung = await started(batcher, gate, 1)
+    ping = asyncio.create_task(batcher.ping())
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(ping), 0.2)
+    gate.open.set()
+    await asyncio.gather(hung, ping)
+    batcher.close()
