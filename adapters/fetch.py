@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncIterable, AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
 from adapters.check_process import FULL
 from adapters.hub import Download, download
-from adapters.sources import AdapterSource, UploadedArchive, receive
+from adapters.sources import AdapterSource, UploadedArchive
 from adapters.types import Limits
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipe import HubSource, PackageSource
@@ -36,17 +36,6 @@ class Fetcher:
     def start(self) -> None:
         """Remove what a killed process left. Blocks."""
         shutil.rmtree(self._incoming, ignore_errors=True)
-
-    @contextlib.asynccontextmanager
-    async def upload(self, chunks: AsyncIterable[bytes]) -> AsyncIterator[UploadedArchive]:
-        """Receive an archive; it is gone after the block. Raises TooLarge, BadRequest, Unavailable (disk_full)."""
-        folder = self._new_folder()
-        try:
-            with disk_errors():
-                archive = await receive(chunks, folder / "upload", self._limits)
-            yield archive
-        finally:
-            await asyncio.to_thread(shutil.rmtree, folder, True)
 
     @contextlib.asynccontextmanager
     async def fetched(self, source: AdapterSource) -> AsyncIterator[Fetched]:

@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -11,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from adapters.checker import Checker
 from adapters.fetch import Fetcher, disk_errors
-from adapters.sources import AdapterSource, UploadedArchive
+from adapters.sources import AdapterSource
 from adapters.store import Store
 from adapters.types import Base, Checked, Limits, StoredAdapter
 from registry.errors import BadRequest, Conflict
@@ -55,7 +54,9 @@ class AdapterService:
         self.store = Store(data / "store")
         self.limits = limits or Limits()
         self.checker = Checker(workers)
-        self._fetcher = Fetcher(data.absolute() / "incoming", self.limits)
+        self.incoming = data.absolute() / "incoming"
+        """For uploads too: on the store's disk, and emptied at start."""
+        self._fetcher = Fetcher(self.incoming, self.limits)
         self._state, self._leased = state, leased
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
@@ -74,10 +75,6 @@ class AdapterService:
         await self.checker.close()
 
     # --- registration --------------------------------------------------------------------------------------------
-    def upload(self, chunks: AsyncIterable[bytes]) -> AbstractAsyncContextManager[UploadedArchive]:
-        """Receive an archive; it is gone after the block. Raises TooLarge, BadRequest, Unavailable (disk_full)."""
-        return self._fetcher.upload(chunks)
-
     async def validate(self, base: Base, source: AdapterSource) -> Checked:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
         async with self._fetcher.fetched(source) as got:

@@ -7,18 +7,21 @@ from typing import Annotated, Any, TypeVar
 from fastapi import Path, Query, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from starlette.requests import ClientDisconnect
 
-from adapters.sources import AdapterSource
-from registry.errors import BadRequest, NotFound
+from adapters.sources import AdapterSource, UploadedArchive
+from registry.errors import BadRequest, NotFound, Unavailable
 from registry.names import AdapterName
 from registry.recipe import HubSource, PathSource
 from registry.records import Adapter, AdapterKey, Probe
+from runtime.endpoints.audio_upload import receive
 from runtime.endpoints.views import adapter_view
 from runtime.gateway import Gateway
 from runtime.http import parse_object, read_body
 from runtime.probes import MOST_BYTES
 from runtime.residency.entry import ModelEntry
 
+FORM_FIELDS = ("name", "base", "alias", "probe_prompt", "probe_expected")
 NamePath = Annotated[str, Path(description="adapter name, or base:name where two bases have one of this name")]
 
 
@@ -129,30 +132,44 @@ class AdapterEndpoints:
         return adapter_view(self.gateway, self.gateway.service.show(key.base, key.name))
 
     async def register(self, request: Request, dry_run: Annotated[bool, Query()] = False) -> Response:
-        """JSON `{name, base, source}`, or multipart with fields `name`, `base` and a tar, tar.gz or zip in `file`."""
+        """JSON `{name, base, source}`, or multipart with `name`, `base` and a tar, tar.gz or zip in `file`.
+
+        The form takes `alias` too, and a probe as `probe_prompt` and `probe_expected`.
+        """
         if request.headers.get("content-type", "").startswith("multipart/form-data"):
             return await self._upload(request, dry_run)
         data = parse_object(await read_body(request, self.gateway.settings.max_json))
         body = _typed(RegisterBody, data)
         if isinstance(body.source, PathSource) and not FilePath(body.source.path).is_absolute():
             raise BadRequest("'source.path' must be an absolute path on the server.", param="source.path")
-        probe = Probe(body.probe.prompt, body.probe.expected) if body.probe else None
-        return await self._register(body.name, body.base, body.source, dry_run, body.alias, probe)
+        return await self._register(body.name, body.base, body.source, dry_run, body.alias, _probe(body))
 
     async def _upload(self, request: Request, dry_run: bool) -> Response:
-        limit = self.gateway.settings.max_adapter
-        async with request.form(max_files=1, max_fields=8, max_part_size=limit) as form:
-            name, base, file = form.get("name"), form.get("base"), form.get("file")
-            if not isinstance(name, str) or not isinstance(base, str) or file is None or isinstance(file, str):
-                raise BadRequest("Send the fields 'name' and 'base', and the archive as 'file'.")
-            _typed(RegisterBody, {"name": name, "base": base, "source": {"path": "/"}})
+        limit = min(self.gateway.settings.max_adapter, self.gateway.service.limits.archive_bytes)
+        fields: dict[str, str] = {}
 
-            async def parts() -> Any:
-                while part := await file.read(1 << 20):
-                    yield part
+        def on_field(name: str, value: str) -> None:
+            """Judge what comes before the file, so that a wrong form does not cost an upload."""
+            if name not in FORM_FIELDS or name in fields:
+                raise BadRequest(f"The form's fields are {', '.join(FORM_FIELDS)}, once each, and 'file'.", param=name)
+            fields[name] = value
+            if name == "base":
+                self._base(value)
 
-            async with self.gateway.service.upload(parts()) as archive:
-                return await self._register(name, base, archive, dry_run, None, None)
+        try:
+            folder = self.gateway.service.incoming
+            async with receive(request, folder, limit, on_field, "archive", ".archive") as upload:
+                body = _typed(RegisterBody, _form(fields))
+                source = UploadedArchive(upload.path)
+                return await self._register(body.name, body.base, source, dry_run, body.alias, _probe(body))
+        except ClientDisconnect:
+            return Response(status_code=499)  # nobody reads it
+        except Unavailable as error:
+            if error.code != "no_space":
+                raise
+            raise Unavailable(
+                "The disk that holds the adapters is full. Nothing was registered.", code="disk_full", retry_after=30
+            ) from error
 
     async def _register(
         self, name: str, base: str, source: AdapterSource, dry_run: bool, alias: str | None, probe: Probe | None
@@ -188,6 +205,7 @@ class AdapterEndpoints:
         queue = self.gateway.queue(self.gateway.residency.get(key.base))
         for digest in gone:
             queue.forget_adapter(digest)
+        await self.gateway.service.collect()
         return {"object": "adapter.deleted", "name": key.name, "base": key.base, "deleted": True, "digests": list(gone)}
 
     async def set_alias(self, name: NamePath, alias: str, body: AliasBody) -> dict[str, Any]:
@@ -231,6 +249,20 @@ class AdapterEndpoints:
     async def vllm_unload(self, body: VllmUnloadBody) -> Response:
         await self.remove(body.lora_name)
         return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type="text/plain")
+
+
+def _form(fields: dict[str, str]) -> dict[str, Any]:
+    """A form's fields as the JSON body of a registration."""
+    missing = [name for name in ("name", "base") if name not in fields]
+    if missing:
+        raise BadRequest("Send the fields 'name' and 'base', and the archive as 'file'.", param=missing[0])
+    body: dict[str, Any] = {name: fields[name] for name in ("name", "base", "alias") if name in fields}
+    probe = {name: fields[f"probe_{name}"] for name in ("prompt", "expected") if f"probe_{name}" in fields}
+    return {**body, "source": {"path": "/"}, **({"probe": probe} if probe else {})}
+
+
+def _probe(body: RegisterBody) -> Probe | None:
+    return Probe(body.probe.prompt, body.probe.expected) if body.probe else None
 
 
 T = TypeVar("T", bound=BaseModel)

@@ -1,4 +1,4 @@
-"""Multipart uploads, streamed to a temporary file: at most one buffer of audio is in memory at a time.
+"""Multipart uploads, streamed to a temporary file: at most one buffer of a file is in memory at a time.
 
 Starlette's own form parser is not used: LitServe sets its spool limit to sys.maxsize for the whole process, which
 would hold every upload in memory, and it cannot tell the fields before the file has arrived.
@@ -147,8 +147,12 @@ def _parser(request: Request, parts: _Parts) -> MultipartParser:
 
 
 @asynccontextmanager
-async def receive(request: Request, folder: Path, limit: int, on_field: OnField) -> AsyncIterator[Upload]:
+async def receive(
+    request: Request, folder: Path, limit: int, on_field: OnField, what: str = "recording", suffix: str = ".audio"
+) -> AsyncIterator[Upload]:
     """The request's form with its file on disk (mode 0600), which is removed when the context ends, however it ends.
+
+    `what` the file is stands in the error for one that is missing.
 
     Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
     a form that is broken, cut off, or has no file, Unavailable when the disk is full, and what `on_field` raises.
@@ -159,7 +163,7 @@ async def receive(request: Request, folder: Path, limit: int, on_field: OnField)
         raise too_large(limit)
     parts = _Parts(limit, on_field)
     parser = _parser(request, parts)
-    path = folder / f"{secrets.token_hex(16)}.audio"
+    path = folder / f"{secrets.token_hex(16)}{suffix}"
     try:
         try:
             handle = await asyncio.to_thread(_create, path)
@@ -172,7 +176,7 @@ async def receive(request: Request, folder: Path, limit: int, on_field: OnField)
                 f"The upload could not be stored: {os.strerror(error.errno or 0)}.", code="no_space", retry_after=30
             ) from error
         if not parts.files or not parts.size:
-            raise BadRequest("Send the recording in the field 'file'; it is missing or empty.", param="file")
+            raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
         yield Upload(path, parts.size, parts.fields)
     finally:
         path.unlink(missing_ok=True)

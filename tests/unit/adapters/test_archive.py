@@ -6,16 +6,14 @@ import os
 import stat
 import tarfile
 import zipfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from adapters.archive import unpack
 from adapters.faults import Faults
-from adapters.sources import receive
 from adapters.types import Limits
-from registry.errors import BadRequest, TooLarge
 
 GOOD = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x" * 1000}
 LIMITS = Limits(unpacked_files=20, unpacked_bytes=10 << 20)
@@ -147,32 +145,3 @@ def test_attacks_are_refused(attack: str, tmp_path: Path) -> None:
     assert faults
     assert words in faults[0], faults
     assert set(tmp_path.rglob("*")) - before <= set((tmp_path / "in").rglob("*"))
-
-
-async def chunks(*parts: bytes) -> AsyncIterator[bytes]:
-    for part in parts:
-        yield part
-
-
-async def test_an_upload_is_written_as_it_comes(tmp_path: Path) -> None:
-    parts = [os.urandom(300_000) for _ in range(9)]
-    archive = await receive(chunks(*parts), tmp_path / "upload", LIMITS)
-    assert archive.path.read_bytes() == b"".join(parts)
-
-
-async def test_an_upload_over_the_cap_leaves_nothing(tmp_path: Path) -> None:
-    with pytest.raises(TooLarge, match="larger than 1000"):
-        await receive(chunks(b"x" * 600, b"x" * 600), tmp_path / "upload", Limits(archive_bytes=1000))
-    assert not list(tmp_path.iterdir())
-
-
-async def test_an_empty_or_broken_off_upload_leaves_nothing(tmp_path: Path) -> None:
-    async def broken() -> AsyncIterator[bytes]:
-        yield b"x"
-        raise ConnectionError
-
-    with pytest.raises(BadRequest, match="empty"):
-        await receive(chunks(), tmp_path / "upload", LIMITS)
-    with pytest.raises(ConnectionError):
-        await receive(broken(), tmp_path / "upload", LIMITS)
-    assert not list(tmp_path.iterdir())

@@ -1,7 +1,6 @@
 """Registration from end to end: real checking processes, a real store, a real state."""
 
 import asyncio
-import io
 import os
 import shutil
 import signal
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from adapters.service import AdapterService
+from adapters.sources import UploadedArchive
 from adapters.types import Base, Limits
 from registry.errors import BadRequest, Conflict, EngineFailed, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipe import HubSource, PathSource
@@ -121,19 +121,15 @@ async def test_bad_sources_leave_nothing(rig: Rig, folder: Path) -> None:
     assert rig.service.list() == []
 
 
-async def test_an_upload_is_registered_and_gone(rig: Rig, folder: Path) -> None:
+async def test_an_uploaded_archive_is_registered(rig: Rig, folder: Path, tmp_path: Path) -> None:
     write_adapter(folder)
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+    archive = tmp_path / "upload"
+    with tarfile.open(archive, "w:gz") as tar:
         tar.add(folder, "mine")
-
-    async def chunks() -> AsyncIterator[bytes]:
-        yield buffer.getvalue()
-
-    async with rig.service.upload(chunks()) as source:
-        registered = await rig.service.register("tune", rig.base, source)
+    registered = await rig.service.register("tune", rig.base, UploadedArchive(archive))
     assert registered.version.source == "upload"
-    assert not list((rig.data / "incoming").iterdir())
+    assert archive.exists(), "whoever received it removes it"
+    assert not list(rig.service.incoming.iterdir())
     plain = await rig.add("plain", folder.parent / "other", 0)
     assert plain.version.digest == registered.version.digest
 
