@@ -24,12 +24,6 @@ def _add_adapter(self: Any, lora_request: Any) -> bool:
     raise NotPlaced(f"adapter {adapter_id} is in no device place")
 
 
-def _add_dummy_lora(self: Any, lora_request: Any, rank: int) -> bool:
-    if lora_request.lora_int_id in self._adapter_manager._registered_adapters:
-        return False
-    return bool(self.roundhouse_add_dummy_lora(lora_request, rank))
-
-
 def _supported_lora_modules(model: Any) -> list[str]:
     embedding = {name for module in model.modules() for name in getattr(module, "embedding_modules", None) or ()}
     return [name for name in _stock_supported_lora_modules(model) if name not in embedding]
@@ -46,5 +40,3 @@ def patch(worker_manager: Any, model_manager_module: Any) -> None:
     _stock_supported_lora_modules = model_manager_module.get_supported_lora_modules
     model_manager_module.get_supported_lora_modules = _supported_lora_modules
     worker_manager.add_adapter = _add_adapter
-    worker_manager.roundhouse_add_dummy_lora = worker_manager.add_dummy_lora
-    worker_manager.add_dummy_lora = _add_dummy_lora

@@ -1,12 +1,14 @@
 """Each patch to vLLM: the fault on a fresh copy of vLLM's own code, and that the patch removes it. No engine starts."""
 
 import importlib.util
+import json
 import multiprocessing
 import os
 import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -93,6 +95,19 @@ def test_shrink_and_expand_as_sharded_layers_use_them(ids: list[int], weights: A
     torch.testing.assert_close(y, wanted)
 
 
+def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: Any) -> None:
+    a, b = weights
+    ids, x = [0, 1], torch.randn(2, WIDTH)
+    punica = mapped(wrapper(patched=False), ids)
+    y, buffers = torch.zeros(2, sum(SLICES)), torch.zeros(len(SLICES), 2, RANK)
+    punica.add_shrink(buffers, x, a, 1.0)
+    punica.add_expand(y, buffers, b, SLICES, add_inputs=True)
+    torch.testing.assert_close(y, expected(torch.zeros_like(y), x, a, b, [3, 1]))
+    head = torch.zeros(2, SLICES[0])
+    punica.add_lora_logits(head, x, a[0], b[0], 1.0)
+    torch.testing.assert_close(head, expected(torch.zeros_like(head), x, a[:1], b[:1], [3, 1]))
+
+
 def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any) -> None:
     a, b = weights
     a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 never fills
@@ -115,7 +130,7 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     model = torch.nn.Module()
     model.embedding_modules = {"embed_tokens": "x", "lm_head": "y"}  # type: ignore[assignment]
     assert set(fresh.get_supported_lora_modules(model)) == {"embed_tokens", "lm_head"}
-    kind = type("Manager", (), {"add_adapter": None, "add_dummy_lora": None})
+    kind = type("Manager", (), {"add_adapter": None})
     before, vllm_manager._stock_supported_lora_modules = vllm_manager._stock_supported_lora_modules, None
     try:
         vllm_manager.patch(kind, fresh)
@@ -188,6 +203,57 @@ class _Core:
         return "taken in"
 
 
+def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded() -> None:
+    """Its worker then loads from the request's path within a step, and what that raises ends the engine."""
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    core = core_of(stock("vllm.v1.engine.core"))
+    lora = LoRARequest("seven", 7, "/nowhere")
+    request = EngineCoreRequest("r", [1, 2], None, SamplingParams(max_tokens=1), None, 0.0, lora, None, None)
+    taken, _ = core.preprocess_add_request(request)
+    assert taken.lora_request.lora_path == "/nowhere"
+    fresh = stock("vllm.v1.engine.core")
+    vllm_core.patch(fresh.EngineCore, lambda: None)
+    core = core_of(fresh)
+    with pytest.raises(vllm_core.UnknownAdapter, match="seven"):
+        core.preprocess_add_request(request)
+    vllm_core._placed(core).add(7)
+    assert core.preprocess_add_request(request)[0].lora_request is lora
+
+
+def core_of(module: ModuleType) -> Any:
+    """An EngineCore without model and scheduler: as much as its intake needs."""
+    core = module.EngineCore.__new__(module.EngineCore)
+    core.mm_receiver_cache = core.request_block_hasher = None
+    return core
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_reason_of_a_failed_start_reaches_the_slot(
+    memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own EngineCore raises in its process and leaves nothing; the parent hears 'initialization failed'."""
+    cause, fault = tmp_path / "cause", MemoryError("no room") if memory else ValueError("bad flag")
+    monkeypatch.setenv(vllm_core.CAUSE, str(cause))
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise fault
+
+    fresh = stock("vllm.v1.engine.core")
+    monkeypatch.setattr("vllm.plugins.load_general_plugins", fail)
+    with pytest.raises(type(fault)):
+        fresh.EngineCore(None, None, False)
+    assert not cause.exists()
+    begun: list[int] = []
+    vllm_core.patch(fresh.EngineCore, lambda: begun.append(1))
+    with pytest.raises(type(fault)):
+        fresh.EngineCore(None, None, False)
+    assert json.loads(cause.read_text()) == [int(memory), f"{type(fault).__name__}: {fault}"]
+    assert begun == [1]
+
+
 def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() -> None:
     request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"))
     assert _Core({}).preprocess_add_request(request) == "taken in", "vLLM's own intake lets it through"
@@ -214,11 +280,42 @@ def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() 
         core.preprocess_add_request(request)
 
 
-def test_ranks_of_logprobs_are_counted_without_a_compiler() -> None:
-    fresh = stock("vllm.v1.sample.ops.logprobs")
-    plain = fresh.batched_count_greater_than._torchdynamo_orig_callable
-    got = plain(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]]))
-    assert got.tolist() == [2]
+def test_ranks_of_logprobs_are_counted_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._dynamo.callback import callback_handler
+    from torch._dynamo.exc import InternalTorchDynamoError
+    from vllm.v1.sample import sampler
+    from vllm.v1.sample.ops import logprobs
+
+    def begin(_: object) -> None:
+        raise RuntimeError("the compiler starts")  # instead of the 8 to 15 s that it takes
+
+    fresh = stock("vllm.v1.sample.ops.logprobs").batched_count_greater_than
+    monkeypatch.setattr(logprobs, "batched_count_greater_than", fresh)
+    monkeypatch.setattr(sampler, "batched_count_greater_than", fresh)
+    callback_handler.register_start_callback(begin)
+    try:
+        with pytest.raises(InternalTorchDynamoError, match="the compiler starts"):
+            sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]]))
+        vllm_plugin._compile_nothing()
+        for count in (sampler.batched_count_greater_than, logprobs.batched_count_greater_than):
+            assert count(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
+    finally:
+        callback_handler.remove_start_callback(begin)
+
+
+def test_compute_threads_are_bound_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, set_threads = torch.get_num_threads(), torch.set_num_threads
+    monkeypatch.setenv(vllm_plugin.THREADS, "1")
+    try:
+        torch.set_num_threads(3)
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # as vLLM's CPU worker does
+        vllm_plugin._bound_threads()
+        assert torch.get_num_threads() == 3, "too late: a place in vLLM's own start-up is needed"
+        monkeypatch.setattr(torch, "set_num_threads", set_threads)
+        vllm_plugin._bound_threads()
+        assert torch.get_num_threads() == 1
+    finally:
+        set_threads(before)
 
 
 def _layer(places: int = 2, rank: int = 4, width_in: int = 6, width_out: int = 8) -> Any:
@@ -279,28 +376,35 @@ def test_an_unchecked_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         vllm_plugin.register()
 
 
-ORPHAN = """
+ORPHANS = """
 import multiprocessing, sys, time
 from adapters import vllm_plugin
-def child():
-    vllm_plugin._watch_parent()
+def child(watch):
+    if watch:
+        vllm_plugin._watch_parent()
     time.sleep(60)
-process = multiprocessing.get_context("fork").Process(target=child, name="EngineCore")
-process.start()
-print(process.pid, flush=True)
+for watch in (False, True):
+    process = multiprocessing.get_context("fork").Process(target=child, args=(watch,), name="EngineCore")
+    process.start()
+    print(process.pid, flush=True)
 time.sleep(60)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork and /proc")
 def test_the_engine_process_ends_with_its_slot() -> None:
-    parent = subprocess.Popen([sys.executable, "-c", ORPHAN], stdout=subprocess.PIPE, text=True)
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    child = psutil.Process(int(parent.stdout.readline()))
+    stock_child, child = (psutil.Process(int(parent.stdout.readline())) for _ in range(2))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
-    deadline = time.monotonic() + 20
-    while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+    try:
+        deadline = time.monotonic() + 20
+        while child.is_running() and child.status() != psutil.STATUS_ZOMBIE and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+        assert stock_child.is_running(), "without the watch it lives on"
+        assert stock_child.status() != psutil.STATUS_ZOMBIE
+    finally:
+        stock_child.kill()
     assert multiprocessing.active_children() == []
