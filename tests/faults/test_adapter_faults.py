@@ -1,0 +1,289 @@
+"""Adapters that are wrong, lost, or registered while something fails: clear errors, nothing lost, nobody disturbed.
+
+Real server, real engine, real HTTP. Other streams run meanwhile; their greedy tokens must be those of an undisturbed
+run, token for token.
+"""
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import tarfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.faults.tiny import Bystanders, Tiny, undisturbed
+from tests.unit.adapters.zoo import ZOO, write_zoo
+
+pytestmark = pytest.mark.real
+WATCHED = ["tiny", "by-1", "by-2"]
+
+
+@pytest.fixture
+def watched(tiny: Tiny) -> list[str]:
+    """Models of the streams that run beside: the base and two adapters."""
+    tiny.add("by-1", 1)
+    tiny.add("by-2", 2)
+    return WATCHED
+
+
+def same_as_alone(seen: Bystanders, alone: dict[str, list[int]]) -> None:
+    for model, rounds in seen.rounds.items():
+        assert rounds
+        assert all(tokens == alone[model] for tokens in rounds), model
+
+
+def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
+    """A content whose greedy answer to 'hello' begins with whole letters: its seed, these letters, all 8 tokens.
+
+    No version of it is left: what is registered with it next is the only one.
+    """
+    for seed in seeds:
+        tiny.add("trial", seed)
+        answer = tiny.ask("trial")
+        assert answer.status_code == 200, answer.text
+        assert tiny.http.delete("/v1/adapters/trial").status_code == 200
+        choice = answer.json()["choices"][0]
+        if text := str(choice["message"]["content"]).partition("\ufffd")[0]:
+            return seed, text, choice["token_ids"]
+    raise AssertionError("no content has text")
+
+
+def test_every_bad_adapter_is_refused_with_its_reason_and_nobody_notices(
+    tiny: Tiny, watched: list[str], tmp_path: Path
+) -> None:
+    zoo = write_zoo(tmp_path)
+    assert len(zoo) >= 30
+    alone = undisturbed(tiny, watched)
+    assert len({tuple(tokens) for tokens in alone.values()}) == 3
+    before = tiny.http.get("/v1/adapters").json()["data"]
+    with Bystanders(tiny, watched) as seen:
+        for bad in ZOO:
+            answer = tiny.register(f"zoo-{bad.name}", zoo[bad.name])
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (422, "unfit_adapter"), (bad.name, answer.text)
+            told = error["faults"]
+            assert any(all(word in fault for word in bad.words) for fault in told), (bad.name, told)
+            assert tiny.ask(f"zoo-{bad.name}").status_code == 404
+    same_as_alone(seen, alone)
+    after = tiny.http.get("/v1/adapters").json()["data"]
+    assert [adapter["digest"] for adapter in after] == [adapter["digest"] for adapter in before]
+    assert tiny.server.model("tiny")["deaths"] == 0
+
+
+def test_a_right_probe_is_asked_and_costs_nobody_anything(tiny: Tiny, watched: list[str]) -> None:
+    seed, text, wanted = with_text(tiny, range(100, 120))
+    alone = undisturbed(tiny, watched)
+    counted = tiny.server.metric("roundhouse_tokens_total", model="tiny")
+    asked = tiny.server.metric("roundhouse_requests_total", model="tiny")
+    tiny.add("right", seed, probe={"prompt": "hello", "expected": text})
+    assert tiny.show("right")["probe"]["state"] == "unchecked"
+    first = tiny.ask("right")
+    assert first.json()["choices"][0]["token_ids"] == wanted
+    probe = tiny.show("right")["probe"]
+    assert (probe["state"], probe["expected"]) == ("passed", text)
+    assert probe["answered"].startswith(text)
+    usage = first.json()["usage"]
+    assert tiny.server.metric("roundhouse_tokens_total", model="tiny") - counted == usage["total_tokens"]
+    assert tiny.server.metric("roundhouse_requests_total", model="tiny") - asked == 1
+    with Bystanders(tiny, watched) as seen:
+        for number in range(6):  # out of its place and in again, a probe each time
+            for filler in range(4):
+                tiny.add(f"filler-{filler}", 30 + filler)
+                assert tiny.ask(f"filler-{filler}", 1).status_code == 200
+            assert tiny.tokens("right") == wanted, number
+    same_as_alone(seen, alone)
+    assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="passed") >= 2
+    assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="failed") == 0
+
+
+def test_a_wrong_probe_takes_the_adapter_out_and_never_answers(tiny: Tiny, watched: list[str]) -> None:
+    seed, text, wanted = with_text(tiny, range(120, 140))
+    alone = undisturbed(tiny, watched)
+    tiny.add("wrong", seed, probe={"prompt": "hello", "expected": "something else"})
+    with Bystanders(tiny, watched) as seen, ThreadPoolExecutor(4) as pool:
+        for refused in [tiny.ask("wrong"), *pool.map(lambda _: tiny.ask("wrong"), range(4))]:
+            error = refused.json()["error"]
+            assert (refused.status_code, error["code"]) == (503, "adapter_probe_failed"), refused.text
+            assert "'something else'" in error["message"]
+            assert int(refused.headers["retry-after"]) >= 1
+            assert "choices" not in refused.json()
+    same_as_alone(seen, alone)
+    found = tiny.show("wrong")
+    assert (found["probe"]["state"], found["tier"]) == ("failed", "disk")
+    assert tiny.server.metric("roundhouse_adapter_probes_total", outcome="failed") == 1
+    log = tiny.server.log.read_text()
+    assert found["digest"] in log
+    assert "something else" not in log
+    assert found["probe"]["answered"].startswith(text)
+    corrected = tiny.add("wrong", seed, probe={"prompt": "hello", "expected": text})
+    assert (corrected["new"], corrected["probe"]["state"]) == (False, "unchecked")
+    assert tiny.tokens("wrong") == wanted
+    assert tiny.show("wrong")["probe"]["state"] == "passed"
+
+
+def test_files_deleted_under_a_registered_adapter(tiny: Tiny, watched: list[str]) -> None:
+    """The adapter's own requests get a clear error; the same content registered again heals it."""
+    alone = undisturbed(tiny, watched)
+    tiny.add("lost", 3)
+    wanted = tiny.tokens("lost")
+    stored = tiny.server.data / "store" / tiny.show("lost")["digest"].removeprefix("sha256:")
+    shutil.rmtree(stored)
+    assert tiny.tokens("lost") == wanted, "it is in its place: files are not needed"
+    tiny.add("never-used", 4)
+    unused = tiny.server.data / "store" / tiny.show("never-used")["digest"].removeprefix("sha256:")
+    with Bystanders(tiny, watched) as seen:
+        (unused / "adapter_model.safetensors").unlink()
+        for _ in range(2):
+            gone = tiny.ask("never-used")
+            assert gone.json()["error"]["code"] == "adapter_failed", gone.text
+            assert "Register the adapter again" in gone.json()["error"]["message"]
+        half = next(iter((tiny.content(4)).glob("*.safetensors")))
+        (unused / "adapter_model.safetensors").write_bytes(half.read_bytes()[:1000])
+        assert tiny.ask("never-used").json()["error"]["code"] == "adapter_failed"
+    same_as_alone(seen, alone)
+    assert tiny.add("never-used", 4)["new"] is False
+    assert tiny.add("lost", 3)["new"] is False
+    assert (stored / "adapter_model.safetensors").is_file()
+    tiny.add("another-name", 4)
+    assert tiny.tokens("never-used") == tiny.tokens("another-name")
+    assert tiny.server.model("tiny")["deaths"] == 0
+
+
+def checkers(tiny: Tiny) -> list[psutil.Process]:
+    found = tiny.server.gateway().children()
+    return [process for process in found if "adapters.check_process" in process.cmdline()]
+
+
+def test_killed_checking_processes_lose_their_registrations_and_no_more(tiny: Tiny, watched: list[str]) -> None:
+    alone = undisturbed(tiny, watched)
+    processes = checkers(tiny)
+    assert len(processes) == 2
+    before = [adapter["name"] for adapter in tiny.http.get("/v1/adapters").json()["data"]]
+    with Bystanders(tiny, watched) as seen, ThreadPoolExecutor(2) as pool:
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
+        running = [pool.submit(tiny.register, f"unlucky-{seed}", tiny.content(seed)) for seed in (5, 6)]
+        deadline = time.monotonic() + 60
+        while len(list((tiny.server.data / "store").glob("tmp-*"))) < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        for process in processes:
+            process.kill()
+        for answer in (future.result() for future in running):
+            assert (answer.status_code, answer.json()["error"]["code"]) == (500, "check_failed"), answer.text
+            assert "Nothing was registered" in answer.json()["error"]["message"]
+        assert [adapter["name"] for adapter in tiny.http.get("/v1/adapters").json()["data"]] == before
+        assert tiny.add("unlucky-5", 5)["new"] is True
+        assert tiny.tokens("unlucky-5")
+    same_as_alone(seen, alone)
+    assert not list((tiny.server.data / "store").glob("tmp-*"))
+
+
+def test_checking_processes_do_not_hold_the_servers_port(tiny: Tiny) -> None:
+    found = checkers(tiny)
+    assert found
+    assert not [process.pid for process in found if process.net_connections()]
+
+
+def archive(folder: Path) -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder, "mine")
+    return buffer.getvalue()
+
+
+def upload(tiny: Tiny, name: str, data: bytes) -> httpx.Response:
+    return tiny.http.post("/v1/adapters", data={"name": name, "base": "tiny"}, files={"file": ("a.tar.gz", data)})
+
+
+def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, bool]) -> None:
+    if not small_disk[1]:
+        pytest.skip("no right to mount a small disk")
+    kept = tiny.add("kept", 7, alias="prod")
+    wanted, alone = tiny.tokens("kept@prod"), undisturbed(tiny, watched)
+    before = tiny.http.get("/v1/adapters").json()["data"]
+    packed, filler = archive(tiny.content(8)), tiny.server.data / "filler"
+    with Bystanders(tiny, watched) as seen:
+        try:
+            with open(filler, "wb", buffering=0) as file:
+                for size in (1 << 20, 4096, 1):
+                    fill(file, size)
+            assert shutil.disk_usage(tiny.server.data).free == 0
+            for answer in (tiny.register("late", tiny.content(8)), upload(tiny, "late", packed)):
+                assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full"), answer.text
+                assert "full" in answer.json()["error"]["message"]
+            assert tiny.tokens("kept@prod") == wanted
+            answers = [tiny.http.put("/v1/adapters/kept/aliases/next", json={"version": "v1"}) for _ in range(3)]
+            assert {answer.status_code for answer in answers} <= {200, 503}, [answer.text for answer in answers]
+        finally:
+            filler.unlink(missing_ok=True)
+        for name, answer in (
+            ("late", tiny.register("late", tiny.content(8))),
+            ("later", upload(tiny, "later", packed)),
+        ):
+            assert answer.status_code == 201, answer.text
+            assert len(tiny.tokens(name)) == 8
+    same_as_alone(seen, alone)
+    after = {adapter["name"]: adapter["digest"] for adapter in tiny.http.get("/v1/adapters").json()["data"]}
+    assert {adapter["name"]: adapter["digest"] for adapter in before}.items() <= after.items()
+    assert after["late"] == after["later"]
+    assert tiny.show("kept")["digest"] == kept["digest"]
+    assert not list((tiny.server.data / "store").glob("tmp-*"))
+    assert not list((tiny.server.data / "incoming").iterdir())
+
+
+def fill(file: io.FileIO, size: int) -> None:
+    """Write pieces of `size` bytes until none fits."""
+    with contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(size))
+
+
+def test_many_clients_register_one_name_at_once(tiny: Tiny) -> None:
+    alone = {}
+    for seed in range(10, 16):
+        digest = tiny.add(f"seed-{seed}", seed)["digest"]
+        alone[digest] = tiny.tokens(f"seed-{seed}")
+    with ThreadPoolExecutor(6) as pool:
+        answers = list(pool.map(lambda seed: tiny.register("contested", tiny.content(seed)), range(10, 16)))
+    assert [answer.status_code for answer in answers] == [201] * 6
+    made = {answer.json()["registered"]: answer for answer in answers}
+    assert sorted(made) == [f"v{number}" for number in range(1, 7)]
+    shown = tiny.show("contested")
+    assert [version["version"] for version in shown["versions"]] == sorted(made)
+    assert {version["digest"] for version in shown["versions"]} == alone.keys()
+    assert shown["digest"] == shown["versions"][-1]["digest"]
+    for version in shown["versions"]:
+        assert tiny.tokens(f"contested@{version['version']}") == alone[version["digest"]]
+        assert tiny.tokens(f"contested@{version['digest'][:19]}") == alone[version["digest"]]
+
+
+def test_a_killed_engine_comes_back_with_the_adapters_that_requests_wait_for(tiny: Tiny) -> None:
+    """More requests than run at once: those that ran get an error, those that waited get their answer."""
+    names = [f"wait-{seed}" for seed in range(40, 46)]
+    for seed, name in enumerate(names, 40):
+        tiny.add(name, seed)
+    alone = {name: tiny.tokens(name, 300) for name in names}
+    with ThreadPoolExecutor(24) as pool:
+        running = [(name, pool.submit(tiny.ask, name, 300)) for name in names * 4]
+        deadline = time.monotonic() + 60
+        while not ((status := tiny.server.model("tiny"))["running"] and status["waiting"]):
+            assert time.monotonic() < deadline
+        os.kill(status["pid"], signal.SIGKILL)
+        answers = [(name, future.result()) for name, future in running]
+    done = [(name, answer) for name, answer in answers if answer.status_code == 200]
+    for name, answer in done:
+        assert answer.json()["choices"][0]["token_ids"] == alone[name]
+    lost = [answer for _, answer in answers if answer.status_code != 200]
+    assert {(answer.status_code, answer.json()["error"]["code"]) for answer in lost} <= {(503, "engine_died")}
+    assert lost
+    after = tiny.server.model("tiny")
+    assert (after["deaths"], after["loads"]) == (1, 2)
+    assert len(done) >= 24 - 16, "no more than max_requests ran"

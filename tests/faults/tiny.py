@@ -1,0 +1,124 @@
+"""What tests ask of a server with one tiny base: adapters by number, greedy answers, streams in the background."""
+
+import json
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import httpx
+
+from tests.contract import chat_fixtures
+from tests.system.serving import Server
+
+RECIPE = """
+id: tiny
+version: 1
+task: chat
+source: {{path: {base}}}
+engine: {{name: vllm}}
+dtype: float32
+context_length: 512
+memory: {{kv_cache: 64MiB, adapters: {{device: 4, host: 8, max_rank: 16}}}}
+batching: {{max_requests: 16, max_tokens: 2048}}
+"""
+
+
+@dataclass(frozen=True)
+class Tiny:
+    server: Server
+    folder: Path
+
+    @property
+    def http(self) -> httpx.Client:
+        return self.server.http
+
+    def content(self, seed: int) -> Path:
+        """The folder of a generated adapter."""
+        path = self.folder / f"content-{seed}"
+        if not path.exists():
+            chat_fixtures.write_adapter(path, seed)
+        return path
+
+    def register(self, name: str, source: Path, **about: Any) -> httpx.Response:
+        body = {"name": name, "base": "tiny", "source": {"path": str(source)}, **about}
+        return self.http.post("/v1/adapters", json=body)
+
+    def add(self, name: str, seed: int, **about: Any) -> dict[str, Any]:
+        """Register content `seed`; what the server says of it."""
+        answer = self.register(name, self.content(seed), **about)
+        assert answer.status_code in (200, 201), answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def show(self, name: str) -> dict[str, Any]:
+        found: dict[str, Any] = self.http.get(f"/v1/adapters/{name}").json()
+        return found
+
+    def ask(self, model: str, tokens: int = 8) -> httpx.Response:
+        """A greedy answer to 'hello'."""
+        return self.http.post("/v1/chat/completions", json=body(model, tokens))
+
+    def tokens(self, model: str, count: int = 8) -> list[int]:
+        answer = self.ask(model, count)
+        assert answer.status_code == 200, answer.text
+        return list(answer.json()["choices"][0]["token_ids"])
+
+
+def body(model: str, tokens: int) -> dict[str, Any]:
+    return {
+        "model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": tokens, "temperature": 0,
+        "return_token_ids": True, "ignore_eos": True,
+    }  # fmt: skip
+
+
+class Bystanders:
+    """Greedy streams that go on, round after round, while the block runs. `rounds` has the tokens of each one."""
+
+    def __init__(self, tiny: Tiny, models: list[str], tokens: int = 200) -> None:
+        self._tiny, self._tokens = tiny, tokens
+        self.rounds: dict[str, list[list[int]]] = {model: [] for model in models}
+        self.faults: list[Exception] = []
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._run, args=(model,), daemon=True) for model in models]
+
+    def _run(self, model: str) -> None:
+        try:
+            with httpx.Client(base_url=self._tiny.server.url, timeout=120) as http:
+                while not self._stop.is_set() or not self.rounds[model]:
+                    self.rounds[model].append(self._stream(http, model))
+        except Exception as error:  # told at the end of the block
+            self.faults.append(error)
+
+    def _stream(self, http: httpx.Client, model: str) -> list[int]:
+        found: list[int] = []
+        with http.stream("POST", "/v1/chat/completions", json={**body(model, self._tokens), "stream": True}) as answer:
+            assert answer.status_code == 200, answer.read()
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    event = json.loads(line[6:])
+                    assert "error" not in event, event
+                    found += [token for choice in event["choices"] for token in choice.get("token_ids") or ()]
+        return found
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(180)
+        if error is None and self.faults:
+            raise self.faults[0]
+
+
+def undisturbed(tiny: Tiny, models: list[str], tokens: int = 200) -> dict[str, list[int]]:
+    """What the streams give while nothing else happens: one round of each, side by side."""
+    with Bystanders(tiny, models, tokens) as alone:
+        alone._stop.set()
+    return {model: rounds[0] for model, rounds in alone.rounds.items()}
