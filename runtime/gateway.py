@@ -7,7 +7,7 @@ One instance, on LitServe's API process's event loop. Endpoints use four things 
 import asyncio
 import logging
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -291,7 +291,7 @@ class Gateway:
         if needed:
             self.metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
         try:
-            self.state.models.record_load(self._load_key(entry.recipe), loaded.resident_bytes, loaded.seconds)
+            self._record(entry, loaded.resident_bytes, loaded.seconds)
         except Unavailable as error:  # a full disk: the model serves, and the next plan goes by estimates
             log.warning("measured figures were not stored", extra={"model": entry.id, "cause": error.message})
         log.info(
@@ -305,8 +305,15 @@ class Gateway:
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self.metrics.load_failures.labels(entry.id).inc()
 
+    def _record(self, entry: ModelEntry, held: int, seconds: Mapping[str, float]) -> None:
+        """Keep a measured figure for the next start. A full disk must not fail a load: it is only told."""
+        try:
+            self.state.models.record_load(self._load_key(entry.recipe), held, seconds)
+        except RoundhouseError as error:
+            log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})
+
     def grew(self, entry: ModelEntry) -> None:
-        self.state.models.record_load(self._load_key(entry.recipe), entry.bytes, {})
+        self._record(entry, entry.bytes, {})
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:

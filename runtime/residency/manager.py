@@ -162,9 +162,12 @@ class ResidencyManager(Recovery):
                     raise
                 link = entry.link = await self.pool.take(entry.recipe.engine.name)
                 loaded = await self._load_into(entry, link)
-        except RoundhouseError as error:
+        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             if claimed:
                 self._claims -= 1
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a load")
+                error = EngineFailed(f"The load failed inside the server: {type(error).__name__}.")
             await self._load_failed(entry, link, error)
             return
         seconds = entry.clock() - started

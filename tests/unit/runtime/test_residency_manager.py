@@ -301,3 +301,29 @@ async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
     with pytest.raises(Unavailable, match="died while it loaded"):
         await asyncio.wait_for(asking, 2)
     watching.cancel()
+
+
+async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: World) -> None:
+    async def broken(engine: str) -> None:
+        raise OSError("no such slot")
+
+    world.pool.take = broken  # type: ignore[assignment]
+    with pytest.raises(Unavailable, match="inside the server: OSError"):
+        await world.ask("a")
+    assert world.state("a") is ModelState.FAILED
+    assert world.manager._claims == 0
+
+
+async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    assert entry.link is not None
+    world.manager._grew(entry, entry.link, 90)
+    assert entry.bytes == 100
+    world.manager._grew(entry, entry.link, 140)
+    assert (entry.bytes, entry.needed) == (140, 140)
+    await world.ask("b")
+    await world.manager.unload(entry)
+    await world.ask("a")
+    assert entry.bytes == 140
+    assert world.witness.events.count("grew a 140") == 1

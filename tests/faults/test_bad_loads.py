@@ -1,0 +1,119 @@
+"""Loads that go wrong, or that nobody waits for any more: the others get what they asked for."""
+
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.faults.traffic import ask
+from tests.system.serving import PACK, STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(600)]
+COPY = """
+id: copy
+version: 1
+task: rerank
+source: {{path: {path}}}
+engine: {{name: sentence-transformers}}
+dtype: float32
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a disk of 16 MiB for the server's data, where this user may mount one."""
+    folder = tmp_path_factory.mktemp("bad")
+    (folder / "data").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder / "data")]
+    mounted = os.geteuid() == 0 and subprocess.run(mount, check=False, capture_output=True).returncode == 0
+    yield folder
+    if mounted:
+        subprocess.run(["umount", "-l", str(folder / "data")], check=False)
+
+
+@pytest.fixture(scope="module")
+def server(place: Path) -> Iterator[Server]:
+    shutil.copytree(PACK / "starter-rerank", place / "copy")
+    (place / "copy.yaml").write_text(COPY.format(path=place / "copy"))
+    recipes = [place / "copy.yaml", STARTER / "starter-embed.yaml", STARTER / "starter-speech.yaml"]
+    server = Server(place / "data", recipes, "--slots", "3")
+    try:
+        yield server.wait_ready()
+    finally:
+        server.close()
+
+
+def test_a_load_that_fails_half_way_is_told_and_the_next_one_works(server: Server, place: Path) -> None:
+    """The weights were whole at the start; now they end in the middle of a tensor."""
+    assert ask(server.http, "starter-speech").status_code == 200
+    weights = place / "copy" / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    refused = ask(server.http, "copy", "starter-rerank")
+    assert refused.status_code == 503, refused.text
+    assert "could not be loaded" in refused.text
+    assert int(refused.headers["retry-after"]) >= 1
+    shown = server.model("copy")
+    assert (shown["state"], shown["bytes"], shown["pid"]) == ("failed", 0, None)
+    assert shown["failure"]["message"] in refused.text
+    assert server.metric("roundhouse_load_failures_total", model="copy") == 1
+    assert ask(server.http, "starter-speech").status_code == 200, "nobody else notices"
+    weights.write_bytes(whole)
+    assert server.http.post("/v1/models/copy/load").status_code == 200, "by hand there is no back-off"
+    assert ask(server.http, "copy", "starter-rerank").status_code == 200
+    assert server.http.post("/v1/models/copy/unload").status_code == 200
+
+
+def test_a_waiter_that_disconnects_does_not_stop_the_load_for_the_others(server: Server) -> None:
+    server.http.post("/v1/models/starter-embed/unload")
+    before = server.model("starter-embed")["loads"]
+    answers: list[int] = []
+
+    def stay() -> None:
+        with httpx.Client(base_url=server.url, timeout=120) as http:
+            answers.append(ask(http, "starter-embed").status_code)
+
+    with httpx.Client(base_url=server.url, timeout=0.3) as leaver, pytest.raises(httpx.ReadTimeout):
+        ask(leaver, "starter-embed")
+    stayer = threading.Thread(target=stay)
+    stayer.start()
+    stayer.join(120)
+    assert answers == [200]
+    assert server.model("starter-embed")["loads"] == before + 1
+    assert server.http.get("/v1/status").json()["waiting"] == 0
+
+
+def test_a_load_whose_only_waiter_left_is_finished_and_serves_the_next(server: Server) -> None:
+    server.http.post("/v1/models/starter-embed/unload")
+    before = server.model("starter-embed")["loads"]
+    with httpx.Client(base_url=server.url, timeout=0.2) as leaver, pytest.raises(httpx.ReadTimeout):
+        ask(leaver, "starter-embed")
+    server.wait_state("starter-embed", "ready")
+    assert server.model("starter-embed")["loads"] == before + 1
+
+
+def fill(file: Path) -> None:
+    with file.open("wb", buffering=0) as stream:
+        while True:
+            stream.write(b"\0" * 4096)
+
+
+def test_models_load_and_answer_while_the_disk_is_full(server: Server, place: Path) -> None:
+    if not os.path.ismount(place / "data"):
+        pytest.skip("this user may not mount a small disk to fill")
+    server.http.post("/v1/models/starter-speech/unload")
+    filler = place / "data" / "filler"
+    with pytest.raises(OSError, match="No space"):
+        fill(filler)
+    try:
+        assert ask(server.http, "starter-speech").status_code == 200
+        assert server.model("starter-speech")["state"] == "ready"
+    finally:
+        filler.unlink()
+    assert server.http.put("/v1/models/starter-speech/pin").status_code == 200, "the state can be written again"
+    assert server.http.delete("/v1/models/starter-speech/pin").status_code == 200

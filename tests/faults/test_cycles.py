@@ -1,0 +1,109 @@
+"""Loads and unloads without end leave nothing: no process, file, socket or descriptor, and no memory in the gateway.
+
+CYCLES=500 runs the long form, in which each task has its turns; the short one runs in every test run.
+"""
+
+import json
+import os
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.faults.traffic import MODELS, ask
+from tests.system.serving import STARTER, Server
+
+CYCLES = int(os.environ.get("CYCLES", "4"))
+pytestmark = [pytest.mark.real, pytest.mark.timeout(120 + 20 * CYCLES)]
+SLOTS = 2
+FLAT = 32 * 2**20
+"""Bytes that the gateway may hold more at the end: the allocator's play, not a share of each cycle."""
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What the server holds while no model is loaded."""
+
+    processes: int
+    descriptors: int
+    sockets: int
+    threads: int
+    temporary: tuple[str, ...]
+    memory: int
+
+    @classmethod
+    def of(cls, server: Server, temporary: Path) -> "Footprint":
+        gateway = server.gateway()
+        run_dir = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
+        names = (path.name for path in temporary.iterdir() if not path.name.startswith("roundhouse-"))
+        return cls(
+            processes=len(server.family()),
+            descriptors=gateway.num_fds(),
+            sockets=len(list(run_dir.iterdir())),
+            threads=gateway.num_threads(),
+            temporary=tuple(sorted(names)),
+            memory=gateway.memory_full_info().uss,
+        )
+
+
+def model_of(cycle: int) -> str:
+    """Speech loads in a second, so it has most of the turns."""
+    if cycle % 50 == 49:
+        return "starter-chat"
+    return {12: "starter-embed", 24: "starter-rerank"}.get(cycle % 25, "starter-speech")
+
+
+def settled(server: Server, temporary: Path) -> Footprint:
+    """When all slots are empty again and the last connections are closed."""
+    deadline = time.monotonic() + 60
+    while True:
+        slots = server.http.get("/v1/status").json()["slots"]
+        found = Footprint.of(server, temporary)
+        if slots["free"] == SLOTS and Footprint.of(server, temporary).processes == found.processes:
+            return found
+        assert time.monotonic() < deadline, slots
+        time.sleep(0.2)
+
+
+def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(prefix="rh") as short:  # sockets need a short path
+        monkeypatch.setenv("TMPDIR", short)
+        recipes = [STARTER / f"{model}.yaml" for model in (MODELS if CYCLES >= 50 else ("starter-speech",))]
+        server = Server(tmp_path / "data", recipes, "--slots", str(SLOTS), "--no-prewarm")
+        try:
+            server.wait_ready()
+            chat = "starter-chat" in {path.stem for path in recipes}
+            if chat:  # its recipe asks for it at the start
+                server.wait_state("starter-chat", "ready", 300)
+                assert server.http.post("/v1/models/starter-chat/unload").status_code == 200
+            cycle(server, "starter-speech")  # what is made once: pools, tables, threads
+            before = settled(server, Path(short))
+            print(f"\nbefore {before}", flush=True)
+            for number in range(CYCLES):
+                cycle(server, model_of(number))
+                if number % 50 == 49:
+                    print(f"after {number + 1} cycles: {settled(server, Path(short))}", flush=True)
+            after = settled(server, Path(short))
+            print(f"after {CYCLES} cycles: {after}")
+            assert after.processes == before.processes
+            assert after.sockets == before.sockets
+            assert after.temporary == before.temporary
+            assert after.descriptors <= before.descriptors + 2  # a keep-alive connection more or less
+            assert after.threads <= before.threads + 4  # a pool of threads fills up once
+            assert after.memory <= before.memory + FLAT
+            assert server.metric("roundhouse_engine_deaths_total") == 0
+            zombies = [p.pid for p in server.family() if p.status() == psutil.STATUS_ZOMBIE]
+            assert len(zombies) <= SLOTS, "LitServe asks for its ended workers within a moment"
+        finally:
+            server.close()
+
+
+def cycle(server: Server, model: str) -> None:
+    assert server.http.post(f"/v1/models/{model}/load", timeout=300).status_code == 200, server.tail()
+    answer = ask(server.http, model)
+    assert answer.status_code == 200, answer.text
+    assert server.http.post(f"/v1/models/{model}/unload", timeout=120).status_code == 200, server.tail()
+    assert server.model(model)["bytes"] == 0
