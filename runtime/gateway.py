@@ -19,7 +19,7 @@ from models import sources
 from models.messages import AdapterRef, Loaded
 from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
-from registry.estimate import PREWARMED, estimate
+from registry.estimate import estimate
 from registry.recipe import Recipe, Task, Tier
 from registry.records import Adapter, AdapterKey, LoadKey, Probe
 from registry.state import State
@@ -29,15 +29,14 @@ from runtime.device import Device, MemoryWatch
 from runtime.metrics import Metrics
 from runtime.pool import SlotPool
 from runtime.prefer import PREFERENCE, NotYet
+from runtime.prewarming import keep_warm
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.states import HOLDS_MEMORY, ModelState
+from runtime.residency.states import ModelState
 from runtime.scheduler import Bounds, Lease, ModelQueue
 from runtime.settings import Settings
 
 log = logging.getLogger("roundhouse.gateway")
-KEEP_WARM_SECONDS = 0.5
-"""How often it is looked whether an engine's libraries should be imported ahead of need."""
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -131,29 +130,7 @@ class Gateway:
             except RoundhouseError as error:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         if self.settings.prewarm:
-            await self._keep_warm()
-
-    async def _keep_warm(self) -> None:
-        """For ever: one empty slot with the libraries of each engine that has a model which is not resident.
-
-        Never while a model loads, which needs the cores, and only in memory that no model holds.
-        """
-        while True:
-            for engine in self._engines_to_warm():
-                room = (
-                    self.device.budget
-                    - self.residency.held()
-                    - sum(link.prewarmed_bytes for link in self.pool.prewarmed())
-                )
-                if any(e.state is ModelState.LOADING for e in self.residency.entries.values()):
-                    break
-                if self.device.kind != "cpu" or PREWARMED[engine] <= room:
-                    await self.pool.prewarm(engine)
-            await asyncio.sleep(KEEP_WARM_SECONDS)
-
-    def _engines_to_warm(self) -> list[str]:
-        away = (e for e in self.residency.entries.values() if e.state not in HOLDS_MEMORY and e.broken is None)
-        return list(dict.fromkeys(entry.recipe.engine.name for entry in away))
+            await keep_warm(self.pool, self.residency, self.device)
 
     def tier(self, entry: ModelEntry) -> Tier:
         """Where the model is, pre-warmed slots counted."""

@@ -17,8 +17,10 @@ import contextlib
 import ctypes
 import logging
 import os
+import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -51,6 +53,17 @@ def die_with_parent() -> None:
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def own_temporary_folder(run_dir: str, worker_id: int) -> None:
+    """Libraries leave files behind when they are killed (vLLM its sockets): the slot's next process clears them.
+
+    The last ones go with the run's folder.
+    """
+    folder = f"{run_dir}/tmp-{worker_id}"
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder, mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+
+
 class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
 
@@ -62,6 +75,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         with contextlib.suppress(PermissionError):  # already a session leader
             os.setsid()
         die_with_parent()
+        own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         server = SlotServer(socket_path(self.run_dir, worker_id), create_engine)
         asyncio.run(server.serve())

@@ -5,6 +5,7 @@ tasks that carry the change out; each task ends by asking for the next decision.
 """
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Iterable
 
 from models.messages import Loaded, Progress
@@ -106,6 +107,7 @@ class ResidencyManager(Recovery):
             self._timer = None
         if self.draining:
             return
+        self._relieve()
         line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in (S.ABSENT, S.FAILED)]
         for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
             assert entry.wanted_since is not None
@@ -125,6 +127,17 @@ class ResidencyManager(Recovery):
                     self._timer = asyncio.get_running_loop().call_later(delay, self.decide)
                 return
             self._start(entry, plan)
+
+    def _relieve(self) -> None:
+        """A load or a full step took more than was planned, and the budget is overdrawn: idle models leave."""
+        snapshot = self._snapshot()
+        plan = policy.plan(snapshot, policy.Need("", 0, 0.0, snapshot.now, patience=math.inf))
+        if plan.free >= 0:
+            return
+        for victim in (self.entries[v.id] for v in plan.victims):
+            victim.to(S.DRAINING)
+            victim.queue.close()
+            self._spawn(self._leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _start(self, entry: ModelEntry, plan: policy.Plan) -> None:
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})

@@ -28,6 +28,7 @@ class Recovery(Leaving):
             entry.peak = entry.bytes = entry.needed = held
             entry.needed_detail = "as measured while it served"
             self._observer.grew(entry)
+            self.decide()
 
     def died(self, link: SlotLink) -> None:
         """A slot's process ended by itself or was killed; `link.cause` tells how."""

@@ -38,13 +38,13 @@ class Footprint:
     def of(cls, server: Server, temporary: Path) -> "Footprint":
         gateway = server.gateway()
         run_dir = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
-        names = (path.name for path in temporary.iterdir() if not path.name.startswith("roundhouse-"))
+        names = (path.name for path in temporary.iterdir())
         return cls(
             processes=len(server.family()),
             descriptors=gateway.num_fds(),
-            sockets=len(list(run_dir.iterdir())),
+            sockets=sum(path.is_socket() for path in run_dir.iterdir()),
             threads=gateway.num_threads(),
-            temporary=tuple(sorted(names)),
+            temporary=tuple(sorted([*names, *(str(path.relative_to(run_dir)) for path in run_dir.rglob("*"))])),
             memory=gateway.memory_full_info().uss,
         )
 

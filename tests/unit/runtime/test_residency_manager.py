@@ -294,7 +294,7 @@ async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
 async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
     world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
     asking = asyncio.create_task(world.ask("a"))
-    while not world.pool.links or not world.pool.links[0].connected:
+    while not world.pool.links or not world.pool.links[0].server._loading:
         await asyncio.sleep(0.001)
     world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
     watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
@@ -327,3 +327,16 @@ async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: Wor
     await world.ask("a")
     assert entry.bytes == 140
     assert world.witness.events.count("grew a 140") == 1
+
+
+async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
+    """Two of 100 bytes fit into 250; one of them turns out to hold 180."""
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    assert entry.link is not None
+    world.manager._grew(entry, entry.link, 180)
+    while world.state("a") is not ModelState.ABSENT:
+        await asyncio.sleep(0.001)
+    assert world.state("b") is ModelState.READY
+    assert world.manager.held() == 180

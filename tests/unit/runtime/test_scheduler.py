@@ -30,6 +30,7 @@ class Registry:
         self.known: dict[str, tuple[Probe | None, ...]] = {}
         self.damaged: EngineFailed | None = None
         self.notes: list[tuple[str, str]] = []
+        self.gone: list[str] = []
 
     async def check(self, digest: str) -> None:
         if self.damaged is not None:
@@ -37,6 +38,9 @@ class Registry:
 
     def probes(self, digest: str) -> tuple[Probe | None, ...]:
         return self.known.get(digest, ())
+
+    def dropped(self, digest: str) -> None:
+        self.gone.append(digest)
 
     def note(self, step: str, seconds: float, outcome: str) -> None:
         self.notes.append((step, outcome))
@@ -276,9 +280,13 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
     while world.engine.running < 4:
         await asyncio.sleep(0.001)
     world.queue.forget_adapter(adapter("a").digest)
+    assert world.registry.gone == []
     world.engine.gate.set()
     assert await asyncio.gather(*running) == [5] * 6
     await dropped(world, adapter("a"))
+    async with asyncio.timeout(2):
+        while world.registry.gone != [adapter("a").digest]:
+            await asyncio.sleep(0.001)
 
 
 async def dropped(w: World, ref: AdapterRef) -> None:
