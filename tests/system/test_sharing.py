@@ -1,0 +1,121 @@
+"""Requests that share the engines' steps, over HTTP: the same answers as alone, and no small one behind a huge one."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.contract.embed_fixtures import text
+from tests.contract.transcribe_fixtures import RATE, silence, write
+from tests.system.serving import PACK, Server
+from tests.system.test_speech_surface import sample
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+SAME = 1e-5
+"""Largest difference of a value of a vector, or of a score, to that of the request alone, in float32 on a CPU."""
+SAME_SPEECH = 1e-3
+"""The same for the mean log probability of a segment; texts and times are equal."""
+CROWD = 12
+QUERY = "which brake stops the engine?"
+SAMPLES = sorted((PACK / "samples").glob("*.wav"))
+
+
+def embedded(server: Server, inputs: list[str]) -> Any:
+    answer = server.http.post("/v1/embeddings", json={"model": "starter-embed", "input": inputs}, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return np.array([item["embedding"] for item in answer.json()["data"]])
+
+
+def scored(server: Server, query: str, documents: list[str]) -> Any:
+    body = {"model": "starter-rerank", "text_1": query, "text_2": documents}
+    answer = server.http.post("/score", json=body, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return np.array([item["score"] for item in answer.json()["data"]])
+
+
+def heard(server: Server, path: Path) -> list[tuple[str, float, float, float]]:
+    form = {"model": "starter-speech", "response_format": "verbose_json"}
+    files = {"file": path.read_bytes()}
+    answer = server.http.post("/v1/audio/transcriptions", data=form, files=files, timeout=600)
+    assert answer.status_code == 200, answer.text
+    return [(one["text"], one["start"], one["end"], one["avg_logprob"]) for one in answer.json()["segments"]]
+
+
+def together(server: Server, model: str, calls: list[Callable[[], Any]]) -> list[Any]:
+    """All calls at once; some of them must have shared a step."""
+    names = ("roundhouse_batch_size_sum", "roundhouse_batch_size_count")
+    before = [server.metric(name, model=model) for name in names]
+    gate = threading.Barrier(len(calls))
+
+    def run(call: Callable[[], Any]) -> Any:
+        gate.wait()
+        return call()
+
+    with ThreadPoolExecutor(len(calls)) as pool:
+        answers = list(pool.map(run, calls))
+    total, count = (server.metric(name, model=model) - was for name, was in zip(names, before, strict=True))
+    assert count == len(calls)
+    assert total > count, "no step was shared"
+    return answers
+
+
+def test_embeddings_are_the_same_in_a_crowd(server: Server) -> None:
+    asked = [[text(2 + 9 * number, number), text(5, number)] for number in range(CROWD)]
+    alone = [embedded(server, inputs) for inputs in asked]
+    crowd = together(server, "starter-embed", [lambda i=inputs: embedded(server, i) for inputs in asked])  # type: ignore[misc]
+    for one, other in zip(alone, crowd, strict=True):
+        np.testing.assert_allclose(one, other, atol=SAME)
+
+
+def test_scores_are_the_same_in_a_crowd(server: Server) -> None:
+    asked = [(f"{QUERY} {number}", [text(3 + 20 * number, number), text(7, number)]) for number in range(CROWD)]
+    alone = [scored(server, query, documents) for query, documents in asked]
+    crowd = together(server, "starter-rerank", [lambda a=one: scored(server, *a) for one in asked])  # type: ignore[misc]
+    for one, other in zip(alone, crowd, strict=True):
+        np.testing.assert_allclose(one, other, atol=SAME)
+
+
+def test_transcripts_are_the_same_in_a_crowd(server: Server) -> None:
+    alone = {path: heard(server, path) for path in SAMPLES}
+    assert all(alone.values())
+    asked = SAMPLES * 4
+    crowd = together(server, "starter-speech", [lambda p=path: heard(server, p) for path in asked])  # type: ignore[misc]
+    for path, segments in zip(asked, crowd, strict=True):
+        assert [one[:3] for one in segments] == [one[:3] for one in alone[path]]
+        np.testing.assert_allclose([one[3] for one in segments], [one[3] for one in alone[path]], atol=SAME_SPEECH)
+
+
+def overtakes(server: Server, model: str, huge: Callable[[], Any], small: Callable[[], Any]) -> None:
+    """Three small requests, sent once a huge one runs, are answered before it."""
+    small()  # loads the model
+    tokens = server.metric("roundhouse_requests_total", model=model)
+    with ThreadPoolExecutor(1) as pool:
+        running: Future[Any] = pool.submit(huge)
+        while not server.metric("roundhouse_running_requests", model=model):
+            assert not running.done(), "the huge request is too small to tell"
+        for _ in range(3):
+            small()
+            assert not running.done(), "a small request had to wait for a huge one"
+        running.result()
+    assert server.metric("roundhouse_requests_total", model=model) == tokens + 4
+
+
+def test_a_small_embedding_overtakes_a_huge_one(server: Server) -> None:
+    many = [text(150, number) for number in range(200)]
+    overtakes(server, "starter-embed", lambda: embedded(server, many), lambda: embedded(server, ["steam"]))
+
+
+def test_a_small_ranking_overtakes_a_huge_one(server: Server) -> None:
+    many = [text(300, number) for number in range(150)]
+    overtakes(server, "starter-rerank", lambda: scored(server, QUERY, many), lambda: scored(server, QUERY, ["steam"]))
+
+
+def test_a_short_recording_overtakes_a_long_one(server: Server, tmp_path: Path) -> None:
+    sound, _ = sample()
+    turn = np.concatenate([sound, silence(20 - len(sound) / RATE)])
+    path = write(tmp_path / "long.mp3", np.tile(turn, 30))
+    overtakes(server, "starter-speech", lambda: heard(server, path), lambda: heard(server, SAMPLES[0]))

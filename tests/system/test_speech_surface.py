@@ -1,0 +1,193 @@
+"""Speech over HTTP by the official client on the starter model: formats in and out, events, long and hostile files.
+
+ROUNDHOUSE_SPEECH_MINUTES sets the length of the long recording (default 3).
+"""
+
+import json
+import os
+import wave
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import openai
+import psutil
+import pytest
+from openai import OpenAI
+
+from tests.contract.transcribe_fixtures import FORMATS, RATE, noise, silence, write
+from tests.system.serving import PACK, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+MODEL = "starter-speech"
+MINUTES = float(os.environ.get("ROUNDHOUSE_SPEECH_MINUTES", "3"))
+GROWTH = 150 << 20
+"""Bytes that the processes of a model may grow by while they hear a recording; an hour of samples alone is 230 MB."""
+Samples = npt.NDArray[np.float32]
+
+
+def sample(name: str = "kitchen-light") -> tuple[Samples, str]:
+    """A recording of the starter pack and what is said in it."""
+    path = PACK / "samples" / f"{name}.wav"
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels()) == (RATE, 1)
+        data = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / 32768
+    return data, path.with_suffix(".txt").read_text().strip()
+
+
+def heard(client: OpenAI, path: Path, **more: Any) -> Any:
+    return client.audio.transcriptions.create(**{"model": MODEL, "file": path, **more})
+
+
+@pytest.mark.parametrize("ending", sorted(FORMATS))
+def test_each_format_is_heard(client: OpenAI, tmp_path: Path, ending: str) -> None:
+    sound, text = sample()
+    assert heard(client, write(tmp_path / f"a.{ending}", sound)).text == text
+
+
+def test_verbose_json_has_segments_and_words(client: OpenAI, tmp_path: Path) -> None:
+    sound, text = sample("timer")
+    path = write(tmp_path / "a.flac", sound)
+    answer = heard(client, path, response_format="verbose_json", timestamp_granularities=["word", "segment"])
+    assert (answer.text, answer.language) == (text, "english")
+    assert answer.duration == pytest.approx(len(sound) / RATE, abs=0.1)
+    assert [word.word.strip() for word in answer.words] == text.split()
+    times = [time for word in answer.words for time in (word.start, word.end)]
+    assert times == sorted(times)
+    assert times[-1] <= answer.duration + 0.1
+    assert " ".join(segment.text.strip() for segment in answer.segments) == text
+    assert all(before.end <= after.start + 0.01 for before, after in pairwise(answer.segments))
+    only = heard(client, path, response_format="verbose_json", timestamp_granularities=["word"])
+    assert only.words
+    assert not only.segments
+
+
+def test_text_and_subtitles(client: OpenAI, tmp_path: Path) -> None:
+    sound, text = sample()
+    path = write(tmp_path / "a.mp3", sound)
+    assert heard(client, path, response_format="text").strip() == text
+    srt = heard(client, path, response_format="srt").split("\n")
+    assert (srt[0], srt[2]) == ("1", text)
+    assert " --> " in srt[1]
+    assert "," in srt[1]
+    vtt = heard(client, path, response_format="vtt").split("\n")
+    assert (vtt[0], vtt[3]) == ("WEBVTT", text)
+
+
+def test_events_of_a_stream(client: OpenAI, tmp_path: Path) -> None:
+    sound, text = sample("timer")
+    events = list(heard(client, write(tmp_path / "a.flac", sound), stream=True))
+    assert [event.type for event in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1)
+    assert "".join(event.delta for event in events[:-1]) == text
+    assert (events[-1].type, events[-1].text) == ("transcript.text.done", text)
+
+
+def test_fields_of_the_request(client: OpenAI, tmp_path: Path) -> None:
+    sound, text = sample()
+    path = write(tmp_path / "a.wav", sound)
+    for more in (
+        {"language": "en"},
+        {"language": "English", "temperature": 0},
+        {"prompt": "the lamp is in the garden"},
+        {"extra_body": {"hotwords": "kitchen"}},
+        {"extra_body": {"vad_filter": "false"}},
+        {"chunking_strategy": "auto"},
+    ):
+        found = heard(client, path, **more).text
+        assert found if "prompt" in more or "hotwords" in str(more) else found == text, more  # it learnt without these
+    for more, words in (
+        ({"language": "de"}, "English only"),
+        ({"language": "xx"}, "language"),
+        ({"temperature": 2}, "temperature"),
+        ({"include": ["logprobs"]}, "include"),
+        ({"extra_body": {"nonsense": "1"}}, "nonsense"),
+        ({"timestamp_granularities": ["word"]}, "verbose_json"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=words):
+            heard(client, path, **more)
+    with pytest.raises(openai.BadRequestError, match="cannot translate"):
+        client.post("/audio/translations", body={"model": MODEL}, files={"file": path.read_bytes()}, cast_to=dict)
+
+
+@pytest.mark.parametrize("kind", ["silence", "noise", "blip"])
+def test_what_is_no_speech_has_no_words(client: OpenAI, tmp_path: Path, kind: str) -> None:
+    sound = {"silence": silence(40), "noise": noise(5) / 10, "blip": silence(0.05)}[kind]
+    path = write(tmp_path / "a.wav", sound)
+    assert heard(client, path).text == ""
+    assert heard(client, path, response_format="srt").strip() == ""
+    [done] = list(heard(client, path, stream=True))
+    assert (done.type, done.text) == ("transcript.text.done", "")
+
+
+def test_hostile_and_mislabelled_files(client: OpenAI, server: Server, tmp_path: Path) -> None:
+    sound, text = sample()
+    whole = write(tmp_path / "whole.wav", sound).read_bytes()
+    assert heard(client, write(tmp_path / "a.wav", sound).rename(tmp_path / "really.mp3")).text == text
+    rng = np.random.default_rng(1)
+    files = {
+        "empty.wav": b"",
+        "head.wav": whole[:44],
+        "words.mp3": b"just words " * 100,
+        "page.webm": b"<html><body>404</body></html>",
+        "random.flac": b"fLaC" + rng.bytes(5000),
+        "random.ogg": b"OggS" + rng.bytes(5000),
+        "random.m4a": b"\0\0\0\x20ftypM4A " + rng.bytes(5000),
+        "playlist.m4a": b"#EXTM3U\n#EXTINF:10,\nfile:///etc/passwd\n",
+        "concat.wav": b"ffconcat version 1.0\nfile /etc/passwd\n",
+    }
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(openai.BadRequestError) as refused:
+            heard(client, tmp_path / name)
+        assert refused.value.code == ("invalid_audio" if data else "invalid_value"), name
+        assert refused.value.param == "file", name
+    assert server.model(MODEL)["deaths"] == 0
+    assert heard(client, tmp_path / "whole.wav").text == text
+
+
+def memory(server: Server) -> int:
+    """Bytes of the model's slot, its decoders and the gateway."""
+    slot = psutil.Process(server.slot_pid(MODEL))
+    found = 0
+    for process in (server.gateway(), slot, *slot.children(recursive=True)):
+        try:
+            found += process.memory_info().rss
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_path: Path) -> None:
+    sound, text = sample()
+    turn = np.concatenate([sound, silence(20 - len(sound) / RATE)])
+    turns = round(MINUTES * 3)
+    path = write(tmp_path / "long.mp3", np.tile(turn, turns))
+    assert heard(client, PACK / "samples" / "kitchen-light.wav").text == text  # loads the model, warms a decoder
+    before = highest = memory(server)
+    said: list[str] = []
+    last = None
+    fields = {"model": MODEL, "stream": "true"}
+    with (
+        path.open("rb") as file,
+        server.http.stream(
+            "POST", "/v1/audio/transcriptions", data=fields, files={"file": file}, timeout=600
+        ) as stream,
+    ):
+        assert stream.status_code == 200
+        for line in stream.iter_lines():
+            if line.startswith("data: "):
+                last = json.loads(line[6:])
+                if last["type"] == "transcript.text.delta":
+                    said.append(last["delta"].strip())
+                    highest = max(highest, memory(server)) if len(said) % 10 == 1 else highest
+    highest = max(highest, memory(server))
+    assert last is not None
+    assert last["type"] == "transcript.text.done"
+    assert last["usage"]["seconds"] == pytest.approx(20 * turns, abs=2)
+    assert " ".join(said) == last["text"]
+    # The small model mistakes words where sentences share a window; but it must have heard the whole recording.
+    assert turns / 2 <= last["text"].count("kitchen") <= 2 * turns
+    print(f"{turns / 3:g} minutes: {(highest - before) / 2**20:.0f} MiB more")
+    assert highest - before < GROWTH
