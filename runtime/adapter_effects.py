@@ -41,6 +41,10 @@ class AdapterRegistry(Protocol):
         """The probes of all versions with this content; None stands for a version without one."""
         ...
 
+    def dropped(self, digest: str) -> None:
+        """A removed adapter has left the engine: nobody needs its files any more."""
+        ...
+
     def note(self, step: Step, seconds: float, outcome: str) -> None:
         """A step ended: 'ok' or 'failed'; for probes 'passed', 'failed' or 'error'."""
         ...
@@ -76,16 +80,19 @@ class AdapterEffects:
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: set[asyncio.Task[None]] = set()
+        self._forgotten: set[str] = set()
 
     def know(self, adapter: AdapterRef) -> None:
         """A plan may name this adapter from now on."""
         self._refs[adapter.digest] = adapter
+        self._forgotten.discard(adapter.digest)
         self.stats.setdefault(adapter.digest, AdapterStats())
 
     def forget(self, digest: str) -> None:
         """The adapter is in the registry no more; its reference stays for those who still wait for it."""
         self.stats.pop(digest, None)
         self.probes.clear(digest)
+        self._forgotten.add(digest)
 
     def used(self, digest: str) -> None:
         """A request starts with it."""
@@ -181,6 +188,10 @@ class AdapterEffects:
             await link.command(lambda uid: frames.Drop(uid, digest), STAGE_SECONDS)
         except RoundhouseError as error:
             log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
+            return
+        if digest in self._forgotten and self._registry is not None:
+            self._forgotten.discard(digest)
+            self._registry.dropped(digest)
 
     def _failed(self, link: SlotLink, digest: str, step: Step, error: RoundhouseError) -> None:
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})

@@ -1,9 +1,12 @@
 """What the gateway tells the line of one model about its adapters, and what it tells Prometheus about them."""
 
+import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.adapter_effects import Step
 from runtime.metrics import Metrics
@@ -12,6 +15,7 @@ from runtime.scheduler import ModelQueue
 if TYPE_CHECKING:
     from runtime.gateway import Gateway
 
+log = logging.getLogger("roundhouse.adapters")
 TIERS = ("device", "host", "disk")
 
 
@@ -22,6 +26,7 @@ class AdapterFacts:
         self._gateway, self._model = gateway, model
         self._seen: object = None
         self._probes: dict[str, tuple[Probe | None, ...]] = {}
+        self._collecting: set[asyncio.Task[None]] = set()
 
     async def check(self, digest: str) -> None:
         await self._gateway.service.ready(digest)
@@ -31,6 +36,17 @@ class AdapterFacts:
         if self._seen is not catalog:  # the registry has changed
             self._seen, self._probes = catalog, _by_digest(catalog.adapters(self._model))
         return self._probes.get(digest, ())
+
+    def dropped(self, digest: str) -> None:
+        task = asyncio.create_task(self._collect())
+        self._collecting.add(task)
+        task.add_done_callback(self._collecting.discard)
+
+    async def _collect(self) -> None:
+        try:
+            await self._gateway.service.collect()
+        except (RoundhouseError, OSError) as error:  # the next start, or the next removal, tries again
+            log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
         metrics = self._gateway.metrics

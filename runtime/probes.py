@@ -30,22 +30,23 @@ SHOWN = 200
 """Characters of an expected or given answer that stand in an error."""
 
 
-class _Message(msgspec.Struct):
+class _Delta(msgspec.Struct):
     content: str | None = None
 
 
 class _Choice(msgspec.Struct):
-    message: _Message | None = None
+    delta: _Delta | None = None
     text: str | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Event(msgspec.Struct):
     choices: list[_Choice] = []
+    error: msgspec.Raw | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeResult:
-    """One probe, asked once. `answered`: the greedy answer, or why there was none."""
+    """One probe, asked once. `answered`: the greedy answer as far as it was read, or why there was none."""
 
     probe: Probe
     passed: bool
@@ -87,7 +88,7 @@ class Probes:
             return None
         return Unavailable(
             f"Adapter {digest[:19]}… was taken out of the engine: its probe must be answered with text that begins "
-            f"with {_quoted(result.probe.expected)}, and the answer was {_quoted(result.answered)}. "
+            f"with {_quoted(result.probe.expected)}, and the answer began with {_quoted(result.answered)}. "
             "Register the right weights, or correct the probe.",
             code="adapter_probe_failed",
             retry_after=wait,
@@ -125,32 +126,43 @@ class Probes:
 
 
 async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe) -> tuple[int, str]:
-    """Status and greedy answer of one request."""
-    asked = {"prompt": probe.prompt}
+    """Status and greedy answer of one request, which ends as soon as the answer tells pass from fail."""
+    asked: dict[str, object] = {"prompt": probe.prompt}
     if path == "/v1/chat/completions":
-        asked = {"messages": [{"role": "user", "content": probe.prompt}]}  # type: ignore[dict-item]
+        asked = {"messages": [{"role": "user", "content": probe.prompt}]}
     body = {
         "model": adapter.digest,
         **asked,
         "temperature": 0,
         "max_tokens": 2 * len(probe.expected.encode()) + 16,  # some tokens have no text
         "cache_salt": secrets.token_hex(8),
+        "stream": True,
     }
     request = HttpCall(
         path=path, body=msgspec.json.encode(body), served=adapter.digest, shown=adapter.digest, adapter=adapter
     )
-    status, data = 0, bytearray()
+    status, text, pending = 0, "", b""
     async with link.call(lambda uid: frames.Call(uid, request)) as call:
         async for event in call.events():
             if isinstance(event, Started):
                 status = event.status
-            elif isinstance(event, Chunk):
-                data += event.data
-    if status != 200:
-        return status, ""
-    answer = msgspec.json.decode(bytes(data), type=_Answer)
-    choice = answer.choices[0] if answer.choices else _Choice()
-    return status, (choice.message.content if choice.message else choice.text) or ""
+            elif isinstance(event, Chunk) and status == 200:
+                *lines, pending = (pending + event.data).split(b"\n")
+                text += "".join(_text(line) for line in lines)
+                if len(text) >= len(probe.expected) or not probe.expected.startswith(text):
+                    break
+    return status, text
+
+
+def _text(line: bytes) -> str:
+    """What one line of the stream adds to the answer. Raises EngineFailed for an error event."""
+    if not line.startswith(b"data: {"):
+        return ""
+    event = msgspec.json.decode(line[6:], type=_Event)
+    if event.error is not None:
+        raise EngineFailed("its probe was not answered", code="probe_broken")
+    choice = event.choices[0] if event.choices else _Choice()
+    return (choice.delta.content if choice.delta else choice.text) or ""
 
 
 def _quoted(text: str) -> str:

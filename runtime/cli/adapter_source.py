@@ -4,10 +4,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from runtime.cli.client import Client, Json, part
+from runtime.cli.client import Client, Json
 from runtime.cli.failures import Refused
 from runtime.cli.progress import Counted, bar
 
+PROBE = ("prompt", "expected")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
 
 
@@ -20,15 +21,20 @@ def send(
     upload: bool = False,
     dry_run: bool = False,
     alias: str | None = None,
+    probe: tuple[str, str] | None = None,
     quiet: bool = False,
 ) -> Json:
-    """Register or check an adapter; the server's answer. Raises Refused for a source that is not there."""
+    """Register or check an adapter; the server's answer. `probe`: a prompt, and how its greedy answer begins.
+
+    Raises Refused for a source that is not there.
+    """
+    about: dict[str, Any] = {"name": name, "base": base, **({"alias": alias} if alias else {})}
     params = {"dry_run": "true"} if dry_run else {}
     path = Path(source).expanduser()
     if path.is_file():
         if not path.name.endswith(ARCHIVES):
             raise Refused(f"{path} is no archive. Give {', '.join(ARCHIVES)}, or the adapter's folder.")
-        return _upload(client, name, base, path, params, alias, quiet)
+        return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         if not (path / "adapter_config.json").is_file():
             raise Refused(f"{path} has no adapter_config.json. Give the folder that peft's save_pretrained wrote.")
@@ -36,11 +42,11 @@ def send(
             import tempfile
 
             with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
-                return _upload(client, name, base, _pack(path, Path(folder)), params, alias, quiet)
+                return _upload(client, about, probe, _pack(path, Path(folder)), params, quiet)
         found: Json = {"path": str(path.resolve())}
     else:
         found = _hub(source)
-    body = {"name": name, "base": base, "source": found, **({"alias": alias} if alias else {})}
+    body = {**about, "source": found, **({"probe": dict(zip(PROBE, probe, strict=True))} if probe else {})}
     return client.post("/v1/adapters", body, **params)
 
 
@@ -63,13 +69,13 @@ def _pack(folder: Path, into: Path) -> Path:
     return archive
 
 
-def _upload(client: Client, name: str, base: str, archive: Path, params: Json, alias: str | None, quiet: bool) -> Json:
-    fields: dict[str, Any] = {"name": name, "base": base}
+def _upload(
+    client: Client, about: Json, probe: tuple[str, str] | None, archive: Path, params: Json, quiet: bool
+) -> Json:
+    fields = {**about, **{f"probe_{word}": text for word, text in zip(PROBE, probe or (), strict=False)}}
     with ExitStack() as stack:
         file = stack.enter_context(archive.open("rb"))
         shown = stack.enter_context(bar(not quiet))
         sent = (archive.name, Counted(file, archive, shown), "application/octet-stream")
-        found = client.call("POST", "/v1/adapters", data=fields, files={"file": sent}, params=params)
-    if alias and not params:
-        client.put(f"/v1/adapters/{part(name)}/aliases/{part(alias)}", {"version": found["registered"]})
+        found: Json = client.call("POST", "/v1/adapters", data=fields, files={"file": sent}, params=params)
     return found

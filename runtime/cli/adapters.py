@@ -62,6 +62,10 @@ def add(
     source: SourceText,
     base: Base,
     alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    probe: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and how the greedy answer to it must begin."),
+    ] = None,
     upload: Upload = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -73,7 +77,7 @@ def add(
     roundhouse adapters add legal acme/legal-lora@4f2c9d1 --base llama-8b --alias prod
     """
     with Client(url) as client:
-        found = send(client, name, base, source, upload=upload, alias=alias, quiet=as_json)
+        found = send(client, name, base, source, upload=upload, alias=alias, probe=probe, quiet=as_json)
     if as_json:
         emit(found)
         return
@@ -216,6 +220,7 @@ def _told(adapter: Json, as_json: bool) -> None:
             ("requests", f"{adapter['running']} running, {adapter['waiting']} waiting"),
             ("place", f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
             ("last used", ago(adapter["last_used"])),
+            *([("probe", adapter["probe"]["state"])] if adapter.get("probe") else []),
         ]
     )
     for version in adapter["versions"]:

@@ -96,7 +96,8 @@ class FakeEngine:
         if b"cache_salt" in request.body:  # runtime.probes
             self.answered.append(("probe", request.served))
             yield Started(status=self.probe_status, content_type="application/json")
-            yield Chunk(data=b'{"choices": [{"message": {"content": "%s"}}]}' % self.probe_answer.encode())
+            for letter in self.probe_answer:
+                yield Chunk(data=b'data: {"choices": [{"delta": {"content": "%s"}}]}\n\n' % letter.encode())
             yield Finished(usage=Usage())
             return
         self.answered.append(("call", request.adapter.digest if request.adapter else request.served))

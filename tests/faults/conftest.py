@@ -10,6 +10,7 @@ import pytest
 from tests.contract import chat_fixtures
 from tests.faults.tiny import RECIPE, Tiny
 from tests.system.serving import Server
+from tests.unit.adapters.fake_hub import FakeHub, serve
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +25,16 @@ def small_disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path,
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory, small_disk: tuple[Path, bool]) -> Iterator[Tiny]:
+def hub() -> Iterator[FakeHub]:
+    """The hub that the server of `tiny` asks."""
+    with serve() as hub, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", hub.url)
+        patch.setenv("NO_PROXY", "127.0.0.1")
+        yield hub
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory, small_disk: tuple[Path, bool], hub: FakeHub) -> Iterator[Tiny]:
     folder = tmp_path_factory.mktemp("tiny")
     chat_fixtures.write_base(folder / "base")
     recipe = folder / "tiny.yaml"

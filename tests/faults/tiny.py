@@ -12,6 +12,8 @@ import httpx
 from tests.contract import chat_fixtures
 from tests.system.serving import Server
 
+PATIENCE = 600.0
+"""Seconds; no test decides by time."""
 RECIPE = """
 id: tiny
 version: 1
@@ -58,7 +60,7 @@ class Tiny:
 
     def ask(self, model: str, tokens: int = 8) -> httpx.Response:
         """A greedy answer to 'hello'."""
-        return self.http.post("/v1/chat/completions", json=body(model, tokens))
+        return self.http.post("/v1/chat/completions", json=body(model, tokens), timeout=PATIENCE)
 
     def tokens(self, model: str, count: int = 8) -> list[int]:
         answer = self.ask(model, count)
@@ -85,7 +87,7 @@ class Bystanders:
 
     def _run(self, model: str) -> None:
         try:
-            with httpx.Client(base_url=self._tiny.server.url, timeout=120) as http:
+            with httpx.Client(base_url=self._tiny.server.url, timeout=PATIENCE) as http:
                 while not self._stop.is_set() or not self.rounds[model]:
                     self.rounds[model].append(self._stream(http, model))
         except Exception as error:  # told at the end of the block
@@ -112,7 +114,7 @@ class Bystanders:
     ) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(180)
+            thread.join(PATIENCE)
         if error is None and self.faults:
             raise self.faults[0]
 

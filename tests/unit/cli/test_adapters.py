@@ -67,6 +67,22 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
         assert tar.getnames() == ["adapter_config.json", "adapter_model.safetensors"]
 
 
+@pytest.mark.parametrize("upload", [False, True])
+def test_an_alias_and_a_probe_go_with_the_registration(
+    server: FakeServer, run: Run, folder: Path, upload: bool
+) -> None:
+    server.on("POST", "/v1/adapters", {**adapter(), "registered": "v2", "new": True})
+    options = ["--alias", "prod", "--probe", "hello", "HELLO", *(["--upload"] if upload else [])]
+    assert run("adapters", "add", "legal", str(folder), "-b", "m", *options).exit_code == 0
+    (asked,) = server.asked
+    if upload:
+        for field, text in (("alias", "prod"), ("probe_prompt", "hello"), ("probe_expected", "HELLO")):
+            assert f'name="{field}"\r\n\r\n{text}\r\n'.encode() in asked.body
+    else:
+        assert asked.json["alias"] == "prod"
+        assert asked.json["probe"] == {"prompt": "hello", "expected": "HELLO"}
+
+
 def test_what_is_no_adapter_is_refused_before_it_is_sent(server: FakeServer, run: Run, tmp_path: Path) -> None:
     assert "adapter_config.json" in run("adapters", "add", "a", str(tmp_path), "-b", "m").stderr
     file = tmp_path / "weights.bin"
