@@ -163,9 +163,9 @@ Event = Started | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment 
 
 # --- life cycle ----------------------------------------------------------------------------------------------------
 class Progress(Message, frozen=True):
-    """Where a load stands. `fraction` runs from 0 to 1 over the whole load."""
+    """Where a load stands. `fraction` runs from 0 to 1 over the whole load; fetching files has its own before it."""
 
-    phase: Literal["queued", "evicting", "starting", "importing", "weights", "warming", "ready"]
+    phase: Literal["fetching", "queued", "evicting", "starting", "importing", "weights", "warming", "ready"]
     fraction: float
     detail: str = ""
 

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from models.sources_digest import digest
 from registry.errors import BadRequest, NotFound, Unavailable, Unfit
@@ -68,8 +68,10 @@ def engine_version(name: str) -> str:
 
 
 def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Path:
-    import httpx
     from huggingface_hub import errors, snapshot_download
+
+    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
+    transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
 
     endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     where = f"'{source.hub}' at revision '{source.revision}'"
@@ -100,7 +102,7 @@ def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Pat
             f"There is no repository '{source.hub}' on {endpoint}, or it is private and HF_TOKEN does not open it.",
             code="source_not_found",
         ) from None
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, httpx.HTTPError) as why:
+    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as why:
         if not download:
             raise Unavailable(f"{where} is not downloaded yet.", code="source_not_downloaded") from None
         raise Unavailable(
@@ -109,6 +111,11 @@ def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Pat
             code="hub_unavailable", retry_after=30,
         ) from None  # fmt: skip
     except OSError as error:
+        if error.errno is None:  # not the disk's fault: a connection that broke off
+            raise Unavailable(
+                f"The hub at {endpoint} delivered {where} cut short. Try again later.",
+                code="hub_unavailable", retry_after=30,
+            ) from None  # fmt: skip
         raise Unavailable(
             f"{where} could not be stored: {error.strerror or error}. Make room, or point HF_HOME to another disk.",
             code="source_not_stored",

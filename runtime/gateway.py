@@ -94,6 +94,7 @@ class Gateway:
             entries, self.pool, self.device.budget, self.device.name, self, MemoryWatch(self.device).back,
             self.settings.patience,
         )  # fmt: skip
+        self.residency.fetch = self._fetch
         self.residency.counts_processes = self.device.kind == "cpu"
         self.metrics.budget.set(self.device.budget)
         self.refresh()
@@ -165,22 +166,32 @@ class Gateway:
         entry.queue = self._queues[recipe.id] = queue
         entry.pinned = self.state.models.pins().get(recipe.id, recipe.residency.pin)
         try:
-            entry.path = sources.resolve(recipe.source, Path.cwd())
-            _check_version(recipe)
-            entry.revision = sources.revision(recipe.source, entry.path)
-            sum_of = estimate(recipe, entry.path, self.device.kind)
-            entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
+            self._found(entry, sources.resolve(recipe.source, Path.cwd(), download=False))
         except RoundhouseError as error:
-            entry.broken = Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
-            log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
-            return entry
+            if error.code != "source_not_downloaded":  # that is fetched when somebody wants it
+                message = f"Model '{recipe.id}' cannot be loaded: {error.message}"
+                entry.broken = Unavailable(message, code="model_broken")
+                log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+        return entry
+
+    async def _fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
+        source = entry.recipe.source
+        path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
+        await asyncio.to_thread(self._found, entry, path)
+
+    def _found(self, entry: ModelEntry, path: Path) -> None:
+        """Fill in what a model's files and earlier loads tell."""
+        recipe = entry.recipe
+        _check_version(recipe)
+        sum_of = estimate(recipe, path, self.device.kind)
+        entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
         measured = self.state.models.measured(self._load_key(recipe))
         if measured is not None:
             entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
             entry.load_seconds = sum(measured.seconds.values())
-        return entry
+        entry.revision, entry.path = sources.revision(recipe.source, path), path
 
     def _load_key(self, recipe: Recipe) -> LoadKey:
         return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), self.device.label)

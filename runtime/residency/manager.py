@@ -16,14 +16,14 @@ from runtime.link import SlotLink
 from runtime.pool import SlotPool
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.recovery import Recovery
+from runtime.residency.fetching import Fetching
 from runtime.residency.table import Observer, S, log
 
 MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
 """Codes of a failed load after which it is tried once more with the idle models gone."""
 
 
-class ResidencyManager(Recovery):
+class ResidencyManager(Fetching):
     """Brings models in and out under a byte budget.
 
     Args:
@@ -111,6 +111,8 @@ class ResidencyManager(Recovery):
         line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in (S.ABSENT, S.FAILED)]
         for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
             assert entry.wanted_since is not None
+            if self._must_fetch(entry):
+                continue
             plan = policy.plan(self._snapshot(), self._need(entry, entry.wanted_since))
             if plan.verdict == "impossible":
                 entry.wanted_since = None

@@ -5,7 +5,7 @@ ABSENT → LOADING → READY ⇄ ASLEEP → DRAINING → UNLOADING → ABSENT, a
 | state     | new request               | counts in the budget | leaves by                                        |
 |-----------|---------------------------|----------------------|--------------------------------------------------|
 | ABSENT    | queued, load is asked for | no                   | a load                                           |
-| LOADING   | queued                    | yes, as estimated    | loaded, failed                                   |
+| LOADING   | queued                    | yes, as estimated    | loaded, failed; ABSENT once its files are fetched|
 | READY     | queued or started         | yes, as measured     | eviction, idle time-out, unload; death: UNLOADING|
 | ASLEEP    | queued, wake is asked for | what it still holds  | wake, eviction                                   |
 | DRAINING  | queued, waits for a reload| yes                  | last lease released, or the drain deadline       |
@@ -29,7 +29,7 @@ class ModelState(StrEnum):
 S = ModelState
 TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
     S.ABSENT: frozenset({S.LOADING}),
-    S.LOADING: frozenset({S.READY, S.FAILED, S.UNLOADING}),
+    S.LOADING: frozenset({S.READY, S.FAILED, S.UNLOADING, S.ABSENT}),
     S.READY: frozenset({S.ASLEEP, S.DRAINING, S.FAILED, S.UNLOADING}),
     S.ASLEEP: frozenset({S.LOADING, S.READY, S.UNLOADING, S.FAILED}),
     S.DRAINING: frozenset({S.UNLOADING, S.FAILED}),

@@ -1,7 +1,7 @@
 """The one writer of the model table, with scripted engines behind real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -340,3 +340,39 @@ async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY
     assert world.manager.held() == 180
+
+
+async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tmp_path: Path) -> None:
+    entry, other = world.manager.entries["a"], asyncio.Event()
+    entry.path, fetched = None, []
+
+    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        fetched.append(entry.id)
+        told(1 << 20, 4 << 20)
+        assert entry.progress is not None
+        assert (entry.state, entry.progress.phase, entry.progress.fraction) == (ModelState.LOADING, "fetching", 0.25)
+        await other.wait()
+        entry.path = tmp_path
+
+    world.manager.fetch = fetch
+    waiting = [asyncio.create_task(world.ask("a")) for _ in range(3)]
+    assert await world.ask("b"), "nobody waits behind a download"
+    other.set()
+    assert all(await asyncio.gather(*waiting))
+    assert fetched == ["a"]
+
+
+async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: World) -> None:
+    entry = world.manager.entries["a"]
+    entry.path = None
+
+    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        raise Unavailable("The hub did not deliver.", code="hub_unavailable", retry_after=30)
+
+    world.manager.fetch = fetch
+    with pytest.raises(Unavailable, match="did not deliver") as refused:
+        await world.ask("a")
+    assert refused.value.retry_after == 30
+    assert world.state("a") is ModelState.FAILED
+    with pytest.raises(Unavailable, match="next try"):
+        await world.ask("a")
