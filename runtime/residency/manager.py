@@ -160,11 +160,11 @@ class ResidencyManager(Fetching):
             if victims:
                 entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
                 await asyncio.gather(*(self._leave(v, f"for {entry.id}") for v in victims))
-            while self._held(besides=entry) + entry.needed > self.budget:  # others that are still leaving
+            while self.held(besides=entry) + entry.needed > self.budget:  # others that are still leaving
                 await self.change()
             entry.progress = Progress(phase="starting", fraction=0.02)
             engine = entry.recipe.engine.name
-            await self.pool.cool(self.budget - self._held(besides=entry) - entry.needed, keep=engine)
+            await self.pool.cool(self.budget - self.held(besides=entry) - entry.needed, keep=engine)
             link = await self.pool.take(engine)
             self._claims, claimed = self._claims - 1, False
             entry.link = link

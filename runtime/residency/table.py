@@ -60,12 +60,8 @@ class Table:
         """Look whether somebody who waits can be served now."""
         raise NotImplementedError
 
-    def held(self) -> int:
-        """Bytes that all models hold or have claimed."""
-        return sum(entry.bytes for entry in self.entries.values() if entry.state in HOLDS_MEMORY)
-
-    def _held(self, besides: ModelEntry) -> int:
-        """Bytes that all other models hold now."""
+    def held(self, besides: ModelEntry | None = None) -> int:
+        """Bytes that models hold now. A load that still waits for others to leave has nothing yet."""
         return sum(
             e.bytes
             for e in self.entries.values()
