@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from models import chat_vllm
 
@@ -57,13 +58,36 @@ def without(*packages: str) -> Iterator[None]:
 def needless() -> tuple[str, ...]:
     """Packages that vLLM's imports take along for nothing: 950 modules, 150 MB and a sixth of the time in all.
 
-    scikit-learn: transformers wants it for assisted generation, which vLLM does itself. Triton: PyTorch and vLLM import
-    it on a CPU, too, see that it has no back end for one, and do without.
+    scikit-learn: transformers wants it for assisted generation, which vLLM does itself. SciPy: transformers wants it
+    for losses of training, vLLM to resample recordings (see `Later`). Triton: PyTorch and vLLM import it on a CPU, too,
+    see that it has no back end for one, and do without.
     """
     with suppress(PackageNotFoundError):  # the import of vLLM will tell
         if version("torch").endswith("+cpu"):
-            return ("sklearn", "triton")
-    return ("sklearn",)
+            return ("sklearn", "scipy", "triton")
+    return ("sklearn", "scipy")
+
+
+class Later:
+    """Stands for a module until something of it is asked for."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(import_module(self._name), attribute)
+
+
+def _take_back() -> None:
+    """What was hidden can be used from now on: only the imports were spared."""
+    audio: Any = sys.modules.get("vllm.multimodal.audio")
+    if audio is not None and "scipy" not in sys.modules and hasattr(audio, "scipy_signal"):
+        audio.scipy_signal = Later("scipy.signal")
+    packages = sys.modules.get("transformers.utils.import_utils")
+    for name in ("is_sklearn_available", "is_scipy_available"):  # they keep their first answer
+        forget = getattr(getattr(packages, name, None), "cache_clear", None)
+        if forget is not None:
+            forget()
 
 
 def prewarm() -> None:
@@ -72,6 +96,7 @@ def prewarm() -> None:
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it would tell that Triton is not there
     with without(*needless()):
         _import_all()
+    _take_back()
     gc.collect()
     gc.freeze()  # what is imported stays: the collector need not look at it, nor copy its pages after the fork
 
