@@ -17,7 +17,7 @@ from tests.faults.traffic import MODELS, ask
 from tests.system.serving import STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3000)]
-REQUESTS = int(os.environ.get("ZIPF_REQUESTS", "40"))
+REQUESTS = int(os.environ.get("ZIPF_REQUESTS", "24"))
 CLIENTS = 6
 BUDGET_MIB = 1700
 """Any two fit, as estimated (848 + 686 MiB at most) and as measured; no three do, as estimated (1,702 MiB at least)."""
