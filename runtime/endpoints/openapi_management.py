@@ -183,8 +183,13 @@ SCHEMAS: dict[str, Json] = {
         {
             "name": _NAME,
             "base": STRING,
+            "alias": {**STRING, "description": "Pointed at the new version."},
+            "probe_prompt": _PROMPT,
+            "probe_expected": _EXPECTED,
             "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": _UPLOAD},
-        }
+        },
+        ["name", "base", "file"],
+        open_=False,
     ),
     "Health": record({"status": STRING}),
     "Status": record(

@@ -20,7 +20,7 @@ HELLO = {"messages": [{"role": "user", "content": "hello world"}], "temperature"
 
 
 def say(server: Server, **body: Any) -> str:
-    answer = server.http.post("/v1/chat/completions", json={**HELLO, **body})
+    answer = server.http.post("/v1/chat/completions", json={**HELLO, **body}, timeout=600)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["message"]["content"])
 
@@ -40,14 +40,22 @@ def register(server: Server, name: str, folder: Path, **query: str) -> httpx.Res
 
 @contextmanager
 def streaming(server: Server, model: str, tokens: int = 400) -> Iterator[dict[str, int]]:
-    """A stream that runs meanwhile. In the end `counted` has how many tokens came."""
+    """A stream of eight answers that runs meanwhile. In the end the status and the number of events are known."""
     counted: dict[str, int] = {}
     first = threading.Event()
 
     def read() -> None:
-        body = {**HELLO, "model": model, "max_tokens": tokens, "ignore_eos": True, "stream": True, "n": 8}
+        body = {
+            **HELLO,
+            "model": model,
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "stream": True,
+            "n": 8,
+            "temperature": 1,
+        }
         url = f"{server.url}/v1/chat/completions"
-        with httpx.stream("POST", url, json=body, timeout=120) as answer:
+        with httpx.stream("POST", url, json=body, timeout=600) as answer:
             counted["status"] = answer.status_code
             for line in answer.iter_lines():
                 first.set()
@@ -56,10 +64,11 @@ def streaming(server: Server, model: str, tokens: int = 400) -> Iterator[dict[st
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     try:
-        assert first.wait(60)
+        assert first.wait(120)
+        assert counted["status"] == 200
         yield counted
     finally:
-        thread.join(120)
+        thread.join(600)
 
 
 def test_list_show_and_metrics_tell_the_same(server: Server) -> None:
