@@ -6,6 +6,8 @@ where the last finished segment of the one before ended.
 """
 
 import asyncio
+import contextlib
+import ctypes
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -217,12 +219,23 @@ def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
         held.append(part)
         count += len(part)
         if count >= target:
+            _give_back()
             block, rest = _block(np.concatenate(held), offset, threshold, final=False)
             yield block
             offset += count - len(rest)
             held, count = [rest], len(rest)
             target = len(rest) + BLOCK
     yield _block(np.concatenate(held) if held else np.zeros(0, np.float32), offset, threshold, final=True)[0]
+
+
+def _give_back() -> None:
+    """Return to the system what the C library keeps free. It does not by itself where many threads allocate.
+
+    Measured with the starter model, 8 windows a step, 12 minutes of sound: 209 MiB before, 506 MiB at the end without,
+    264 MiB with it.
+    """
+    with contextlib.suppress(AttributeError):  # glibc only
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _block(audio: Samples, offset: int, threshold: float | None, *, final: bool) -> tuple[Block, Samples]:

@@ -49,7 +49,7 @@ ROUTES = sorted(f"{method.upper()} {path}" for method, path in OPERATIONS)
 def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     server = Server(tmp_path_factory.mktemp("fuzzed"))
     try:
-        yield server.wait_ready()
+        yield server.wait_ready(600)
     finally:
         server.close()
 
