@@ -96,8 +96,12 @@ class VllmEngine:
             def start() -> None:
                 self._engine = chat_vllm.start_engine(arguments, device, threads)
 
-            await chat_start.in_new_thread(start)
+            starting = asyncio.create_task(chat_start.in_new_thread(start))
+            await self._child_or_end(starting)
             lap("starting")
+            report(Progress("weights", 0.4, f"{_weights_bytes(path) >> 20} MiB"))
+            await starting
+            lap("weights")
             report(Progress("warming", 0.8))
             on_device = await chat_vllm.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
@@ -120,12 +124,23 @@ class VllmEngine:
         report(Progress("ready", 1.0))
         return self._loaded(path, seconds, on_device)
 
+    async def _child_or_end(self, starting: "asyncio.Task[None]") -> None:
+        """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
+        own = psutil.Process()
+        try:
+            while not starting.done() and not own.children():
+                await asyncio.wait({starting}, timeout=0.05)
+        except asyncio.CancelledError:
+            starting.cancel()  # `in_new_thread` ends when the thread has: what it started is not lost
+            await asyncio.wait({starting})
+            raise
+
     def _loaded(self, path: Path, seconds: dict[str, float], on_device: int) -> Loaded:
         processes = [psutil.Process(), *(psutil.Process(process.pid) for process in self._processes())]
         return Loaded(
             # a fork shares most pages with its parent: 'proportional' counts each page once over both
             resident_bytes=on_device or sum(process.memory_full_info().pss for process in processes),
-            weights_bytes=sum(file.stat().st_size for file in path.glob("*.safetensors")),
+            weights_bytes=_weights_bytes(path),
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,
@@ -252,6 +267,10 @@ class VllmEngine:
 
     async def drop(self, digest: str) -> None:
         await self._ready().drop(digest)
+
+
+def _weights_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
 
 
 def _how_ended(processes: list[Any]) -> str:

@@ -110,6 +110,7 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
     fractions = [progress.fraction for progress in bench.progress]
     assert fractions == sorted(fractions)
     assert bench.progress[-1] == Progress(phase="ready", fraction=1.0)
+    assert [p.phase for p in bench.progress] == ["importing", "starting", "weights", "warming", "ready"]
 
 
 async def test_engine_core_has_its_threads_and_watches_its_slot(bench: Bench) -> None:
