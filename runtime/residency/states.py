@@ -1,6 +1,7 @@
 """The life of a model on this server: one enum, one table of transitions.
 
 ABSENT → LOADING → READY ⇄ ASLEEP → DRAINING → UNLOADING → ABSENT, and FAILED with its cause and a back-off.
+ASLEEP is for engines that can park their weights in host memory; none does yet, so no model enters it.
 
 | state     | new request               | counts in the budget | leaves by                                        |
 |-----------|---------------------------|----------------------|--------------------------------------------------|
