@@ -9,7 +9,7 @@ _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 
 class Metrics:
-    """All series of one server. Each is documented by its help text, which docs/metrics.md is generated from."""
+    """All series of one server. Each is documented by its help text, which docs/operations.md is generated from."""
 
     def __init__(self) -> None:
         self.registry = r = CollectorRegistry()

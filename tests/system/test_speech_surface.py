@@ -85,7 +85,7 @@ def test_events_of_a_stream(client: OpenAI, tmp_path: Path) -> None:
     assert (events[-1].type, events[-1].text) == ("transcript.text.done", text)
 
 
-def test_fields_of_the_request(client: OpenAI, tmp_path: Path) -> None:
+def test_fields_of_the_request(client: OpenAI, server: Server, tmp_path: Path) -> None:
     sound, text = sample()
     path = write(tmp_path / "a.wav", sound)
     for more in (
@@ -108,8 +108,10 @@ def test_fields_of_the_request(client: OpenAI, tmp_path: Path) -> None:
     ):
         with pytest.raises(openai.BadRequestError, match=words):
             heard(client, path, **more)
-    with pytest.warns(DeprecationWarning, match=""), pytest.raises(openai.BadRequestError, match="cannot translate"):
-        client.audio.translations.create(model=MODEL, file=path)
+    form = {"model": MODEL}
+    refused = server.http.post("/v1/audio/translations", data=form, files={"file": path.read_bytes()})
+    assert refused.status_code == 400
+    assert "cannot translate" in refused.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("kind", ["silence", "noise", "blip"])
