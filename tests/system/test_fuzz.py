@@ -1,7 +1,7 @@
 """Requests made from our own OpenAPI document to a real server with real models: no 5xx, and answers as documented.
 
 All operations, fit and unfit requests. They register and remove adapters, unload and load models: so the server is one
-of their own. ROUNDHOUSE_FUZZ_CASES sets the number of cases per operation and mode (default 4), and
+of their own. ROUNDHOUSE_FUZZ_CASES sets the number of cases per operation and mode (default 2), and
 ROUNDHOUSE_FUZZ_RECORD a file for the counts.
 """
 
@@ -29,7 +29,7 @@ from tests.system.serving import Server
 from tests.system.steering import steer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
-CASES = int(os.environ.get("ROUNDHOUSE_FUZZ_CASES", "4"))
+CASES = int(os.environ.get("ROUNDHOUSE_FUZZ_CASES", "2"))
 ONLY = os.environ.get("ROUNDHOUSE_FUZZ_ONLY", "")
 RECORD = os.environ.get("ROUNDHOUSE_FUZZ_RECORD")
 CONFORMANCE = [
