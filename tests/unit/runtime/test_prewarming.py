@@ -1,0 +1,75 @@
+"""Which libraries are imported ahead of need, and when not."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from registry.estimate import PREWARMED
+from runtime import prewarming
+from runtime.device import Device
+from runtime.residency.states import ModelState
+
+S = ModelState
+GIB = 2**30
+
+
+def model(engine: str, state: ModelState, broken: object = None) -> Any:
+    return SimpleNamespace(recipe=SimpleNamespace(engine=SimpleNamespace(name=engine)), state=state, broken=broken)
+
+
+class Pool:
+    """Counts what it is asked to warm."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def prewarmed(self) -> list[Any]:
+        return [SimpleNamespace(prewarmed_bytes=PREWARMED[engine]) for engine in self.asked]
+
+    async def prewarm(self, engine: str) -> bool:
+        if engine not in self.asked:
+            self.asked.append(engine)
+        return True
+
+
+async def warmed(models: list[Any], budget: int, held: int = 0) -> list[str]:
+    """What three looks ask for."""
+    pool, table = Pool(), SimpleNamespace(entries=dict(enumerate(models)), held=lambda: held)
+    keeping = asyncio.create_task(
+        prewarming.keep_warm(pool, table, Device("cpu", "cpu", "cpu", budget, budget))  # type: ignore[arg-type]
+    )
+    for _ in range(3):
+        await asyncio.sleep(0)
+    keeping.cancel()
+    return pool.asked
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prewarming, "EVERY_SECONDS", 0)
+
+
+async def test_engines_of_models_that_are_away() -> None:
+    models = [
+        model("vllm", S.READY), model("sentence-transformers", S.READY), model("sentence-transformers", S.ABSENT),
+        model("faster-whisper", S.FAILED),
+    ]  # fmt: skip
+    assert await warmed(models, 8 * GIB) == ["sentence-transformers", "faster-whisper"]
+
+
+async def test_not_for_a_model_that_can_never_load() -> None:
+    assert await warmed([model("vllm", S.ABSENT, broken="no files")], 8 * GIB) == []
+
+
+async def test_not_while_a_model_loads() -> None:
+    assert await warmed([model("vllm", S.ABSENT), model("faster-whisper", S.LOADING)], 8 * GIB) == []
+
+
+async def test_only_in_memory_that_no_model_holds() -> None:
+    models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
+    assert await warmed(models, 8 * GIB, held=8 * GIB) == []
+    room = PREWARMED["faster-whisper"]
+    assert await warmed(models, 8 * GIB, held=8 * GIB - room) == ["faster-whisper"]
+    assert await warmed(models, 8 * GIB) == ["vllm", "faster-whisper"]
