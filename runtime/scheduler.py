@@ -189,11 +189,15 @@ class ModelQueue:
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now)
+        leased = False
         try:
             self._want()
             self.pump()
             async with asyncio.timeout(limit):
                 link = await ticket.turn
+            await self._confirm(ticket, link)
+            leased = True
+            return Lease(self, ticket, link)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
@@ -205,14 +209,8 @@ class ModelQueue:
                 self._bounds.waiting -= 1
                 self.policy.cancel(ticket.id)
                 self.pump()
-            elif ticket.turn.cancelled():  # it started in the moment in which the client left
+            elif not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
-        try:
-            await self._confirm(ticket, link)
-        except BaseException:
-            self.release(ticket)
-            raise
-        return Lease(self, ticket, link)
 
     def release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.id, None) is None:

@@ -166,6 +166,20 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(world: 
     assert await ask(world, None) == 5
 
 
+@pytest.mark.parametrize("how", ["leaves", "time-out"])
+async def test_a_client_that_leaves_in_the_moment_of_its_turn_holds_nothing(world: World, how: str) -> None:
+    world.queue.close()
+    task = asyncio.create_task(world.queue.acquire(None, max_wait=0.0 if how == "time-out" else None))
+    await asyncio.sleep(0)
+    world.queue.open(world.link)  # its turn; it will hear of it in the loop's next round
+    if how == "leaves":
+        task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(result, Unavailable if how == "time-out" else asyncio.CancelledError)
+    assert (world.queue.running, world.queue.waiting) == (0, 0)
+    assert await ask(world, None) == 5
+
+
 async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> None:
     await ask(world, adapter("a"))
     world.queue.forget_adapter(adapter("a").digest)
