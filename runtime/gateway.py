@@ -108,17 +108,8 @@ class Gateway:
     async def _begin(self) -> None:
         """After the port is open: adapters of the recipes, then preloads, then warm spare slots."""
         for recipe in self.recipes:
-            for wanted in recipe.adapters:
-                if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self.service.list(recipe.id)):
-                    continue
-                try:
-                    await self.service.register(wanted.name, self.base(self.residency.get(recipe.id)), wanted.source)
-                    if wanted.pin:
-                        await self.service.pin(recipe.id, wanted.name, True)
-                except RoundhouseError as error:
-                    faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
-                    self.starting_faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
-                    log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+            if self.residency.get(recipe.id).path is not None or self.residency.get(recipe.id).broken is not None:
+                await self._register(recipe)  # else when its files have been fetched
         self.refresh()
         for adapter in self.state.adapters.all():
             if adapter.key.base in self.residency.entries:
@@ -132,6 +123,20 @@ class Gateway:
                 log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency, self.device)
+
+    async def _register(self, recipe: Recipe) -> None:
+        """The adapters of a recipe whose names are not there yet."""
+        for wanted in recipe.adapters:
+            if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self.service.list(recipe.id)):
+                continue
+            try:
+                await self.service.register(wanted.name, self.base(self.residency.get(recipe.id)), wanted.source)
+                if wanted.pin:
+                    await self.service.pin(recipe.id, wanted.name, True)
+            except RoundhouseError as error:
+                faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+                self.starting_faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
+                log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
 
     def tier(self, entry: ModelEntry) -> Tier:
         """Where the model is, pre-warmed slots counted."""
@@ -178,6 +183,8 @@ class Gateway:
         source = entry.recipe.source
         path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
         await asyncio.to_thread(self._found, entry, path)
+        await self._register(entry.recipe)
+        self.refresh()
 
     def _found(self, entry: ModelEntry, path: Path) -> None:
         """Fill in what a model's files and earlier loads tell."""
@@ -201,6 +208,11 @@ class Gateway:
         places = entry.recipe.memory.adapters
         if entry.broken is not None:
             raise entry.broken
+        if places.device and entry.path is None:
+            raise Unavailable(
+                f"The files of model '{entry.id}' are not here yet: load it first, then its adapters can be checked.",
+                code="source_not_downloaded", retry_after=entry.load_seconds,
+            )  # fmt: skip
         if not places.device or entry.path is None:
             raise Conflict(f"Model '{entry.id}' takes no adapters: its recipe has no memory.adapters.device.")
         return Base(entry.id, entry.path, places.max_rank)
