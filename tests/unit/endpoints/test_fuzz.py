@@ -72,6 +72,6 @@ def test_no_request_is_a_5xx(schema: Any, path: str, mode: GenerationMode) -> No
         response = case.call()
         assert response.status_code < 500, response.text
         if response.status_code >= 400:
-            assert response.json().keys() <= {"error", "error_type", "message"}
+            assert response.json().keys() <= {"detail", "error", "error_type", "message"}
 
     run()
