@@ -16,6 +16,8 @@ ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
 PYTHON ?=
 export ACCELERATOR PYTHON
+# Everything lies in our own .venv: byte code kept there spares each start of an engine the compilation of its modules.
+unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 
 help: ## show this text

@@ -9,7 +9,7 @@ from benchmarks.servers import Roundhouse, Server, VllmServe
 
 def rounds(settings: Settings) -> int:
     """Stock vLLM's LoRA takes its time on a CPU: a quick run has one round less than others."""
-    return settings.pick(5, 2, 1)
+    return settings.pick(3, 2, 1)
 
 
 def pair(model: Chat, folder: Path) -> list[Server]:

@@ -41,7 +41,7 @@ class Settings:
 
     @property
     def rounds(self) -> int:
-        return self.pick(5, 3, 1)
+        return self.pick(3, 2, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,16 +44,17 @@ def run(
     signal.signal(signal.SIGTERM, _stop)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
     settings = Settings(quick, tiny, smoke, seed, work)
+    file = None if smoke else results.path(quick)
+    sections: dict[str, dict[str, Any]] = {}
     try:
-        sections = {name: _one(name, settings) for name in names or NAMES}
+        for name in names or NAMES:
+            sections[name] = _one(name, settings)
+            if file is not None:  # at once: a run that is stopped keeps what it has measured
+                results.write(file, {name: sections[name]})
+                plots.draw(file)
     finally:
         if keep is None:
             shutil.rmtree(work, ignore_errors=True)
-    file = None
-    if not smoke:
-        file = results.path(quick)
-        results.write(file, sections)
-        plots.draw(file)
     typer.echo(json.dumps(_summary(sections, file)))
     raise typer.Exit(any("error" in section for section in sections.values()))
 

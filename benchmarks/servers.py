@@ -77,7 +77,9 @@ class Server:
         if self._process is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        variables = {k: v for k, v in (os.environ | dict(self.variables())).items() if v}
+        # a peer that may not keep byte code would compile all modules at each start; Roundhouse keeps its own
+        given = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | dict(self.variables())
+        variables = {k: v for k, v in given.items() if v}
         self._began = time.perf_counter()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
