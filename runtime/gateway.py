@@ -7,7 +7,7 @@ One instance, on LitServe's API process's event loop. Endpoints use four things 
 import asyncio
 import logging
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,12 @@ from packaging.specifiers import SpecifierSet
 from adapters.service import AdapterService
 from adapters.types import Base, StoredAdapter
 from models import sources
-from models.messages import AdapterRef, Loaded
+from models.messages import AdapterRef
 from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
 from registry.estimate import estimate
 from registry.recipe import Recipe, Task, Tier
-from registry.records import Adapter, AdapterKey, LoadKey, Probe
+from registry.records import Adapter, AdapterKey, Probe
 from registry.state import State
 from runtime import logs
 from runtime.adapter_facts import AdapterFacts
@@ -32,6 +32,7 @@ from runtime.prefer import PREFERENCE, NotYet
 from runtime.prewarming import keep_warm
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.record import ResidencyRecord, load_key
 from runtime.residency.states import ModelState
 from runtime.scheduler import Bounds, Lease, ModelQueue
 from runtime.settings import Settings
@@ -91,7 +92,8 @@ class Gateway:
         self._queues: dict[str, ModelQueue] = {}
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
         self.residency = ResidencyManager(
-            entries, self.pool, self.device.budget, self.device.name, self, MemoryWatch(self.device).back,
+            entries, self.pool, self.device.budget, self.device.name,
+            ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
             self.settings.patience,
         )  # fmt: skip
         self.residency.fetch = self._fetch
@@ -194,14 +196,11 @@ class Gateway:
         entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
-        measured = self.state.models.measured(self._load_key(recipe))
+        measured = self.state.models.measured(load_key(recipe, self.device))
         if measured is not None:
             entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
             entry.load_seconds = sum(measured.seconds.values())
         entry.revision, entry.path = sources.revision(recipe.source, path), path
-
-    def _load_key(self, recipe: Recipe) -> LoadKey:
-        return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), self.device.label)
 
     def base(self, entry: ModelEntry) -> Base:
         """The model as a base for adapters. Raises Conflict when it has no adapter places."""
@@ -282,46 +281,6 @@ class Gateway:
             raise
         self.metrics.queue.labels(chosen.entry.id).observe(lease.queued_seconds)
         return lease
-
-    # --- what residency tells us (runtime.residency.manager.Observer) ---------------------------------------------
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
-        self.metrics.load.labels(entry.id).observe(seconds)
-        if expected:
-            self.metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
-        if needed:
-            self.metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        try:
-            self._record(entry, loaded.resident_bytes, loaded.seconds)
-        except Unavailable as error:  # a full disk: the model serves, and the next plan goes by estimates
-            log.warning("measured figures were not stored", extra={"model": entry.id, "cause": error.message})
-        log.info(
-            "loaded",
-            extra={
-                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
-                "bytes": loaded.resident_bytes, "planned_bytes": needed, "phases": loaded.seconds,
-            },
-        )  # fmt: skip
-
-    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self.metrics.load_failures.labels(entry.id).inc()
-
-    def _record(self, entry: ModelEntry, held: int, seconds: Mapping[str, float]) -> None:
-        """Keep a measured figure for the next start. A full disk must not fail a load: it is only told."""
-        try:
-            self.state.models.record_load(self._load_key(entry.recipe), held, seconds)
-        except RoundhouseError as error:
-            log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})
-
-    def grew(self, entry: ModelEntry) -> None:
-        self._record(entry, entry.bytes, {})
-        log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
-
-    def evicted(self, entry: ModelEntry, reason: str) -> None:
-        self.metrics.evictions.labels(entry.id, reason.split()[0]).inc()
-        log.info("evicted", extra={"model": entry.id, "reason": reason})
-
-    def died(self, entry: ModelEntry, reason: str) -> None:
-        self.metrics.deaths.labels(entry.id, reason).inc()
 
 
 def _check_version(recipe: Recipe) -> None:

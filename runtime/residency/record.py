@@ -1,0 +1,63 @@
+"""What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
+
+import logging
+from collections.abc import Mapping
+
+from models import sources
+from models.messages import Loaded
+from registry.errors import RoundhouseError
+from registry.recipe import Recipe
+from registry.records import LoadKey
+from registry.state import State
+from runtime.device import Device
+from runtime.metrics import Metrics
+from runtime.residency.entry import ModelEntry
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+def load_key(recipe: Recipe, device: Device) -> LoadKey:
+    """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
+    return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), device.label)
+
+
+class ResidencyRecord:
+    """The manager's `Observer`. Never raises: a full disk must not fail a load."""
+
+    def __init__(self, metrics: Metrics, state: State, device: Device) -> None:
+        self._metrics, self._state, self._device = metrics, state, device
+
+    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+        self._metrics.load.labels(entry.id).observe(seconds)
+        if expected:
+            self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
+        if needed:
+            self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
+        self._keep(entry, loaded.resident_bytes, loaded.seconds)
+        log.info(
+            "loaded",
+            extra={
+                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
+                "bytes": loaded.resident_bytes, "planned_bytes": needed, "phases": loaded.seconds,
+            },
+        )  # fmt: skip
+
+    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        self._metrics.load_failures.labels(entry.id).inc()
+
+    def grew(self, entry: ModelEntry) -> None:
+        self._keep(entry, entry.bytes, {})
+        log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
+
+    def evicted(self, entry: ModelEntry, reason: str) -> None:
+        self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
+        log.info("evicted", extra={"model": entry.id, "reason": reason})
+
+    def died(self, entry: ModelEntry, reason: str) -> None:
+        self._metrics.deaths.labels(entry.id, reason).inc()
+
+    def _keep(self, entry: ModelEntry, held: int, seconds: Mapping[str, float]) -> None:
+        try:
+            self._state.models.record_load(load_key(entry.recipe, self._device), held, seconds)
+        except RoundhouseError as error:
+            log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})
