@@ -64,12 +64,13 @@ def test_a_value_that_vllm_does_not_take(base: Path) -> None:
 
 
 @pytest.mark.real
-def test_kv_cache_without_a_figure_is_what_the_estimate_counts(base: Path) -> None:
+def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -> None:
     """Eight full contexts of 512 tokens; float32, as the fixture's recipe says."""
+    base = chat_fixtures.write_base(tmp_path / "base")
     recipe = chat_fixtures.recipe(base)
     recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
     given = chat_settings.arguments(recipe, base, "cpu", chat_vllm.parser()).kv_cache_memory_bytes
-    assert int(given) == estimate(recipe, base, "cpu").kv_cache == 3 * 2 * 2 * 16 * 4 * 512 * 8
+    assert int(given) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------
