@@ -36,7 +36,10 @@ async def run(bench: Bench) -> None:
     long = repeated(samples(), s.pick(3600.0, 300.0, 40.0))
     with ExitStack() as stack:
         servers: list[Server] = [
-            stack.enter_context(Roundhouse("starter-speech", s.work / "speech", [file], "--slots", "1")),
+            # an hour of uncompressed sound is larger than what is taken by default
+            stack.enter_context(
+                Roundhouse("starter-speech", s.work / "speech", [file], "--slots", "1", "--max-audio", "256MiB")
+            ),
             stack.enter_context(Bare({"speech": path}, s.work / "speech")),
         ]
         await _cell(bench, servers, "alone", short, 1, s.pick(10, 5, 1))
