@@ -46,7 +46,7 @@ def steer(case: Any, seed: int) -> None:
     random = Random(seed)
     path = case.operation.path
     if case.path_parameters:
-        _paths(case.path_parameters, path, random)
+        _paths(case.path_parameters, path, random, removes=case.method == "DELETE" and path.endswith("/{name}"))
     if case.query:
         for name, names in (("model", models_for(path)), ("base", ("starter-chat",)), ("version", ("v1", "v2"))):
             if name in case.query:
@@ -55,13 +55,14 @@ def steer(case: Any, seed: int) -> None:
         _BODIES.get(path, _inference)(case.body, path, random)
 
 
-def _paths(parameters: dict[str, Any], path: str, random: Random) -> None:
+def _paths(parameters: dict[str, Any], path: str, random: Random, *, removes: bool) -> None:
     if "model" in parameters:
         # Unloading and loading costs seconds, so the model that takes the least of them is taken most.
         names = ("starter-embed", "starter-rerank", "embed", "uppercase")
         parameters["model"] = random.choice(names if path.endswith("load") else (*MODELS, *names, *OWN))
     if "name" in parameters:
-        parameters["name"] = random.choice(OWN if "{alias}" in path else (*OWN, *ADAPTERS))
+        # Removed is only what the cases registered: others ask for the pack's adapters, and so does the last check.
+        parameters["name"] = random.choice(OWN if removes or "{alias}" in path else (*OWN, *ADAPTERS))
     if "alias" in parameters:
         parameters["alias"] = random.choice(("prod", "next"))
 

@@ -65,8 +65,9 @@ def counts(fuzzed: Server) -> Iterator[dict[str, Counter[int]]]:
     assert fuzzed.process.poll() is None, fuzzed.tail()
     assert {m["id"]: m["deaths"] for m in fuzzed.http.get("/v1/status").json()["models"] if m["deaths"]} == {}
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
-    answer = fuzzed.http.post("/v1/chat/completions", json=body).json()
-    assert answer["choices"][0]["message"]["content"] == "HELLO WORLD"
+    answer = fuzzed.http.post("/v1/chat/completions", json=body)
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["choices"][0]["message"]["content"] == "HELLO WORLD"
 
 
 @pytest.fixture(scope="module")
