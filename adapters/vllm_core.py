@@ -90,6 +90,33 @@ def process_facts(self: Any) -> list[int]:
     return [torch.get_num_threads(), threading.active_count(), on_device]
 
 
+def forget_adapters(self: Any) -> Outcome:
+    """Take every adapter out of its place and out of host memory; 'busy' while any request is in the engine."""
+    if self.scheduler.requests:
+        return ["busy"]
+    _placed(self).clear()
+    return _worst(self.collective_rpc("forget_adapters"))
+
+
+def sleep_facts(self: Any) -> list[int]:
+    """Bytes of this process: [in the allocator that sleeps, of those kept asleep, free on the device, pinned on the
+    host]. Zeros without CUDA.
+
+    Kept is everything but the KV cache. Torch pins blocks of powers of two.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return [0, 0, 0, 0]
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    allocator = CuMemAllocator.instance
+    pool = list(allocator.pointer_to_data.values()) if allocator is not None else []
+    kept = sum(1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache")
+    pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
+    return [sum(data.handle[1] for data in pool), kept, int(torch.cuda.mem_get_info()[0]), pinned]
+
+
 def _preprocess_add_request(self: Any, request: Any) -> Any:
     lora = request.lora_request
     if lora is not None and lora.lora_int_id not in _placed(self):
@@ -121,7 +148,8 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
             raise
 
     core.__init__ = init
-    for call in (stage_adapter, place_adapter, poll_adapter, drop_adapter, held_adapters, process_facts):
+    calls = (stage_adapter, place_adapter, poll_adapter, drop_adapter, held_adapters, forget_adapters, process_facts)
+    for call in (*calls, sleep_facts):
         setattr(core, call.__name__, call)
     core.roundhouse_preprocess_add_request = core.preprocess_add_request
     core.preprocess_add_request = _preprocess_add_request

@@ -10,6 +10,7 @@ adapter, so no step reads it; it is published in `poll_adapter`, after the copy 
 | place_adapter | failed          | failed  | starts         | running | done       |
 | poll_adapter  | failed          | running, then done | done | running, then done | done |
 | drop_adapter  | done            | result is thrown away | removed | removed after the copy | removed |
+| forget_adapters |               | result is thrown away | removed | removed after the copy | removed |
 """
 
 from __future__ import annotations
@@ -218,6 +219,17 @@ class StagedAdapters:
             del state.placing[adapter_id]
         state.bytes.pop(adapter_id, None)
         manager.remove_adapter(adapter_id)
+        return ["done"]
+
+    def forget_adapters(self) -> Outcome:
+        """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
+        overwrites the whole of its place."""
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
+        for adapter_id in held:
+            self.drop_adapter(adapter_id)
+        manager.remove_all_adapters()
+        manager._last_mapping = None  # the next step computes and writes its mapping anew
         return ["done"]
 
     def held_adapters(self) -> list[list[int]]:

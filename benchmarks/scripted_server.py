@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 import models.factory
-from models.messages import Chunk, Event, Finished, HttpCall, Loaded, Started, Usage
+from models.messages import Chunk, Event, Finished, Held, HttpCall, Loaded, Started, Usage
 from models.protocol import Engine, Report
 from registry.errors import EngineFailed
 from registry.recipe import Recipe
@@ -62,6 +62,12 @@ class ScriptedEngine:
 
     async def ping(self) -> None:
         return
+
+    async def sleep(self) -> Held:
+        raise EngineFailed("the scripted engine does not sleep")
+
+    async def wake(self) -> Held:
+        raise EngineFailed("the scripted engine does not sleep")
 
     async def close(self) -> None:
         return

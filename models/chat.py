@@ -4,7 +4,7 @@ import asyncio
 import contextvars
 import signal
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from models import chat_fields, chat_guard, chat_prewarm, chat_settings, chat_st
 from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
+from models.chat_sleep import Sleeper
 from models.chat_usage import METER, Meter, meter_requests
-from models.messages import AdapterRef, Chunk, Event, Finished, HttpCall, Loaded, Progress, Started, Usage
+from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipe import Recipe
@@ -69,6 +70,7 @@ class VllmEngine:
         self._fields: chat_fields.Fields = {}
         self._model = ""
         self._state = "new"
+        self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._sentinels: list[int] = []
         self._cause = "the engine's process ended"
@@ -90,6 +92,7 @@ class VllmEngine:
         lap("importing")
         report(Progress("starting", 0.3, "engine process"))
         arguments = chat_settings.arguments(recipe, path, device, chat_vllm.parser())
+        arguments.enable_sleep_mode = arguments.enable_sleep_mode and chat_vllm.sleep_mode_available()
         try:
             threads = chat_settings.threads(path)
 
@@ -112,6 +115,9 @@ class VllmEngine:
             self._watch_children()
             await chat_warm.warm(self._app, recipe.id)
             await self._engine.reset_prefix_cache()
+            adapters = self._adapters if arguments.enable_lora else None
+            self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
+            asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
             self._state = "loaded"
             lap("warming")
         except RoundhouseError:
@@ -122,7 +128,7 @@ class VllmEngine:
             if self._state != "loaded":
                 await self.close()
         report(Progress("ready", 1.0))
-        return self._loaded(path, seconds, on_device)
+        return self._loaded(path, seconds, on_device, asleep)
 
     async def _child_or_end(self, starting: "asyncio.Task[None]") -> None:
         """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
@@ -135,11 +141,17 @@ class VllmEngine:
             await asyncio.wait({starting})
             raise
 
-    def _loaded(self, path: Path, seconds: dict[str, float], on_device: int) -> Loaded:
+    def _host_bytes(self) -> int:
+        """Of this process and EngineCore. A fork shares most pages with its parent: 'proportional' counts each once."""
         processes = [psutil.Process(), *(psutil.Process(process.pid) for process in self._processes())]
+        return sum(process.memory_full_info().pss for process in processes)
+
+    def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
+        on_host = self._host_bytes()
         return Loaded(
-            # a fork shares most pages with its parent: 'proportional' counts each page once over both
-            resident_bytes=on_device or sum(process.memory_full_info().pss for process in processes),
+            resident_bytes=on_device or on_host,
+            host_bytes=on_host if on_device else 0,
+            asleep=asleep,
             weights_bytes=_weights_bytes(path),
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
@@ -160,7 +172,7 @@ class VllmEngine:
     def _child_died(self) -> None:
         self._unwatch()
         self._cause = _how_ended(self._processes())
-        if self._state == "loaded":
+        if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
             for exchange in list(self._running):
                 exchange.fail(EngineFailed(self._cause))
@@ -176,11 +188,39 @@ class VllmEngine:
             raise EngineFailed(self._cause if self._state == "broken" else f"the engine is {self._state}")
         return self._adapters
 
+    async def sleep(self) -> Held:
+        adapters = self._ready()
+        if self._sleeper is None or not self._sleeper.able:
+            raise EngineFailed("this engine cannot sleep: vLLM frees memory in a sleep on CUDA only")
+        if self._running or adapters.calls:
+            raise EngineFailed("requests still run on this engine")
+        return await self._changed(self._sleeper.down(), "asleep")
+
+    async def wake(self) -> Held:
+        if self._state != "asleep" or self._sleeper is None:
+            raise EngineFailed(self._cause if self._state == "broken" else f"the engine is {self._state}")
+        return await self._changed(self._sleeper.up(), "loaded")
+
+    async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
+        self._state = "changing"
+        try:
+            held = await work
+        except Exception as error:
+            self._cause, self._state = "the engine did not sleep or wake well", "broken"
+            if isinstance(error, RoundhouseError):
+                raise
+            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
+        if self._state != "changing":  # its process died or it was closed meanwhile
+            raise EngineFailed(self._cause)
+        self._state = state
+        return held
+
     async def ping(self) -> None:
-        self._ready()
+        if self._state != "asleep":
+            self._ready()
         waiting = asyncio.ensure_future(self._engine.is_paused())
         while not (await asyncio.wait([waiting], timeout=0.5))[0]:
-            if self._state != "loaded":
+            if self._state not in ("loaded", "asleep"):
                 waiting.cancel()
                 raise EngineFailed(self._cause)
         if error := waiting.exception():

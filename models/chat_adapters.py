@@ -5,6 +5,7 @@
 | stage  | reads the file   | nothing to do       | nothing to do            |
 | place  | EngineFailed     | copied to a place   | nothing to do            |
 | drop   | nothing to do    | forgotten           | forgotten; Conflict while a call uses it |
+| forget | nothing to do    | forgotten           | forgotten; EngineFailed while any call runs |
 
 `place` with `evict` takes that adapter out of its place first; it stays staged. Conflict while a call uses it, and
 when no place or no host room is free: the caller counts places, nothing is evicted behind its back.
@@ -114,6 +115,15 @@ class Adapters:
                 raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
             del self._held[digest]
             self._locks.pop(digest, None)
+
+    async def forget(self) -> None:
+        """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
+        async with self._places:
+            self._names.clear()
+            if (await self._call("forget_adapters"))[0] != "done":
+                raise EngineFailed("adapters cannot be forgotten while a request is in the engine")
+            self._held.clear()
+            self._locks.clear()
 
     def _lock(self, digest: str) -> asyncio.Lock:
         return self._locks.setdefault(digest, asyncio.Lock())

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from registry.dtypes import SMALL_WEIGHTS, settle
 from registry.errors import Unfit
 from registry.estimate import default_kv_cache
 from registry.recipe import Flag, Recipe
@@ -26,6 +27,7 @@ OURS = {
     "max_cpu_loras": "memory.adapters.host",
     "max_lora_rank": "memory.adapters.max_rank",
     "lora_modules": "adapters",
+    "enable_sleep_mode": "residency.sleep",
 }
 """vLLM's flags that a recipe has words for, and those words."""
 
@@ -37,14 +39,13 @@ NEVER = {
 }  # fmt: skip
 """Flags that make no sense inside a slot or would take it out of our hands."""
 
-SMALL_WEIGHTS = 64 << 20
-
 
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
     """The namespace that vLLM's `AsyncEngineArgs.from_cli_args` and `build_app` take.
 
     Raises Unfit with every fault of the recipe's flags.
     """
+    recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
     words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
 
     def refuse(message: str) -> None:
@@ -67,6 +68,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
+    elif sleeps(recipe):
+        yield "--enable-sleep-mode"
     places = recipe.memory.adapters
     if places.device:
         yield from ("--enable-lora", "--max-loras", str(places.device))
@@ -76,8 +79,21 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
             "--max-lora-rank",
             str(places.max_rank),
         )
+        if device == "cpu" and recipe.dtype == "float32":
+            # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
+            yield from ("--lora-dtype", "bfloat16")
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
+
+
+def sleeps(recipe: Recipe) -> bool:
+    """Whether the engine is to be able to sleep, on a GPU.
+
+    Only with one worker: with several, adapters were seen to be lost in a sleep without a word (vLLM issue 53888).
+    """
+    parallel = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+    workers = [int(str(value)) for key, value in recipe.engine.flags.items() if key.replace("-", "_") in parallel]
+    return recipe.residency.sleep != "never" and all(count == 1 for count in workers)
 
 
 def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:

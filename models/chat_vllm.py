@@ -96,6 +96,14 @@ def stop_engine(engine: Any, processes: list[Any], within: float) -> None:
         process.join(within)
 
 
+def sleep_mode_available() -> bool:
+    """Whether this vLLM has the allocator that sleeps: on CUDA, if its extension was built. Never on a CPU."""
+    try:
+        return bool(import_module("vllm.device_allocator.cumem").cumem_available)
+    except ImportError:
+        return False
+
+
 async def device_bytes(engine: Any) -> int:
     """What EngineCore holds on a CUDA device; 0 on the CPU.
 

@@ -21,8 +21,9 @@ from models.embed_load import (
     workers,
 )
 from models.embed_model import Embedder, Ids, Row, finish
+from models.embed_sleep import ModuleSleeper
 from models.embed_tokens import Tokens
-from models.messages import EmbedRequest, EmbedResult, Loaded, Usage
+from models.messages import EmbedRequest, EmbedResult, Held, Loaded, Usage
 from models.protocol import Report
 from registry.errors import BadRequest, EngineFailed
 from registry.recipe import Recipe
@@ -48,6 +49,7 @@ class EmbeddingEngine:
         self._default: str | None = None
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
+        self._sleeper: ModuleSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -75,9 +77,12 @@ class EmbeddingEngine:
             self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
             if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
                 raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
         return Loaded(
             resident_bytes=resident_bytes(device),
             weights_bytes=weights_bytes(model),
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
             seconds=phases.seconds,
             context_length=self._embedder.tokens.context,
             dimensions=self._dimensions,
@@ -96,7 +101,7 @@ class EmbeddingEngine:
         """See that our way gives what the library's own `encode` gives. Models that need more than token ids differ."""
         import numpy as np
 
-        found = (await self._vectors(EmbedRequest(inputs=list(PROBE), normalize=False)))[0]
+        found = await self._known()
         self._dimensions = int(found.shape[1])
         tolerance = SAME if single else SAME_HALF
         if found.shape != expected.shape or not np.allclose(found, expected, atol=tolerance, rtol=tolerance):
@@ -154,15 +159,25 @@ class EmbeddingEngine:
             )
         return self._prompts[name]
 
+    async def _known(self) -> Any:
+        """What it gives for PROBE, to be compared before and after a sleep."""
+        return (await self._vectors(EmbedRequest(inputs=list(PROBE), normalize=False)))[0]
+
+    async def sleep(self) -> Held:
+        return await self._life.sleep(self._sleeper)
+
+    async def wake(self) -> Held:
+        return await self._life.wake(self._sleeper)
+
     async def ping(self) -> None:
-        self._life.check()
+        self._life.check_alive()
         assert self._batcher is not None
         await self._batcher.ping()
 
     async def close(self) -> None:
         self._life.close()
         batcher, self._batcher = self._batcher, None
-        self._embedder = None
+        self._embedder = self._sleeper = None
         if batcher is not None:
             await asyncio.to_thread(batcher.close)
             del batcher

@@ -1,12 +1,12 @@
-"""The states of an engine that runs a library in this process: new, loading, loaded, closed."""
+"""The states of an engine that runs a library in this process: new, loading, loaded, asleep, closed; or broken."""
 
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Protocol
 
-from models.messages import Progress
+from models.messages import Held, Progress
 from models.protocol import Report
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipe import Recipe
@@ -18,6 +18,9 @@ class State(StrEnum):
     NEW = "new"
     LOADING = "loading"
     LOADED = "loaded"
+    CHANGING = "falling asleep or waking"
+    ASLEEP = "asleep"
+    BROKEN = "broken"
     CLOSED = "closed"
 
 
@@ -37,6 +40,13 @@ class Phases:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - began, 4)
 
 
+class Sleeper(Protocol):
+    """What moves an engine's weights."""
+
+    async def down(self) -> Held: ...
+    async def up(self) -> Held: ...
+
+
 class Life:
     def __init__(self, what: str) -> None:
         self._what = what
@@ -47,8 +57,40 @@ class Life:
         if self.state is not State.LOADED:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
 
+    def check_alive(self) -> None:
+        """Raise EngineFailed unless loaded or asleep."""
+        if self.state is not State.ASLEEP:
+            self.check()
+
     def close(self) -> None:
         self.state = State.CLOSED
+
+    async def sleep(self, sleeper: "Sleeper | None") -> Held:
+        """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
+        self.check()
+        if sleeper is None:
+            raise EngineFailed(f"this {self._what} engine cannot sleep")
+        return await self._change(sleeper.down, State.ASLEEP)
+
+    async def wake(self, sleeper: "Sleeper | None") -> Held:
+        """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
+        if sleeper is None or self.state is not State.ASLEEP:
+            raise EngineFailed(f"the {self._what} engine is {self.state}")
+        return await self._change(sleeper.up, State.LOADED)
+
+    async def _change(self, work: Callable[[], Awaitable[Held]], state: State) -> Held:
+        self.state = State.CHANGING
+        try:
+            held = await work()
+        except Exception as error:
+            self.state = State.BROKEN
+            if isinstance(error, RoundhouseError):
+                raise
+            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
+        if self.state is not State.CHANGING:
+            raise EngineFailed(f"the {self._what} engine was closed")
+        self.state = state
+        return held
 
     @asynccontextmanager
     async def loading(

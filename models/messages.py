@@ -165,16 +165,29 @@ Event = Started | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment 
 class Progress(Message, frozen=True):
     """Where a load stands. `fraction` runs from 0 to 1 over the whole load; fetching files has its own before it."""
 
-    phase: Literal["fetching", "queued", "evicting", "starting", "importing", "weights", "warming", "ready"]
+    phase: Literal["fetching", "queued", "evicting", "waking", "starting", "importing", "weights", "warming", "ready"]
     fraction: float
     detail: str = ""
+
+
+class Held(Message, frozen=True):
+    """Bytes that an engine holds. On a CPU everything lies in host memory and counts as the device's."""
+
+    device_bytes: int
+    host_bytes: int = 0
+    """Of its processes in host memory, pinned copies included; 0 on a CPU."""
 
 
 class Loaded(Message, frozen=True):
     """What a finished load holds, in bytes, and what it learned about the model."""
 
     resident_bytes: int
+    """On the device."""
     weights_bytes: int
+    host_bytes: int = 0
+    """Beside it in host memory; 0 on a CPU."""
+    asleep: Held | None = None
+    """What it expects to hold asleep; None: it cannot sleep."""
     kv_cache_bytes: int = 0
     seconds: dict[str, float] = {}
     """Seconds per phase."""

@@ -1,10 +1,15 @@
 """What every engine can do. A slot holds at most one engine and calls it from one event loop.
 
-| state    | load                     | work (call, embed, ...)          | close                    |
-|----------|--------------------------|----------------------------------|--------------------------|
-| new      | loads, reports progress  | EngineFailed                     | nothing to do            |
-| loaded   | EngineFailed             | answers; cancelling the task aborts the work in the engine | frees what it can |
-| closed   | EngineFailed             | EngineFailed                     | nothing to do            |
+| state  | load                    | work (call, embed, ...) | sleep        | wake         | ping         | close |
+|--------|-------------------------|-------------------------|--------------|--------------|--------------|-------|
+| new    | loads, reports progress | EngineFailed            | EngineFailed | EngineFailed | EngineFailed | -     |
+| loaded | EngineFailed            | answers                 | sleeps       | EngineFailed | answers      | frees |
+| asleep | EngineFailed            | EngineFailed            | EngineFailed | wakes        | answers      | frees |
+| closed | EngineFailed            | EngineFailed            | EngineFailed | EngineFailed | EngineFailed | -     |
+
+Cancelling the task of some work aborts it in the engine. A sleep or wake that fails leaves the engine broken: its
+process must be ended. Neither is cancelled half-way. Nothing may run while an engine falls asleep: the caller has
+drained it. Only an engine whose `Loaded.asleep` is set can sleep; the others raise EngineFailed and go on.
 
 Every method raises errors of `registry.errors` only: a client's fault as BadRequest (or a subclass), anything
 else as EngineFailed. Library errors are mapped by type at this border. An engine is never left half-changed by
@@ -20,6 +25,7 @@ from models.messages import (
     EmbedRequest,
     EmbedResult,
     Event,
+    Held,
     HttpCall,
     Loaded,
     Progress,
@@ -44,6 +50,14 @@ class Engine(Protocol):
 
     async def ping(self) -> None:
         """Return when the engine's inner loop has answered (heartbeat); raise EngineFailed when it is broken."""
+        ...
+
+    async def sleep(self) -> Held:
+        """Give the device's memory back and keep what a wake needs; no adapter stays. Returns what is still held."""
+        ...
+
+    async def wake(self) -> Held:
+        """Come back from sleep with the same weights, checked by a known answer. Raises EngineFailed if it differs."""
         ...
 
     async def close(self) -> None:

@@ -22,8 +22,9 @@ from models.embed_load import (
     workers,
 )
 from models.embed_model import Ids, tensors
+from models.embed_sleep import ModuleSleeper
 from models.embed_tokens import Tokens
-from models.messages import Loaded, RerankRequest, RerankResult, Usage
+from models.messages import Held, Loaded, RerankRequest, RerankResult, Usage
 from models.protocol import Report
 from models.rerank_pairs import Pairs
 from registry.errors import BadRequest, EngineFailed
@@ -59,6 +60,7 @@ class RerankingEngine:
         self._device = "cpu"
         self._pairs: Pairs | None = None
         self._batcher: Batcher[Ids, float] | None = None
+        self._sleeper: ModuleSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -80,9 +82,12 @@ class RerankingEngine:
                 self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
         return Loaded(
             resident_bytes=resident_bytes(device),
             weights_bytes=weights_bytes(model),
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
             seconds=phases.seconds,
             context_length=scorer.tokens.context,
             engine_version=library.__version__,
@@ -131,15 +136,28 @@ class RerankingEngine:
         scores = iter(answers.results)
         return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
 
+    async def _known(self) -> Any:
+        """Logits of PROBE, to be compared before and after a sleep."""
+        import numpy as np
+
+        requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
+        return np.asarray([(await self._score(request))[0][0] for request in requests], dtype=np.float32)
+
+    async def sleep(self) -> Held:
+        return await self._life.sleep(self._sleeper)
+
+    async def wake(self) -> Held:
+        return await self._life.wake(self._sleeper)
+
     async def ping(self) -> None:
-        self._life.check()
+        self._life.check_alive()
         assert self._batcher is not None
         await self._batcher.ping()
 
     async def close(self) -> None:
         self._life.close()
         batcher, self._batcher = self._batcher, None
-        self._pairs = None
+        self._pairs = self._sleeper = None
         if batcher is not None:
             await asyncio.to_thread(batcher.close)
             del batcher

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,11 @@ from models.audio import RATE, Decoders
 from models.batching_worker import Batcher, Limits
 from models.embed_life import Life
 from models.embed_load import cores, flags_of
-from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import Held, Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.transcribe_model import FLAGS, Heard, Listen, SpeechModel
 from models.transcribe_run import WINDOW_TOKENS, Run
+from models.transcribe_sleep import SpeechSleeper
 from models.transcribe_windows import speech
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 from registry.recipe import Recipe
@@ -38,6 +40,7 @@ class WhisperEngine:
         self._threshold: float | None = VAD_THRESHOLD
         self._running = 0
         self._most = 0
+        self._sleeper: SpeechSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -70,9 +73,14 @@ class WhisperEngine:
             elif "vad_threshold" in flags:
                 self._threshold = float(str(flags["vad_threshold"]))
             weights = read_weights(path).bytes
+        held = psutil.Process().memory_info().rss if device == "cpu" else _device_bytes(device) - used
+        sleeper = SpeechSleeper(self._model, path, device, held, weights, partial(_device_bytes, device))
+        self._sleeper = sleeper
         return Loaded(
-            resident_bytes=psutil.Process().memory_info().rss if device == "cpu" else _device_bytes(device) - used,
+            resident_bytes=held,
             weights_bytes=weights,
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
             seconds=phases.seconds,
             engine_version=library.__version__,
         )
@@ -105,15 +113,21 @@ class WhisperEngine:
         finally:
             self._running -= 1
 
+    async def sleep(self) -> Held:
+        return await self._life.sleep(self._sleeper)
+
+    async def wake(self) -> Held:
+        return await self._life.wake(self._sleeper)
+
     async def ping(self) -> None:
-        self._life.check()
+        self._life.check_alive()
         assert self._batcher is not None
         await self._batcher.ping()
 
     async def close(self) -> None:
         self._life.close()
         batcher, self._batcher = self._batcher, None
-        self._model = None
+        self._model = self._sleeper = None
         self._decoders.close()
         if batcher is not None:
             await asyncio.to_thread(batcher.close)

@@ -185,6 +185,9 @@ class Residency(Strict):
     min_resident: Seconds = Field(default=2.0, description="not evicted sooner than this after its load")
     drain_deadline: Seconds = 60.0
     preload: bool = False
+    sleep: Literal["auto", "always", "never"] = Field(
+        default="auto", description="auto: into host memory, where that frees at least half of what it holds"
+    )
 
 
 class Expected(Strict):

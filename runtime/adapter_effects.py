@@ -107,6 +107,11 @@ class AdapterEffects:
         for digest, evict in plan.place:
             self._send(self._place(link, digest, evict))
 
+    async def settled(self) -> None:
+        """Return once nothing is on its way to the engine. The line is closed: nothing new begins meanwhile."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
         """The probe's result since the commit, asked now if it was not before. Raises the engine's error."""
         if (known := self.probes.result(adapter.digest, probe)) is not None:

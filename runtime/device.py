@@ -21,18 +21,24 @@ class Device:
     """The product's name, for measured figures: 'cpu' or 'NVIDIA H200'."""
     total: int
     budget: int
+    host_total: int = 0
+    """Host memory beside a GPU; 0 on a CPU, where models live in it."""
+    host_budget: int = 0
 
 
-def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None) -> Device:
-    """The device to serve on. Raises RuntimeError when a GPU is asked for and none is there."""
+def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None, host_budget: int | None = None) -> Device:
+    """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there."""
+    memory = min(psutil.virtual_memory().total, _cgroup_limit() or 1 << 62)
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
         label, total = gpu
-        return Device("cuda", "cuda:0", label, total, budget or int(total * SHARE))
+        on_host = host_budget or int(memory * SHARE)
+        return Device("cuda", "cuda:0", label, total, budget or int(total * SHARE), memory, on_host)
     if wanted == "cuda":
         raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
-    total = min(psutil.virtual_memory().total, _cgroup_limit() or 1 << 62)
-    return Device("cpu", "cpu", "cpu", total, budget or int(total * SHARE))
+    if host_budget is not None:
+        raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
+    return Device("cpu", "cpu", "cpu", memory, budget or int(memory * SHARE))
 
 
 def _gpu() -> tuple[str, int] | None:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from models.messages import AdapterRef, Event, Loaded, Progress, Request
+from models.messages import AdapterRef, Event, Held, Loaded, Progress, Request
 from registry.errors import RoundhouseError, by_status
 
 LENGTH = struct.Struct("<I")
@@ -65,7 +65,15 @@ class Prewarm(Frame, frozen=True):
     engine: str
 
 
-ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm
+class Sleep(Frame, frozen=True):
+    """Give the device's memory back. Nothing runs and nothing is staged: the gateway has seen to it."""
+
+
+class Wake(Frame, frozen=True):
+    """Come back from sleep."""
+
+
+ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake
 
 
 # --- slot to gateway -----------------------------------------------------------------------------------------------
@@ -84,9 +92,10 @@ class Emit(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The call ended well; a load brings what it holds."""
+    """The call ended well; a load, a sleep and a wake bring what is held afterwards."""
 
     loaded: Loaded | None = None
+    held: Held | None = None
 
 
 class Failed(Frame, frozen=True):

@@ -34,6 +34,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.record import ResidencyRecord, load_key
 from runtime.residency.states import ModelState
+from runtime.residency.victims import NO_LIMIT
 from runtime.scheduler import Bounds, Lease, ModelQueue
 from runtime.settings import Settings
 
@@ -94,11 +95,12 @@ class Gateway:
         self.residency = ResidencyManager(
             entries, self.pool, self.device.budget, self.device.name,
             ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
-            self.settings.patience,
+            self.settings.patience, self.device.host_budget or NO_LIMIT,
         )  # fmt: skip
         self.residency.fetch = self._fetch
         self.residency.counts_processes = self.device.kind == "cpu"
         self.metrics.budget.set(self.device.budget)
+        self.metrics.host_budget.set(self.device.host_budget)
         self.refresh()
         await self.service.start()
         self.pool.start()
@@ -194,6 +196,7 @@ class Gateway:
         _check_version(recipe)
         sum_of = estimate(recipe, path, self.device.kind)
         entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
+        entry.host_needed = 0 if self.device.kind == "cpu" else sum_of.host
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
         measured = self.state.models.measured(load_key(recipe, self.device))

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
-from models.messages import Chunk, Event, Finished, Loaded, Progress, Usage
+from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime import frames
 from runtime.death import UNKNOWN, Cause, cause_of, memory_kills
@@ -57,12 +57,13 @@ class Call:
                     yield frame.progress
                 case frames.Done():
                     self._over = True
-                    self.loaded = frame.loaded
+                    self.loaded, self.held = frame.loaded, frame.held
                 case frames.Failed():
                     self._over = True
                     raise frame.error()
 
     loaded: Loaded | None = None
+    held: Held | None = None
     usage: Usage | None = None
     """Of a call that was left early."""
 
@@ -176,13 +177,17 @@ class SlotLink:
     def forget(self, uid: int) -> None:
         self._calls.pop(uid, None)
 
-    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> None:
-        """A call without events. Raises EngineFailed after `timeout` seconds, or the slot's error."""
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
+        """A call without events; what is held after a sleep or a wake.
+
+        Raises EngineFailed after `timeout` seconds, or the slot's error.
+        """
         async with self.call(make) as call:
             try:
                 await asyncio.wait_for(call.done(), timeout)
             except TimeoutError:
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
+            return call.held
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         """End the slot's whole process group and wait until every process of it is gone.

@@ -4,24 +4,26 @@ import contextlib
 from pathlib import Path
 
 
-def group_bytes(group: int) -> int:
-    """The most that the processes of a group have held. 0 when there are none.
+def group_bytes(group: int, at_most: bool = True) -> int:
+    """The most that the processes of a group have held; else what they hold now. 0 when there are none.
 
-    Of each: its proportional set size now (pages that it shares count by share), and what its resident set was larger
-    by at its largest. Blocks for about 10 ms for each GB.
+    Of each: its proportional set size now (pages that it shares count by share), and for the most what its resident
+    set was larger by at its largest. Blocks for about 10 ms for each GB.
     """
     total = 0
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             with contextlib.suppress(OSError, ValueError, IndexError):  # it may end while we read
                 if int((entry / "stat").read_text().rpartition(")")[2].split()[2]) == group:
-                    total += _bytes(entry)
+                    total += _bytes(entry, at_most)
     return total
 
 
-def _bytes(process: Path) -> int:
-    status = _fields(process / "status")
+def _bytes(process: Path, at_most: bool) -> int:
     share = _fields(process / "smaps_rollup").get("Pss", 0)
+    if not at_most:
+        return share
+    status = _fields(process / "status")
     return share + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
 
 

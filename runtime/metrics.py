@@ -56,19 +56,40 @@ class Metrics:
             "roundhouse_load_estimate_error_ratio", "Last load: (measured - planned) / planned, of seconds or bytes.",
             ["model", "of"], registry=r,
         )  # fmt: skip
-        self.cold = Counter("roundhouse_cold_starts", "Requests that had to wait for a load.", ["model"], registry=r)
+        self.cold = Counter(
+            "roundhouse_cold_starts", "Requests that had to wait for a load or a wake.", ["model"], registry=r
+        )
         self.evictions = Counter(
             "roundhouse_evictions", "Models that left, by reason.", ["model", "reason"], registry=r
         )
+        self.sleep = Histogram(
+            "roundhouse_sleep_seconds",
+            "Models that were put to sleep, by reason: from the last request's end until their memory was back.",
+            ["model", "reason"], buckets=_LOAD, registry=r,
+        )  # fmt: skip
+        self.wake = Histogram(
+            "roundhouse_wake_seconds", "From the decision to wake a sleeping model until ready.",
+            ["model"], buckets=_LOAD, registry=r,
+        )  # fmt: skip
+        self.sleep_failures = Counter(
+            "roundhouse_sleep_failures", "Sleeps and wakes that failed, by step (sleep, wake).", ["model", "step"],
+            registry=r,
+        )  # fmt: skip
         self.deaths = Counter(
             "roundhouse_engine_deaths",
             "Engines that died: killed, exited, out_of_memory, engine_hung, engine_failed or ended (not known how).",
             ["model", "reason"], registry=r,
         )  # fmt: skip
         self.resident = Gauge(
-            "roundhouse_resident_bytes", "Bytes that a model holds, by tier.", ["model", "tier"], registry=r
+            "roundhouse_resident_bytes",
+            "Bytes that a model holds on the device and, beside a GPU, on the host.",
+            ["model", "tier"],
+            registry=r,
         )
         self.budget = Gauge("roundhouse_budget_bytes", "Bytes that all models may hold together.", registry=r)
+        self.host_budget = Gauge(
+            "roundhouse_host_budget_bytes", "The same in host memory beside a GPU; 0 on a CPU.", registry=r
+        )
         self.state = Gauge(
             "roundhouse_model_state", "1 for the state that the model is in.", ["model", "state"], registry=r
         )

@@ -10,6 +10,10 @@ base only.
 | release        | next request may start           | nothing to start                             |
 | open           | -                                | policy starts afresh: all adapters unplaced  |
 | engine_gone    | running calls fail by their link | -                                            |
+| settled        | -                                | returns once no adapter is on its way        |
+
+An engine that sleeps is away: residency closes the line, waits until it is settled, and opens it after the wake with
+all adapters unplaced, as after a load.
 """
 
 import asyncio
@@ -140,6 +144,9 @@ class ModelQueue:
 
     def close(self) -> None:
         self._link = None
+
+    async def settled(self) -> None:
+        await self.effects.settled()
 
     def engine_gone(self) -> None:
         self._link = None

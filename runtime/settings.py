@@ -22,6 +22,8 @@ class Settings(BaseModel):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     device_memory: ByteSize | None = None
     """Budget for all models on the device; None: detected (see runtime.device)."""
+    host_memory: ByteSize | None = None
+    """Budget for all models in host memory beside a GPU; None: detected. Not for a CPU."""
     slots: int = Field(default=6, ge=1, le=64)
     """Models that can be resident at once."""
     max_waiting: int = Field(default=2048, ge=1)

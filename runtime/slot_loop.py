@@ -1,13 +1,17 @@
 """The slot: what runs inside a LitServe inference worker. One Unix socket, one gateway, at most one engine.
 
-| event                    | empty slot             | slot with an engine                                  |
-|--------------------------|------------------------|------------------------------------------------------|
-| Load                     | loads                  | Failed: a slot is used for one model, then ended     |
-| Call, Stage, Place, Drop | Failed                 | works; each in a task of its own                     |
-| Ping                     | Failed; while a load runs: Done | asks the engine                             |
-| Cancel                   | nothing                | cancels the task, which aborts the work in the engine|
-| gateway gone             | ends the process group | ends the process group                               |
-| SIGTERM                  | exits with 0           | closes the engine, exits with 0                      |
+| event                    | empty slot             | slot with an engine          | its engine sleeps            |
+|--------------------------|------------------------|------------------------------|------------------------------|
+| Load                     | loads                  | Failed: a slot is for one model | Failed                    |
+| Call, Stage, Place, Drop | Failed                 | works; each in a task of its own | Failed                   |
+| Sleep                    | Failed                 | sleeps, once what runs has ended | Failed                   |
+| Wake                     | Failed                 | Failed                       | wakes                        |
+| Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
+| Ping, falls asleep, wakes| -                      | Done                         | Done                         |
+| Cancel                   | nothing                | cancels the task, which      | nothing                      |
+|                          |                        | aborts the work in the engine; a sleep or wake goes on      |
+| gateway gone             | ends the process group | ends the process group       | ends the process group       |
+| SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
 
 A slot is never reused for a second model: ending its process is what returns the memory for certain.
 """
@@ -27,7 +31,17 @@ from typing import Any, cast
 
 from litserve.loops import LitLoop
 
-from models.messages import EmbedRequest, Event, Finished, HttpCall, Progress, RerankRequest, TranscribeRequest, Usage
+from models.messages import (
+    EmbedRequest,
+    Event,
+    Finished,
+    Held,
+    HttpCall,
+    Progress,
+    RerankRequest,
+    TranscribeRequest,
+    Usage,
+)
 from models.protocol import ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipe import Recipe
@@ -35,6 +49,7 @@ from runtime import frames
 
 log = logging.getLogger("roundhouse.slot")
 PR_SET_PDEATHSIG = 1
+CALM_SECONDS = 10.0
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
 
 
@@ -91,6 +106,9 @@ class SlotServer:
         self._exit_on_disconnect = exit_on_disconnect
         self._engine: Engine | None = None
         self._loading = False
+        self._asleep = self._changing = False
+        self._working: set[asyncio.Task[None]] = set()
+        """That need the engine awake."""
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._stop = asyncio.Event()
         self._writers: set[asyncio.StreamWriter] = set()
@@ -155,17 +173,16 @@ class SlotServer:
                         from models.prewarm import prewarm
 
                         await asyncio.to_thread(prewarm, frame.engine)
-                case frames.Call():
-                    await self._call(frame, out)
                 case frames.Ping():
-                    if self._engine is not None or not self._loading:  # while it loads, the loop's answer is the sign
+                    # while it loads, falls asleep or wakes, the loop's answer is the sign of life
+                    if not self._changing and (self._engine is not None or not self._loading):
                         await self._ready().ping()
-                case frames.Stage():
-                    await cast(ChatEngine, self._ready()).stage(frame.adapter)
-                case frames.Place():
-                    await cast(ChatEngine, self._ready()).place(frame.adapter, frame.evict)
-                case frames.Drop():
-                    await cast(ChatEngine, self._ready()).drop(frame.digest)
+                case frames.Sleep() | frames.Wake():
+                    held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
+                    out.put(frames.Done(uid, held=held))
+                    return
+                case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
+                    await self._work(frame, out)
             out.put(frames.Done(uid))
         except asyncio.CancelledError:
             out.put(frames.Done(uid))  # the gateway waits for it before it gives the place to the next request
@@ -194,6 +211,42 @@ class SlotServer:
             raise
         self._engine = engine
         return frames.Done(frame.uid, loaded)
+
+    async def _change(self, sleep: bool) -> Held:
+        """Fall asleep or wake up. Once begun it is not cancelled: a half-changed engine is of no use to anybody."""
+        engine = self._ready()
+        if self._changing or self._asleep is sleep:
+            raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
+        self._changing = True
+        try:
+            if sleep and self._working:  # a cancelled request may still be on its way out of the engine
+                await asyncio.wait(self._working, timeout=CALM_SECONDS)
+            if sleep and self._working:
+                raise EngineFailed("Requests still run on this engine.")
+            held = await (engine.sleep() if sleep else engine.wake())
+            self._asleep = sleep
+            return held
+        finally:
+            self._changing = False
+
+    async def _work(self, frame: frames.Call | frames.Stage | frames.Place | frames.Drop, out: frames.Outbox) -> None:
+        engine = self._ready()
+        if self._asleep or self._changing:
+            raise EngineFailed("This engine sleeps.")
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._working.add(task)
+        try:
+            match frame:
+                case frames.Call():
+                    await self._call(frame, out)
+                case frames.Stage():
+                    await cast(ChatEngine, engine).stage(frame.adapter)
+                case frames.Place():
+                    await cast(ChatEngine, engine).place(frame.adapter, frame.evict)
+                case frames.Drop():
+                    await cast(ChatEngine, engine).drop(frame.digest)
+        finally:
+            self._working.discard(task)
 
     def _ready(self) -> Engine:
         if self._engine is None:

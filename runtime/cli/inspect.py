@@ -60,6 +60,8 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         f"{slots['total'] - slots['free']} of {slots['total']} slots; {found['waiting']} requests waiting; "
         f"up for {found['uptime_seconds']:.0f} s"
     )
+    if host := found.get("host"):
+        print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
     if warm := slots.get("prewarmed"):
         print("pre-warmed slots: " + ", ".join(f"{slot['engine']} ({size(slot['bytes'])})" for slot in warm))
     rows = []
@@ -67,8 +69,10 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         held = size(model["bytes"]) if model["bytes"] else "-"
         busy = f"{model['running']}/{model['waiting']}"
         pinned = "yes" if model["pinned"] else ""
-        rows.append([model["id"], state(model), model["tier"], held, pinned, busy, ago(model["last_used"])])
-    table(["MODEL", "STATE", "WHERE", "BYTES", "PINNED", "RUN/WAIT", "LAST USED"], rows, right=["BYTES", "RUN/WAIT"])
+        row = [model["id"], state(model), model["tier"], held, pinned, busy, ago(model["last_used"])]
+        rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
+    heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
+    table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])
 
 
 def version(as_json: AsJson = False) -> None:

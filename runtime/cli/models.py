@@ -60,8 +60,9 @@ def show(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
             ("  KV cache", size(found["kv_cache_bytes"])),
             ("context", f"{found['context_length']} tokens" if found["context_length"] else "-"),
             ("load takes", seconds(found["expected_load_seconds"])),
+            ("wake takes", seconds(found["expected_wake_seconds"]) if found["can_sleep"] else "it does not sleep"),
             ("last load", ", ".join(f"{phase} {took:.2f} s" for phase, took in loads.items()) or "-"),
-            ("loads", f"{found['loads']}, ended unexpectedly {found['deaths']} times"),
+            ("loads", f"{found['loads']}, {found['wakes']} wakes, ended unexpectedly {found['deaths']} times"),
             ("last used", ago(found["last_used"])),
             ("requests", f"{found['running']} running, {found['waiting']} waiting"),
             ("adapters", ", ".join(found["adapters"]) or "-"),
@@ -146,6 +147,7 @@ def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
             ("why", found["why"]),
             ("needs", size(found["bytes_needed"])),
             ("free", f"{size(found['bytes_free'])} of {size(found['budget_bytes'])}"),
+            *([("on the host", _on_host(found["host"]))] if found["host"] else []),
             ("would leave", ", ".join(victims) or "nobody"),
             ("takes about", seconds(found["expected_seconds"])),
         ]
@@ -165,6 +167,11 @@ def state(model: Json) -> str:
 def _bytes(model: Json) -> str:
     """What it holds, or what it would need."""
     return size(model["bytes"]) if model["bytes"] else f"(needs {size(model['expected_bytes'])})"
+
+
+def _on_host(host: Json) -> str:
+    free = f"{size(host['bytes_free'])} of {size(host['budget_bytes'])} free"
+    return f"needs {size(host['bytes_needed'])}, {free}"
 
 
 def _told(model: Json, as_json: bool) -> None:

@@ -66,6 +66,11 @@ def serve(
         _option("--device-memory", "Budget for all models, such as 20GiB.  [default: 85 % of what is there]", MEMORY,
                 show_default=False),
     ] = None,
+    host_memory: Annotated[
+        str | None,
+        _option("--host-memory", "Beside a GPU: budget in host memory, for sleeping models too.  [default: 85 % of "
+                "what is there]", MEMORY, show_default=False),
+    ] = None,
     slots: Annotated[int, _option("--slots", "How many models can be in memory at once.", MEMORY, min=1, max=64)] = 6,
     prewarm: Annotated[
         bool, _option("--prewarm/--no-prewarm", "Import engine libraries ahead of need: faster loads.", MEMORY)
@@ -97,7 +102,8 @@ def serve(
     """
     given = {
         "recipes": tuple(recipes or [_starter()]), "host": host, "port": port, "device": device.value,
-        "device_memory": device_memory, "slots": slots, "prewarm": prewarm, "max_waiting": max_waiting,
+        "device_memory": device_memory, "host_memory": host_memory, "slots": slots, "prewarm": prewarm,
+        "max_waiting": max_waiting,
         "max_json": max_json, "max_audio": max_audio, "max_adapter": max_adapter,
         "max_audio_seconds": max_audio_seconds, "drain_seconds": drain_seconds, "patience": patience,
         "heartbeat": heartbeat, "hung_after": hung_after, "log_level": log_level.value,
@@ -118,7 +124,7 @@ def _run(given: dict[str, Any], folder: Path, as_json: bool) -> int:
     from runtime.device import detect
 
     try:
-        device = detect(settings.device, settings.device_memory)
+        device = detect(settings.device, settings.device_memory, settings.host_memory)
     except RuntimeError as error:
         raise Refused(str(error)) from None
     url = f"http://{_reachable(settings.host)}:{settings.port}"

@@ -64,13 +64,17 @@ SCHEMAS: dict[str, Json] = {
             "aliases": array(STRING),
             "context_length": nullable(COUNT),
             "pinned": BOOLEAN,
-            "bytes": COUNT,
+            "bytes": {**COUNT, "description": "On the device."},
+            "host_bytes": {**COUNT, "description": "In host memory beside a GPU; 0 on a CPU."},
             "expected_bytes": COUNT,
             "expected_load_seconds": NUMBER,
+            "can_sleep": {**BOOLEAN, "description": "Whether it would sleep rather than end, if host memory has room."},
+            "expected_wake_seconds": nullable(NUMBER),
             "last_used": nullable({**NUMBER, "description": "Seconds since the epoch."}),
             "running": COUNT,
             "waiting": COUNT,
             "loads": COUNT,
+            "wakes": COUNT,
             "deaths": COUNT,
             "progress": nullable(record({"phase": STRING, "percent": NUMBER, "detail": STRING})),
             "failure": nullable(_FAULT),
@@ -101,12 +105,15 @@ SCHEMAS: dict[str, Json] = {
         {
             "object": {"const": "plan"},
             "model": STRING,
-            "verdict": one_of("resident", "load", "wait", "impossible"),
+            "verdict": one_of("resident", "load", "wake", "wait", "impossible"),
             "why": STRING,
             "bytes_needed": COUNT,
             "bytes_free": INTEGER,
             "budget_bytes": COUNT,
-            "victims": array(record({"model": STRING, "bytes": COUNT, "running": COUNT, "action": STRING})),
+            "host": nullable(record({"bytes_needed": COUNT, "bytes_free": INTEGER, "budget_bytes": COUNT})),
+            "victims": array(
+                record({"model": STRING, "bytes": COUNT, "running": COUNT, "action": one_of("evict", "drain", "sleep")})
+            ),
             "expected_seconds": NUMBER,
         }
     ),
@@ -195,6 +202,9 @@ SCHEMAS: dict[str, Json] = {
     "Status": record(
         {
             "device": record({"name": STRING, "label": STRING, "budget_bytes": COUNT, "resident_bytes": COUNT}),
+            "host": nullable(
+                record({"total_bytes": COUNT, "budget_bytes": COUNT, "resident_bytes": COUNT, "free_bytes": INTEGER})
+            ),
             "slots": record(
                 {
                     "total": COUNT,

@@ -9,11 +9,14 @@ from typing import Any
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
+from registry.recipe import Tier
 from runtime.adapter_facts import AdapterRow, fill, row
 from runtime.endpoints.views import model_view
 from runtime.gateway import Gateway
 from runtime.metrics import Metrics
 from runtime.residency.states import ModelState
+
+IN_MEMORY = (Tier.DEVICE, Tier.HOST)
 
 
 class Operations:
@@ -47,8 +50,8 @@ class Operations:
         gateway, m = self.gateway, self.gateway.metrics
         rows: list[AdapterRow] = []
         for entry in gateway.residency.entries.values():
-            for tier in ("device", "host"):
-                m.resident.labels(entry.id, tier).set(entry.bytes if entry.tier == tier else 0)
+            m.resident.labels(entry.id, "device").set(entry.bytes if entry.tier in IN_MEMORY else 0)
+            m.resident.labels(entry.id, "host").set(entry.host_bytes if entry.tier in IN_MEMORY else 0)
             for state in ModelState:
                 m.state.labels(entry.id, state.value).set(entry.state is state)
             queue = gateway.queue(entry)
@@ -75,6 +78,7 @@ class Operations:
                 "resident_bytes": held,
                 "free_bytes": gateway.device.budget - held,
             },
+            "host": self._host(),
             "slots": {
                 "total": gateway.pool.size,
                 "free": gateway.pool.free,
@@ -88,6 +92,19 @@ class Operations:
             "pid": os.getpid(),
             "uptime_seconds": round(time.time() - self._began, 1),
             "models": [model_view(gateway, entry) for entry in entries],
+        }
+
+    def _host(self) -> dict[str, int] | None:
+        """Host memory beside a GPU. On a CPU there is none besides the device's."""
+        device = self.gateway.device
+        if device.kind == "cpu":
+            return None
+        held = self.gateway.residency.held_on_host()
+        return {
+            "total_bytes": device.host_total,
+            "budget_bytes": device.host_budget,
+            "resident_bytes": held,
+            "free_bytes": device.host_budget - held,
         }
 
 

@@ -8,6 +8,7 @@ from runtime.gateway import Gateway
 from runtime.probes import Probes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
+from runtime.residency.victims import NO_LIMIT
 
 
 def model_view(gateway: Gateway, entry: ModelEntry) -> dict[str, Any]:
@@ -32,15 +33,19 @@ def model_view(gateway: Gateway, entry: ModelEntry) -> dict[str, Any]:
         "context_length": (loaded.context_length if loaded else 0) or recipe.context_length,
         "pinned": entry.pinned,
         "bytes": entry.bytes,
+        "host_bytes": entry.host_bytes,
         "expected_bytes": entry.needed,
         "weights_bytes": loaded.weights_bytes if loaded else None,
         "kv_cache_bytes": loaded.kv_cache_bytes if loaded else None,
         "expected_load_seconds": round(entry.load_seconds, 3),
+        "can_sleep": entry.asleep is not None,
+        "expected_wake_seconds": round(entry.wake_seconds, 3) if entry.asleep is not None else None,
         "last_load_seconds": {k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
         "last_used": round(time.time() - (entry.clock() - entry.last_used), 3) if entry.last_used else None,
         "running": queue.running,
         "waiting": queue.waiting,
         "loads": entry.loads,
+        "wakes": entry.wakes,
         "deaths": entry.deaths,
         "progress": None
         if entry.progress is None
@@ -135,6 +140,13 @@ def plan_view(plan: Plan) -> dict[str, Any]:
         "bytes_needed": plan.needed,
         "bytes_free": plan.free,
         "budget_bytes": plan.budget,
+        "host": None
+        if plan.host_budget == NO_LIMIT
+        else {
+            "bytes_needed": plan.host_needed,
+            "bytes_free": plan.host_free,
+            "budget_bytes": plan.host_budget,
+        },
         "victims": [{"model": v.id, "bytes": v.bytes, "running": v.leases, "action": v.action} for v in plan.victims],
         "expected_seconds": round(plan.expected_seconds, 3),
     }

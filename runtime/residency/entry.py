@@ -6,14 +6,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from models.messages import Loaded, Progress
+from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe, Tier
 from runtime.link import SlotLink
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
+from runtime.residency.victims import WORTH
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
+WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
+"""A wake, before one was measured: this long, and a second for each so many bytes."""
 
 
 class Queue(Protocol):
@@ -36,8 +39,12 @@ class Queue(Protocol):
         """No further request starts; running ones go on (drain)."""
         ...
 
+    async def settled(self) -> None:
+        """Return when, after `close`, nothing about adapters is on its way to the engine any more."""
+        ...
+
     def engine_gone(self) -> None:
-        """The engine's process ended; what waits goes on waiting for the next one."""
+        """The engine ended or sleeps, its adapters are gone; what waits goes on waiting for the next one."""
         ...
 
     def refuse(self, error: RoundhouseError) -> None:
@@ -76,8 +83,23 @@ class ModelEntry:
     link: SlotLink | None = None
     loaded: Loaded | None = None
     bytes: int = 0
+    """On the device."""
+    host_bytes: int = 0
+    """In host memory beside it; 0 on a CPU, where the device is host memory."""
+    host_needed: int = 0
+    """Bytes of host memory that a load claims."""
     peak: int = 0
     """The most that it was ever seen to hold."""
+    slept: Held | None = None
+    """What it held when it slept last, in this server's life."""
+    falling_asleep: bool = False
+    """It is DRAINING in order to sleep."""
+    insomnia: bool = False
+    """A sleep or a wake failed: it is not tried again until the server starts anew."""
+    asleep_since: float = 0.0
+    measured_wake: float | None = None
+    """Seconds of its last wake."""
+    wakes: int = 0
     pinned: bool = False
     wanted_since: float | None = None
     last_used: float = 0.0
@@ -105,8 +127,31 @@ class ModelEntry:
         return self.state is ModelState.READY
 
     @property
+    def asleep(self) -> Held | None:
+        """What it would hold asleep; None: it cannot sleep, its recipe forbids it, or too little would be freed."""
+        held = self.slept or (self.loaded.asleep if self.loaded is not None else None)
+        wish = self.recipe.residency.sleep
+        if held is None or self.loaded is None or self.loaded.asleep is None or self.insomnia or wish == "never":
+            return None
+        return held if wish == "always" or held.device_bytes * WORTH <= self.needed else None
+
+    @property
+    def wake_seconds(self) -> float:
+        """Expected seconds of a wake."""
+        if self.measured_wake is not None:
+            return self.measured_wake
+        return WAKE_SECONDS + self.needed / WAKE_BYTES
+
+    @property
+    def return_seconds(self) -> float:
+        """Expected seconds until it is ready, if that began now: of a wake if it sleeps, else of a load."""
+        return self.wake_seconds if self.state is ModelState.ASLEEP else self.load_seconds
+
+    @property
     def remaining_load_seconds(self) -> float:
-        """Expected seconds until a load that is under way, or that starts now, is done."""
+        """Expected seconds until a load or wake that is under way, or that starts now, is done."""
+        if self.state is ModelState.ASLEEP or (self.progress is not None and self.progress.phase == "waking"):
+            return max(1.0, self.wake_seconds)
         done = self.progress.fraction if self.progress is not None and self.state is ModelState.LOADING else 0.0
         return max(1.0, self.load_seconds * (1.0 - done))
 
@@ -131,6 +176,7 @@ class ModelEntry:
         """The policy's view; None when the model holds no memory."""
         if self.state not in HOLDS_MEMORY:
             return None
+        asleep = self.asleep
         return Resident(
             id=self.id,
             state=self.state,
@@ -142,4 +188,9 @@ class ModelEntry:
             drain_deadline=self.recipe.residency.drain_deadline,
             load_seconds=self.load_seconds,
             pinned=self.pinned,
+            host=self.host_bytes,
+            asleep_bytes=None if asleep is None else asleep.device_bytes,
+            asleep_host=0 if asleep is None else asleep.host_bytes,
+            wake_seconds=self.wake_seconds,
+            falling_asleep=self.falling_asleep,
         )

@@ -18,7 +18,11 @@ from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.fetching import Fetching
 from runtime.residency.table import Observer, S, log
+from runtime.residency.victims import NO_LIMIT
 
+AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
+WAKE_WITHIN = 120.0
+"""Most seconds of one wake."""
 MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
 """Codes of a failed load after which it is tried once more with the idle models gone."""
 
@@ -27,7 +31,7 @@ class ResidencyManager(Fetching):
     """Brings models in and out under a byte budget.
 
     Args:
-        entries, pool, budget, observer, memory_back: see `runtime.residency.table.Table`.
+        entries, pool, budget, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
         device: what `Load` frames name.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
     """
@@ -41,8 +45,9 @@ class ResidencyManager(Fetching):
         observer: Observer,
         memory_back: Callable[[int], Awaitable[None]],
         patience: float = 1.0,
+        host_budget: int = NO_LIMIT,
     ) -> None:
-        super().__init__(entries, pool, budget, observer, memory_back)
+        super().__init__(entries, pool, budget, observer, memory_back, host_budget)
         self.device, self.patience = device, patience
         self._claims = 0  # loads that have been decided but have not taken their slot yet
         self._timer: asyncio.TimerHandle | None = None
@@ -79,11 +84,14 @@ class ResidencyManager(Fetching):
             entry.failures.clear()
         self.want(entry)
         while entry.state is not S.READY:
+            if entry.wanted_since is None:  # it was given up, perhaps at once
+                if entry.state is S.FAILED and entry.failure is not None:
+                    raise entry.failure.cause
+                if entry.state is S.ASLEEP:
+                    raise DoesNotFit(self.plan(entry).why)
+                if entry.state is S.ABSENT:
+                    raise Conflict(f"Model '{entry.id}' was unloaded while it loaded.")
             await self.change()
-            if entry.state is S.FAILED and entry.failure is not None:
-                raise entry.failure.cause
-            if entry.wanted_since is None and entry.state is S.ABSENT:
-                raise Conflict(f"Model '{entry.id}' was unloaded while it loaded.")
 
     def released(self, entry: ModelEntry) -> None:
         """A request ended."""
@@ -95,10 +103,13 @@ class ResidencyManager(Fetching):
     def _snapshot(self) -> policy.Snapshot:
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
         now = next(iter(self.entries.values())).clock() if self.entries else 0.0
-        return policy.Snapshot(self.budget, residents, self.pool.free - self._claims, now)
+        return policy.Snapshot(self.budget, residents, self.pool.free - self._claims, now, self.host_budget)
 
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:
-        return policy.Need(entry.id, entry.needed, entry.load_seconds, since, self.patience, detail=entry.needed_detail)
+        return policy.Need(
+            entry.id, entry.needed, entry.return_seconds, since, self.patience, detail=entry.needed_detail,
+            host=entry.host_bytes if entry.state is S.ASLEEP else entry.host_needed,
+        )  # fmt: skip
 
     def decide(self) -> None:
         """Serve the line of wanted models, oldest wish first; the head of the line is never overtaken."""
@@ -108,7 +119,7 @@ class ResidencyManager(Fetching):
         if self.draining:
             return
         self._relieve()
-        line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in (S.ABSENT, S.FAILED)]
+        line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in AWAY]
         for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
             assert entry.wanted_since is not None
             if self._must_fetch(entry):
@@ -120,7 +131,8 @@ class ResidencyManager(Fetching):
                 if entry.state is S.ABSENT:
                     entry.to(S.LOADING)
                     entry.to(S.FAILED)
-                entry.fail(DoesNotFit(plan.why))
+                if entry.state is S.FAILED:
+                    entry.fail(DoesNotFit(plan.why))
                 self._note_change()
                 continue
             if plan.verdict == "wait":
@@ -131,37 +143,99 @@ class ResidencyManager(Fetching):
             self._start(entry, plan)
 
     def _relieve(self) -> None:
-        """A load or a full step took more than was planned, and the budget is overdrawn: idle models leave."""
+        """A load or a full step took more than was planned, and a budget is overdrawn: idle models leave."""
         snapshot = self._snapshot()
-        plan = policy.plan(snapshot, policy.Need("", 0, 0.0, snapshot.now, patience=math.inf))
-        if plan.free >= 0:
+        plan = policy.plan(snapshot, policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False))
+        if plan.free >= 0 and plan.host_free >= 0:
             return
-        for victim in (self.entries[v.id] for v in plan.victims):
-            victim.to(S.DRAINING)
-            victim.queue.close()
+        for victim in self._dismiss_all(plan.victims):
             self._spawn(self._leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _start(self, entry: ModelEntry, plan: policy.Plan) -> None:
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
         entry.to(S.LOADING)
         entry.bytes, entry.progress = entry.needed, Progress(phase="queued", fraction=0.0)
-        self._claims += 1
-        victims = [self.entries[v.id] for v in plan.victims]
-        for victim in victims:
-            victim.to(S.DRAINING)
-            victim.queue.close()
-        self._spawn(self._carry_out(entry, plan, victims), f"load-{entry.id}")
+        wakes = plan.verdict == "wake"
+        if not wakes:
+            entry.host_bytes = entry.host_needed
+            self._claims += 1
+        victims = self._dismiss_all(plan.victims)
+        carry_out = self._wake if wakes else self._carry_out
+        self._spawn(carry_out(entry, plan, victims), f"load-{entry.id}")
+
+    async def _wait_for_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
+        """Until its bytes are free: the victims leave, and others that are still leaving."""
+        if victims:
+            entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
+            await asyncio.gather(*(self._leave(v, f"for {entry.id}") for v in victims))
+        while not self._has_room(entry):
+            sleeper = self._sleeper_to_end(entry)
+            if sleeper is None:
+                await self.change()
+            else:  # a victim holds more asleep than was planned
+                await self._evict(sleeper, f"for {entry.id}")
+
+    def _has_room(self, entry: ModelEntry) -> bool:
+        on_host = self.held_on_host(besides=entry) + entry.host_bytes
+        return self.held(besides=entry) + entry.bytes <= self.budget and on_host <= self.host_budget
+
+    def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
+        """The sleeping model that was used longest ago, when nobody is leaving who might make the room."""
+        if any(e.state in (S.DRAINING, S.UNLOADING) for e in self.entries.values()):
+            return None
+        asleep = [e for e in self.entries.values() if e.state is S.ASLEEP and not e.pinned and e is not entry]
+        return min(asleep, key=lambda e: e.last_used, default=None)
+
+    async def _wake(self, entry: ModelEntry, plan: policy.Plan, victims: list[ModelEntry]) -> None:
+        """From LOADING to READY in the slot in which it slept. One that does not wake is ended and loaded afresh."""
+        started, link = entry.clock(), entry.link
+        try:
+            if link is None:
+                raise EngineFailed("The slot of a sleeping model is gone.")
+            await self._wait_for_room(entry, victims)
+            entry.progress = Progress(phase="waking", fraction=0.1)
+            self._note_change()
+            began = entry.clock()
+            held = await link.command(frames.Wake, WAKE_WITHIN)
+            if held is None:
+                raise EngineFailed("The slot ended a wake without saying what it holds.")
+        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a wake")
+                error = EngineFailed(f"The wake failed inside the server: {type(error).__name__}.")
+            await self._wake_failed(entry, link, error)
+            return
+        entry.measured_wake = entry.clock() - began
+        entry.bytes, entry.host_bytes = max(entry.needed, held.device_bytes), held.host_bytes
+        entry.wakes += 1
+        self._observer.woke(entry, entry.clock() - started)
+        self._open(entry, link)
+
+    async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
+        self._cannot_sleep(entry, "wake", error)
+        if link is not None:
+            await link.end()
+            await self._memory_back(entry.bytes)
+        entry.link, entry.loaded, entry.progress, entry.bytes, entry.host_bytes = None, None, None, 0, 0
+        entry.to(S.ABSENT)
+        self._note_change()
+        self.decide()
+
+    def _open(self, entry: ModelEntry, link: SlotLink) -> None:
+        """From LOADING to READY."""
+        entry.loaded_at = entry.last_used = entry.clock()
+        entry.wanted_since, entry.progress = None, None
+        entry.to(S.READY)
+        entry.queue.open(link)
+        self._note_change()
+        self.decide()
 
     async def _carry_out(self, entry: ModelEntry, plan: policy.Plan, victims: list[ModelEntry]) -> None:
         started = entry.clock()
         link: SlotLink | None = None
         claimed = True
         try:
-            if victims:
-                entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
-                await asyncio.gather(*(self._leave(v, f"for {entry.id}") for v in victims))
-            while self.held(besides=entry) + entry.needed > self.budget:  # others that are still leaving
-                await self.change()
+            await self._wait_for_room(entry, victims)
             entry.progress = Progress(phase="starting", fraction=0.02)
             engine = entry.recipe.engine.name
             await self.pool.cool(self.budget - self.held(besides=entry) - entry.needed, keep=engine)
@@ -189,14 +263,11 @@ class ResidencyManager(Fetching):
         self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
         entry.peak = max(entry.peak, loaded.resident_bytes)
         entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
+        entry.host_bytes = entry.host_needed = loaded.host_bytes
         entry.needed_detail = "as measured at its last load"
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
-        entry.loaded_at = entry.last_used = entry.clock()
-        entry.loads, entry.wanted_since, entry.progress = entry.loads + 1, None, None
-        entry.to(S.READY)
-        entry.queue.open(link)
-        self._note_change()
-        self.decide()
+        entry.loads += 1
+        self._open(entry, link)
 
     async def _load_into(self, entry: ModelEntry, link: SlotLink) -> Loaded:
         def report(progress: Progress) -> None:
@@ -219,7 +290,7 @@ class ResidencyManager(Fetching):
         entry.link, entry.progress, entry.wanted_since = None, None, None
         entry.to(S.FAILED)
         failure = entry.fail(error)
-        entry.bytes = 0
+        entry.bytes = entry.host_bytes = 0
         self._observer.load_failed(entry, error)
         entry.queue.refuse(
             Unavailable(

@@ -4,45 +4,34 @@ The same function answers traffic and `POST /v1/models/{id}/plan`, so that what 
 
 Decision tree (the numbers stand in the code):
  1. Already on the device: nothing to do.
- 2. Needs more than the budget less what is pinned: it can never start; say the sum.
- 3. A slot and enough bytes are free: load.
- 4. Candidates are READY or ASLEEP, not pinned, resident for at least their `min_resident`. Order: least recently
-    used first, where a model that takes s seconds to load counts as used COST_WEIGHT * s seconds later than it was
-    (so of two models idle for about as long, the one that is cheap to bring back leaves first).
- 5. Idle candidates leave first, as few as are needed.
+ 2. Needs more than a budget (device, host) less what is pinned: it can never start; say the sum.
+ 3. Enough bytes are free, and a slot unless it sleeps in one: load, or wake.
+ 4. Candidates are READY, not pinned and resident for at least their `min_resident`; or ASLEEP and not pinned. Order:
+    least recently used first, where a model that takes s seconds to bring back counts as used COST_WEIGHT * s seconds
+    later than it was (so of two models idle for about as long, the one that is cheap to bring back leaves first).
+ 5. Idle candidates leave first, as few as are needed (`victims.choose`): they sleep if they can and the host has room;
+    sleeping ones are ended before anybody is for host memory or for a slot.
  6. Busy ones leave only when the waiting model has waited longer than `patience`: admission to the victim closes,
-    its running requests finish, nothing is dropped.
+    its running requests finish, nothing is dropped. Then it sleeps or ends as above.
  7. Otherwise wait; `retry_at` says when the picture can change by itself.
 
 Bound: a model at the head of the line waits at most
-    max(patience, the victims' min_resident) + the victims' drain_deadline + its own load time,
-and the line is served in order of the oldest waiting request, so k models before it add k such terms at most.
+    max(patience, the victims' min_resident) + the victims' drain_deadline + the victims' time to fall asleep or end
+    + its own load time, or the time of its wake,
+and the line is served in order of the oldest waiting request, so k models before it add k such terms at most. A wake or
+a sleep that fails ends that process: then its model's load time counts as well.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
 from runtime.residency.states import ModelState
+from runtime.residency.victims import NO_LIMIT, Missing, Resident, choose
+
+__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "human", "plan", "to_sleep"]
 
 COST_WEIGHT = 1.0
-"""Seconds of recency per second of load time (step 4)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Resident:
-    """One model that holds memory. Times are seconds on one monotonic clock."""
-
-    id: str
-    state: ModelState
-    bytes: int
-    leases: int
-    last_used: float
-    loaded_at: float
-    min_resident: float
-    drain_deadline: float
-    load_seconds: float
-    pinned: bool = False
+"""Seconds of recency per second that it takes to bring a model back (step 4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +42,13 @@ class Snapshot:
     residents: tuple[Resident, ...]
     slots_free: int
     now: float
+    host_budget: int = NO_LIMIT
+    """Bytes of host memory beside the device. On a CPU there is no such thing, and nobody holds any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The model that wants to come."""
+    """The model that wants to come; `load_seconds` of a wake are those of the wake."""
 
     id: str
     bytes: int
@@ -65,6 +56,10 @@ class Need:
     waiting_since: float
     patience: float = 1.0
     detail: str = ""
+    host: int = 0
+    """Bytes of host memory that it holds once it is there."""
+    slot: bool = True
+    """False: it needs no slot of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +67,17 @@ class Victim:
     id: str
     bytes: int
     leases: int
-    action: Literal["evict", "drain"]
+    action: Literal["evict", "drain", "sleep"]
+    """evict: its process ends. drain: the same once its running requests have finished. sleep: once they have (if
+    there are any), its weights go into host memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer. `verdict`: resident, load, wait or impossible; `victims` leave before the load starts."""
+    """The answer; `victims` leave before the load or the wake starts."""
 
     model: str
-    verdict: Literal["resident", "load", "wait", "impossible"]
+    verdict: Literal["resident", "load", "wake", "wait", "impossible"]
     needed: int
     free: int
     budget: int
@@ -88,54 +85,59 @@ class Plan:
     expected_seconds: float = 0.0
     retry_at: float | None = None
     why: str = ""
-
-
-_LEAVING = frozenset({ModelState.DRAINING, ModelState.UNLOADING})
+    host_needed: int = 0
+    host_free: int = 0
+    host_budget: int = NO_LIMIT
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
     """Decide for one model; see the tree above."""
-    free = snapshot.budget - sum(r.bytes for r in snapshot.residents if r.state not in _LEAVING)
-    slots = snapshot.slots_free + sum(r.state in _LEAVING for r in snapshot.residents)
+    own = next((r for r in snapshot.residents if r.id == need.id), None)
+    others = [r for r in snapshot.residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
+    sums = [sum(column) for column in zip(*(r.settled() for r in others), strict=True)] or [0, 0, 0]
+    free, host_free = snapshot.budget - sums[0], snapshot.host_budget - sums[1]
+    slots = snapshot.slots_free + sum(1 - r.settled()[2] for r in others)
 
-    def answer(verdict: Literal["resident", "load", "wait", "impossible"], why: str, **more: object) -> Plan:
-        return Plan(need.id, verdict, need.bytes, free, snapshot.budget, why=why, **more)  # type: ignore[arg-type]
+    def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
+        return Plan(
+            need.id, verdict, need.bytes, free, snapshot.budget, why=why, host_needed=need.host, host_free=host_free,
+            host_budget=snapshot.host_budget, **more,  # type: ignore[arg-type]
+        )  # fmt: skip
 
-    for r in snapshot.residents:  # 1
-        if r.id == need.id and r.state in (ModelState.READY, ModelState.LOADING):
-            return answer("resident", f"{need.id} is {r.state.value}")
+    if own is not None and own.state in (ModelState.READY, ModelState.LOADING):  # 1
+        return answer("resident", f"{need.id} is {own.state.value}")
 
-    pinned = sum(r.bytes for r in snapshot.residents if r.pinned and r.id != need.id)
-    if need.bytes > snapshot.budget - pinned:  # 2
-        return answer("impossible", _impossible(snapshot, need, pinned))
+    if why := _impossible(snapshot, need):  # 2
+        return answer("impossible", why)
 
-    if need.bytes <= free and slots > 0:  # 3
-        return answer("load", "enough is free", expected_seconds=need.load_seconds)
-
-    def score(r: Resident) -> float:
-        return r.last_used + COST_WEIGHT * r.load_seconds
+    wakes = own is not None and own.is_asleep
+    verdict: Literal["load", "wake"] = "wake" if wakes else "load"
+    missing = Missing(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
+    if missing.met_by({}):  # 3
+        return answer(verdict, "enough is free", expected_seconds=need.load_seconds)
 
     may_leave = [  # 4
-        r
-        for r in snapshot.residents
-        if r.id != need.id and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
+        r for r in others if r.id != need.id and not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)
     ]
-    ripe = sorted((r for r in may_leave if r.loaded_at + r.min_resident <= snapshot.now), key=score)
+    ripe = sorted((r for r in may_leave if _ripe_at(r) <= snapshot.now), key=_score)
     idle = [r for r in ripe if not r.leases]
     forced = snapshot.now - need.waiting_since >= need.patience
     for pool in (idle, ripe) if forced else (idle,):  # 5, 6
-        chosen = _enough(pool, need.bytes - free, slots)
+        chosen = choose(pool, missing)
         if chosen is not None:
-            victims = tuple(Victim(r.id, r.bytes, r.leases, "drain" if r.leases else "evict") for r in chosen)
-            drain = max((r.drain_deadline for r in chosen if r.leases), default=0.0)
+            victims = tuple(
+                Victim(r.id, r.bytes, r.leases, "sleep" if action == "sleep" else "drain" if r.leases else "evict")
+                for r, action in chosen
+            )
+            drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
             return answer(
-                "load",
+                verdict,
                 "least recently used leave first",
                 victims=victims,
                 expected_seconds=need.load_seconds + min(drain, 5.0),
             )
 
-    times = [r.loaded_at + r.min_resident for r in may_leave if r.loaded_at + r.min_resident > snapshot.now]  # 7
+    times = [_ripe_at(r) for r in may_leave if _ripe_at(r) > snapshot.now]  # 7
     if not forced:
         times.append(need.waiting_since + need.patience)
     return answer(
@@ -146,36 +148,46 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
     )
 
 
-def _enough(pool: Iterable[Resident], missing: int, slots: int) -> tuple[Resident, ...] | None:
-    """The fewest from the front of `pool` that free `missing` bytes and at least one slot; None: not enough."""
-    chosen: list[Resident] = []
-    freed = 0
-    for r in pool:
-        if freed >= missing and slots + len(chosen) > 0:
-            break
-        chosen.append(r)
-        freed += r.bytes
-    if freed < missing or slots + len(chosen) <= 0:
+def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
+    """Who is ended so that `model`, which has been idle for long, can sleep: sleeping ones that were used before it.
+
+    None: it cannot sleep, or host memory has no room for it even then; let it end.
+    """
+    one = next(r for r in snapshot.residents if r.id == model)
+    if one.gentlest != "sleep":
         return None
-    kept = list(chosen)
-    for r in chosen:  # a later, larger one may have made an earlier one unnecessary
-        if freed - r.bytes >= missing and slots + len(kept) - 1 > 0:
-            kept.remove(r)
-            freed -= r.bytes
-    return tuple(kept)
+    host = sum(r.settled()[1] for r in snapshot.residents) - one.freed("sleep")[1]
+    older = [r for r in snapshot.residents if r.is_asleep and not r.pinned and _score(r) < _score(one)]
+    chosen = choose(sorted(older, key=_score), Missing(0, host - snapshot.host_budget))
+    return None if chosen is None else tuple(Victim(r.id, r.bytes, 0, "evict") for r, _ in chosen)
 
 
-def _impossible(snapshot: Snapshot, need: Need, pinned: int) -> str:
-    parts = f"{need.id} needs {human(need.bytes)}"
-    if need.detail:
-        parts += f" ({need.detail})"
-    parts += f", the budget is {human(snapshot.budget)}"
-    if pinned:
-        names = ", ".join(r.id for r in snapshot.residents if r.pinned and r.id != need.id)
-        parts += f", of which pinned models hold {human(pinned)} ({names}): unpin one or"
-    else:
-        parts += ":"
-    return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
+def _ripe_at(r: Resident) -> float:
+    """From when on it may leave: a sleeping model serves nobody."""
+    return float("-inf") if r.is_asleep else r.loaded_at + r.min_resident
+
+
+def _score(r: Resident) -> float:
+    return r.last_used + COST_WEIGHT * r.cost
+
+
+def _impossible(snapshot: Snapshot, need: Need) -> str:
+    """Why it can never start, with the sum; empty: it can."""
+    pinned = [r for r in snapshot.residents if r.pinned and r.id != need.id]
+    held, held_host = sum(r.bytes for r in pinned), sum(r.host for r in pinned)
+    names = ", ".join(r.id for r in pinned)
+    if need.bytes > snapshot.budget - held:
+        parts = f"{need.id} needs {human(need.bytes)}"
+        if need.detail:
+            parts += f" ({need.detail})"
+        parts += f", the budget is {human(snapshot.budget)}"
+        parts += f", of which pinned models hold {human(held)} ({names}): unpin one or" if held else ":"
+        return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
+    if need.host > snapshot.host_budget - held_host:
+        parts = f"{need.id} needs {human(need.host)} of host memory, the budget is {human(snapshot.host_budget)}"
+        parts += f", of which pinned models hold {human(held_host)} ({names}): unpin one or" if held_host else ":"
+        return parts + " raise --host-memory, or lower memory.adapters.host in its recipe."
+    return ""
 
 
 def human(size: float) -> str:

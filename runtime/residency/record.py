@@ -12,6 +12,7 @@ from registry.state import State
 from runtime.device import Device
 from runtime.metrics import Metrics
 from runtime.residency.entry import ModelEntry
+from runtime.residency.table import Step
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -52,6 +53,23 @@ class ResidencyRecord:
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
         log.info("evicted", extra={"model": entry.id, "reason": reason})
+
+    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
+        self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
+        log.info(
+            "asleep",
+            extra={
+                "model": entry.id, "reason": reason, "seconds": round(seconds, 3), "freed_bytes": freed,
+                "bytes": entry.bytes, "host_bytes": entry.host_bytes,
+            },
+        )  # fmt: skip
+
+    def woke(self, entry: ModelEntry, seconds: float) -> None:
+        self._metrics.wake.labels(entry.id).observe(seconds)
+        log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
+
+    def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
+        self._metrics.sleep_failures.labels(entry.id, step).inc()
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()

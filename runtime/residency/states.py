@@ -1,17 +1,23 @@
 """The life of a model on this server: one enum, one table of transitions.
 
-ABSENT → LOADING → READY ⇄ ASLEEP → DRAINING → UNLOADING → ABSENT, and FAILED with its cause and a back-off.
-ASLEEP is for engines that can park their weights in host memory; none does yet, so no model enters it.
+ABSENT → LOADING → READY → DRAINING → UNLOADING → ABSENT; DRAINING → ASLEEP → LOADING → READY for an engine that can
+park its weights in host memory; and FAILED with its cause and a back-off.
 
 | state     | new request               | counts in the budget | leaves by                                        |
 |-----------|---------------------------|----------------------|--------------------------------------------------|
 | ABSENT    | queued, load is asked for | no                   | a load                                           |
-| LOADING   | queued                    | yes, as estimated    | loaded, failed; ABSENT once its files are fetched|
-| READY     | queued or started         | yes, as measured     | eviction, idle time-out, unload; death: UNLOADING|
-| ASLEEP    | queued, wake is asked for | what it still holds  | wake, eviction                                   |
-| DRAINING  | queued, waits for a reload| yes                  | last lease released, or the drain deadline       |
+| LOADING   | queued                    | yes, as estimated    | loaded or awake, failed; ABSENT: files fetched,  |
+|           |                           |                      | or it could not be woken                         |
+| READY     | queued or started         | yes, as measured     | eviction, sleep, idle time-out, unload; death:   |
+|           |                           |                      | UNLOADING                                        |
+| ASLEEP    | queued, wake is asked for | what it still holds  | wake; eviction, unload or death: UNLOADING       |
+| DRAINING  | queued, waits             | yes                  | last lease released, or the drain deadline: then |
+|           |                           |                      | ASLEEP or UNLOADING                              |
 | UNLOADING | queued                    | yes                  | process gone, memory seen to be back; or FAILED  |
 | FAILED    | refused with Retry-After  | no                   | back-off over: the next request loads again      |
+
+A model falls asleep as it is evicted: no new request starts, the running ones end, then its engine is told. So no
+request ever meets a sleeping engine.
 """
 
 from enum import StrEnum
@@ -31,9 +37,9 @@ S = ModelState
 TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
     S.ABSENT: frozenset({S.LOADING}),
     S.LOADING: frozenset({S.READY, S.FAILED, S.UNLOADING, S.ABSENT}),
-    S.READY: frozenset({S.ASLEEP, S.DRAINING, S.FAILED, S.UNLOADING}),
-    S.ASLEEP: frozenset({S.LOADING, S.READY, S.UNLOADING, S.FAILED}),
-    S.DRAINING: frozenset({S.UNLOADING, S.FAILED}),
+    S.READY: frozenset({S.DRAINING, S.FAILED, S.UNLOADING}),
+    S.ASLEEP: frozenset({S.LOADING, S.UNLOADING}),
+    S.DRAINING: frozenset({S.ASLEEP, S.UNLOADING, S.FAILED}),
     S.UNLOADING: frozenset({S.ABSENT, S.FAILED}),
     S.FAILED: frozenset({S.LOADING, S.ABSENT}),
 }

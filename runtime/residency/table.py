@@ -2,17 +2,19 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from typing import Any, Protocol
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from typing import Any, Literal, Protocol
 
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
 from runtime.pool import SlotPool
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import HOLDS_MEMORY, ModelState
+from runtime.residency.victims import NO_LIMIT
 
 log = logging.getLogger("roundhouse.residency")
 S = ModelState
+Step = Literal["sleep", "wake"]
 
 
 class Observer(Protocol):
@@ -22,6 +24,9 @@ class Observer(Protocol):
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
     def grew(self, entry: ModelEntry) -> None: ...
     def evicted(self, entry: ModelEntry, reason: str) -> None: ...
+    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None: ...
+    def woke(self, entry: ModelEntry, seconds: float) -> None: ...
+    def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None: ...
     def died(self, entry: ModelEntry, reason: str) -> None: ...
 
 
@@ -31,7 +36,8 @@ class Table:
     Args:
         entries: the models.
         pool: the slots.
-        budget: bytes for all models together.
+        budget: bytes for all models together on the device.
+        host_budget: bytes for all models together in host memory beside the device.
         observer: hears what happened.
         memory_back: awaited after a slot ended: returns when its memory is seen to be back (GPU), at once on CPU.
     """
@@ -43,9 +49,10 @@ class Table:
         budget: int,
         observer: Observer,
         memory_back: Callable[[int], Awaitable[None]],
+        host_budget: int = NO_LIMIT,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
-        self.pool, self.budget = pool, budget
+        self.pool, self.budget, self.host_budget = pool, budget, host_budget
         self._observer, self._memory_back = observer, memory_back
         self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
@@ -61,12 +68,17 @@ class Table:
         raise NotImplementedError
 
     def held(self, besides: ModelEntry | None = None) -> int:
-        """Bytes that models hold now. A load that still waits for others to leave has nothing yet."""
-        return sum(
-            e.bytes
-            for e in self.entries.values()
-            if e is not besides and e.state in HOLDS_MEMORY and not (e.state is S.LOADING and e.link is None)
-        )
+        """Bytes that models hold now on the device. A load that still waits for others to leave has nothing yet."""
+        return sum(e.bytes for e in self._holders(besides))
+
+    def held_on_host(self, besides: ModelEntry | None = None) -> int:
+        """The same in host memory beside the device."""
+        return sum(e.host_bytes for e in self._holders(besides))
+
+    def _holders(self, besides: ModelEntry | None) -> Iterator[ModelEntry]:
+        for e in self.entries.values():
+            if e is not besides and e.state in HOLDS_MEMORY and not (e.state is S.LOADING and e.link is None):
+                yield e
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
         task = asyncio.create_task(work, name=name)

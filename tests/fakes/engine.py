@@ -12,6 +12,7 @@ from models.messages import (
     EmbedResult,
     Event,
     Finished,
+    Held,
     HttpCall,
     Loaded,
     Progress,
@@ -64,6 +65,13 @@ class FakeEngine:
     probe_status: int = 200
     answered: list[tuple[str, str]] = field(default_factory=list)
     """('probe' or 'call', the name that was asked) in the order in which they came."""
+    asleep: Held | None = None
+    """What it holds asleep; None: it cannot sleep."""
+    sleep_gate: asyncio.Event = field(default_factory=asyncio.Event)
+    sleep_error: RoundhouseError | None = None
+    wake_error: RoundhouseError | None = None
+    sleeps: bool = False
+    naps: int = 0
     running: int = 0
     most_running: int = 0
     closed: bool = False
@@ -72,6 +80,7 @@ class FakeEngine:
         self.gate.set()
         self.load_gate.set()
         self.ping_gate.set()
+        self.sleep_gate.set()
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         report(Progress(phase="weights", fraction=0.5))
@@ -79,7 +88,30 @@ class FakeEngine:
         if self.load_error is not None:
             raise self.load_error
         self.recipe = recipe
-        return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1})
+        return Loaded(
+            resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1}, asleep=self.asleep,
+            host_bytes=1 if self.asleep else 0,
+        )  # fmt: skip
+
+    async def sleep(self) -> Held:
+        await self.sleep_gate.wait()
+        assert not self.running, "a request met an engine that falls asleep"
+        if self.sleep_error is not None:
+            raise self.sleep_error
+        assert self.asleep is not None
+        self.sleeps = True
+        self.naps += 1
+        self.staged.clear()
+        self.places.clear()
+        return self.asleep
+
+    async def wake(self) -> Held:
+        assert self.sleeps
+        await self.sleep_gate.wait()
+        if self.wake_error is not None:
+            raise self.wake_error
+        self.sleeps = False
+        return Held(device_bytes=self.bytes, host_bytes=self.asleep.host_bytes if self.asleep else 0)
 
     async def ping(self) -> None:
         await self.ping_gate.wait()
@@ -91,6 +123,7 @@ class FakeEngine:
         return FakeAnswer(self._events(request))
 
     async def _events(self, request: HttpCall) -> AsyncGenerator[Event, None]:
+        assert not self.sleeps, "a request met a sleeping engine"
         if request.adapter is not None and request.adapter.digest not in self.places:
             raise EngineFailed("the adapter is in no place")
         if b"cache_salt" in request.body:  # runtime.probes
@@ -123,6 +156,7 @@ class FakeEngine:
         return result, Usage(prompt_tokens=len(request.inputs))
 
     async def stage(self, adapter: AdapterRef) -> None:
+        assert not self.sleeps, "an adapter met a sleeping engine"
         if adapter.path.endswith("broken"):
             raise EngineFailed("the file is broken")
         self.staged.append(adapter.digest)

@@ -6,13 +6,14 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from models.messages import Loaded, Progress
+from models.messages import Held, Loaded, Progress
 from registry.recipe import Recipe
 from runtime import frames
 from runtime.death import UNKNOWN
 from runtime.link import SlotLink
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.victims import NO_LIMIT
 from runtime.scheduler import Bounds, ModelQueue
 
 
@@ -35,8 +36,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 class VirtualCall:
     """A load: takes the model's seconds."""
 
-    def __init__(self, seconds: float, bytes_held: int) -> None:
-        self.seconds, self.bytes = seconds, bytes_held
+    def __init__(self, seconds: float, bytes_held: int, asleep: Held | None) -> None:
+        self.seconds, self.bytes, self.asleep = seconds, bytes_held, asleep
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,7 +50,9 @@ class VirtualCall:
     async def done(self, report: Callable[[Progress], None]) -> Loaded:
         report(Progress(phase="weights", fraction=0.5))
         await asyncio.sleep(self.seconds)
-        return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": self.seconds})
+        return Loaded(
+            resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": self.seconds}, asleep=self.asleep
+        )
 
 
 class VirtualLink:
@@ -58,13 +61,28 @@ class VirtualLink:
     connected, cause, group, pid = True, UNKNOWN, 0, 1
 
     def __init__(self, world: "VirtualWorld") -> None:
-        self.world = world
+        self.world, self.model, self.sleeps = world, "", False
 
     def call(self, make: Callable[[int], frames.ToSlot]) -> VirtualCall:
         frame = make(0)
         assert isinstance(frame, frames.Load)
         model = Recipe.model_validate_json(frame.recipe).id
-        return VirtualCall(self.world.seconds[model], self.world.bytes[model])
+        self.model = model
+        return VirtualCall(self.world.seconds[model], self.world.bytes[model], self.world.asleep.get(model))
+
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held:
+        """A sleep or a wake."""
+        frame = make(0)
+        assert isinstance(frame, frames.Wake if self.sleeps else frames.Sleep)
+        assert not self.world.queues[self.model].running
+        await asyncio.sleep(self.world.wake_seconds)
+        self.sleeps = not self.sleeps
+        host = self.world.asleep[self.model].host_bytes
+        return (
+            self.world.asleep[self.model]
+            if self.sleeps
+            else Held(device_bytes=self.world.bytes[self.model], host_bytes=host)
+        )
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         await asyncio.sleep(0.05)
@@ -83,7 +101,13 @@ class VirtualWorld:
     patience: float = 1.0
     loads: list[tuple[float, str]] = field(default_factory=list)
     evictions: list[tuple[float, str]] = field(default_factory=list)
+    naps: list[tuple[float, str]] = field(default_factory=list)
+    wakes: list[tuple[float, str]] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
+    asleep: dict[str, Held] = field(default_factory=dict)
+    """What models that can sleep hold then."""
+    wake_seconds: float = 0.5
+    host_budget: int = NO_LIMIT
 
     def __post_init__(self) -> None:
         self.free = self.slots
@@ -114,7 +138,7 @@ class VirtualWorld:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self, self.budget, "cpu", self, back, self.patience)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(entries, self, self.budget, "cpu", self, back, self.patience, self.host_budget)  # type: ignore[arg-type]
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         assert self.free > 0, "a load was started without a slot for it"
@@ -139,6 +163,15 @@ class VirtualWorld:
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self.evictions.append((self.clock(), entry.id))
+
+    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
+        self.naps.append((self.clock(), entry.id))
+
+    def woke(self, entry: ModelEntry, seconds: float) -> None:
+        self.wakes.append((self.clock(), entry.id))
+
+    def sleep_failed(self, entry: ModelEntry, step: str, error: Exception) -> None:
+        self.failures.append(entry.id)
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self.failures.append(entry.id)

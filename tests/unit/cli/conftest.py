@@ -36,8 +36,9 @@ def model(id: str = "starter-chat", **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "id": id, "object": "model", "created": 1, "owned_by": "roundhouse", "task": "chat", "state": "ready",
         "tier": "device", "revision": "1f2e", "recipe_version": 1, "engine": "vllm", "aliases": ["chat"],
-        "context_length": 512, "pinned": False, "bytes": 3 * 2**20, "expected_bytes": 4 * 2**20,
+        "context_length": 512, "pinned": False, "bytes": 3 * 2**20, "host_bytes": 0, "expected_bytes": 4 * 2**20,
         "weights_bytes": 2**20, "kv_cache_bytes": 2**20, "expected_load_seconds": 8.0,
+        "can_sleep": False, "expected_wake_seconds": None, "wakes": 0,
         "last_load_seconds": {"weights": 0.5}, "last_used": None, "running": 0, "waiting": 0, "loads": 1, "deaths": 0,
         "progress": None, "failure": None, "problem": None, "adapters": ["uppercase"], "description": "",
     }  # fmt: skip

@@ -63,13 +63,35 @@ def test_plan(server: FakeServer, run: Run) -> None:
         "/v1/models/m/plan",
         {
             "object": "plan", "model": "m", "verdict": "evict", "why": "too little is free", "bytes_needed": 2**31,
-            "bytes_free": 2**20, "budget_bytes": 2**32, "victims": [victim], "expected_seconds": 3.25,
+            "bytes_free": 2**20, "budget_bytes": 2**32, "host": None, "victims": [victim], "expected_seconds": 3.25,
         },
     )  # fmt: skip
     told = run("models", "plan", "m").stdout
     assert "old (1.0 GiB, 2 running, drain)" in told
     assert "2.0 GiB" in told
     assert "3.2 s" in told
+
+
+def test_a_plan_with_a_gpu_tells_of_host_memory_and_sleep(server: FakeServer, run: Run) -> None:
+    victim = {"model": "old", "bytes": 2**30, "running": 0, "action": "sleep"}
+    host = {"bytes_needed": 2**30, "bytes_free": 2**34, "budget_bytes": 2**35}
+    plan = {
+        "object": "plan", "model": "m", "verdict": "wake", "why": "", "bytes_needed": 2**31, "bytes_free": 0,
+        "budget_bytes": 2**32, "host": host, "victims": [victim], "expected_seconds": 0.9,
+    }  # fmt: skip
+    server.on("POST", "/v1/models/m/plan", plan)
+    told = run("models", "plan", "m").stdout
+    assert "old (1.0 GiB, 0 running, sleep)" in told
+    assert "needs 1.0 GiB, 16.0 GiB of 32.0 GiB free" in told
+
+
+def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
+    sleeping = model("m", state="asleep", tier="host", can_sleep=True, expected_wake_seconds=0.9, wakes=3)
+    server.on("GET", "/v1/models/m", sleeping)
+    told = run("models", "show", "m").stdout
+    assert "asleep" in told
+    assert "0.9 s" in told
+    assert "3 wakes" in told
 
 
 def test_a_load_that_fails_is_a_server_error(server: FakeServer, run: Run) -> None:
@@ -101,3 +123,15 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
     assert told[3].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
     assert told[4].split()[:4] == ["cold", "absent", "disk", "-"]
     assert told[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]
+
+
+def test_status_with_a_gpu_shows_the_host_too(server: FakeServer, run: Run) -> None:
+    device = {"name": "cuda:0", "label": "GPU", "total_bytes": 2**36, "budget_bytes": 2**35, "resident_bytes": 2**30}
+    host = {"total_bytes": 2**37, "budget_bytes": 2**36, "resident_bytes": 2**34, "free_bytes": 2**36 - 2**34}
+    slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": []}
+    models = [model("m", state="asleep", tier="host", bytes=2**29, host_bytes=2**34)]
+    told = {"device": device, "host": host, "slots": slots, "waiting": 0, "uptime_seconds": 5.0, "models": models}
+    server.on("GET", "/v1/status", told)
+    lines = run("status").stdout.splitlines()
+    assert lines[1] == "host memory: 16.0 GiB of 64.0 GiB used"
+    assert lines[3].split()[:7] == ["m", "asleep", "host", "512.0", "MiB", "16.0", "GiB"]

@@ -14,6 +14,7 @@ from runtime.death import Cause
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
+from runtime.residency.victims import NO_LIMIT
 from runtime.scheduler import Bounds, ModelQueue
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
@@ -35,6 +36,15 @@ class Witness:
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"evicted {entry.id}")
 
+    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
+        self.events.append(f"slept {entry.id}")
+
+    def woke(self, entry: ModelEntry, seconds: float) -> None:
+        self.events.append(f"woke {entry.id}")
+
+    def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
+        self.events.append(f"{step} failed {entry.id}")
+
     def died(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"died {entry.id} {reason}")
 
@@ -52,7 +62,7 @@ def recipe(name: str, **residency: object) -> Recipe:
 class World:
     """A manager over `names`, each model 100 bytes, a budget for two."""
 
-    def __init__(self, folder: Path, names: str = "abc", budget: int = 250) -> None:
+    def __init__(self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT) -> None:
         self.witness = Witness()
         self.pool = FakePool(folder, 3, FakeEngine)
         self.queues: dict[str, ModelQueue] = {}
@@ -75,7 +85,7 @@ class World:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, patience=0.05)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
         self.pool.on_death = self.manager.died
 
     def state(self, name: str) -> ModelState:
@@ -205,6 +215,12 @@ async def test_what_cannot_fit_says_the_sum(world: World) -> None:
     world.manager.entries["a"].needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
         await world.ask("a")
+
+
+async def test_a_load_by_hand_that_cannot_fit_is_told_at_once(world: World) -> None:
+    world.manager.entries["a"].needed = 1000
+    with pytest.raises(DoesNotFit, match="1000 B"):
+        await asyncio.wait_for(world.manager.load(world.manager.entries["a"]), 2)
 
 
 async def test_the_line_is_bounded(world: World) -> None:

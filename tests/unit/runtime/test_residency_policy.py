@@ -1,9 +1,12 @@
 """Properties of the pure policy: it never takes what it may not, and never takes more than it must."""
 
+from collections.abc import Iterator
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.residency.policy import Need, Resident, Snapshot, plan
+from runtime.residency.policy import Need, Resident, Snapshot, Victim, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
 
 NOW = 1000.0
@@ -69,6 +72,79 @@ def test_a_slot_is_needed_as_well_as_bytes() -> None:
     assert [v.id for v in found.victims] == ["a"]
 
 
+def sleeper(name: str, **more: object) -> Resident:
+    """Of 100 bytes: asleep it holds 5 on the device and 90 on the host."""
+    values: dict[str, object] = {"asleep_bytes": 5, "asleep_host": 90, "wake_seconds": 0.5, "host": 10}
+    return resident(name, **{**values, **more})
+
+
+def asleep(name: str, **more: object) -> Resident:
+    return sleeper(name, **{"state": ModelState.ASLEEP, "bytes": 5, "host": 90, **more})
+
+
+def acts(them: tuple[Resident, ...], one: Need, *, budget: int = 105, host: int = 1000, slots: int = 1) -> list[str]:
+    found = plan(Snapshot(budget, them, slots, NOW, host), one)
+    assert found.verdict in ("load", "wake"), found
+    return [f"{v.action} {v.id}" for v in found.victims]
+
+
+def test_who_can_sleep_sleeps_and_who_cannot_ends() -> None:
+    assert acts((sleeper("a"),), need()) == ["sleep a"]
+    assert acts((resident("a"),), need()) == ["evict a"]
+
+
+def test_what_it_still_holds_asleep_counts() -> None:
+    assert acts((sleeper("a"),), need(), budget=104) == ["evict a"]
+
+
+def test_a_busy_one_drains_and_sleeps() -> None:
+    assert acts((sleeper("a", leases=2),), need(since=NOW - 2)) == ["sleep a"]
+
+
+def test_without_host_memory_it_ends() -> None:
+    assert acts((sleeper("a"),), need(), host=89) == ["evict a"]
+
+
+def test_the_sleeper_used_longest_ago_ends_first_for_host_memory() -> None:
+    young, old = asleep("young", last_used=NOW - 60), asleep("old", last_used=NOW - 90)
+    found = acts((sleeper("a"), young, old), need(), budget=110, host=200)
+    assert found == ["evict old", "sleep a"]
+
+
+def test_a_sleeper_ends_for_a_slot_before_one_that_is_awake() -> None:
+    them = (sleeper("a", last_used=NOW - 90), asleep("b", last_used=NOW - 10))
+    assert acts(them, need(10), budget=1000, slots=0) == ["evict b"]
+
+
+def test_without_a_slot_and_sleepers_one_ends_instead_of_sleeping() -> None:
+    assert acts((sleeper("a"),), need(), slots=0) == ["evict a"]
+
+
+def test_a_wake_takes_the_place_of_one_that_falls_asleep() -> None:
+    them = (sleeper("a"), asleep("new"))
+    found = plan(Snapshot(110, them, 0, NOW, 1000), replace(need(), host=90))
+    assert (found.verdict, [v.action for v in found.victims]) == ("wake", ["sleep"])
+
+
+def test_one_that_falls_asleep_already_is_not_counted_twice() -> None:
+    them = (sleeper("a", state=ModelState.DRAINING, falling_asleep=True),)
+    assert acts(them, need()) == []
+    assert plan(Snapshot(105, them, 0, NOW), need()).verdict == "wait", "its slot stays"
+
+
+def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
+    slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
+    quick = sleeper("quick", last_used=NOW - 50.0, load_seconds=30.0)
+    assert acts((slow, quick), need(), budget=250) == ["sleep quick"]
+
+
+def test_what_can_never_fit_on_the_host_states_the_sum() -> None:
+    found = plan(Snapshot(1000, (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
+    assert found.verdict == "impossible"
+    for words in ("60 B of host memory", "100 B", "kept", "--host-memory"):
+        assert words in found.why
+
+
 residents = st.lists(
     st.builds(
         resident,
@@ -80,37 +156,106 @@ residents = st.lists(
         loaded_at=st.floats(NOW - 10, NOW),
         pinned=st.booleans(),
         load_seconds=st.floats(0, 60),
+        wake_seconds=st.floats(0, 2),
+        host=st.integers(0, 200),
+        asleep_bytes=st.none() | st.integers(0, 100),
+        asleep_host=st.integers(0, 500),
+        falling_asleep=st.booleans(),
     ),
     max_size=8,
 ).map(tuple)
 
 
-@given(residents, st.integers(0, 2000), st.integers(0, 3), st.integers(0, 800), st.floats(0, 5))
+def held_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tuple[int, int, int]:
+    """Device bytes, host bytes and slots when all that leave have left, counted here by hand."""
+    actions = {v.id: v.action for v in victims}
+    device = host = slots = 0
+    for r in them:
+        leaving = r.state in (ModelState.DRAINING, ModelState.UNLOADING)
+        sleeps = actions.get(r.id) == "sleep" or (r.state is ModelState.DRAINING and r.falling_asleep)
+        if sleeps:
+            device, host, slots = device + (r.asleep_bytes or 0), host + max(r.host, r.asleep_host), slots + 1
+        elif r.id not in actions and not leaving:
+            device, host, slots = device + r.bytes, host + r.host, slots + 1
+    return device, host, slots
+
+
+def gentler(victims: tuple[Victim, ...], them: tuple[Resident, ...]) -> Iterator[tuple[Victim, ...]]:
+    """The same choice with one action less, or one end that is a sleep."""
+    by_id = {r.id: r for r in them}
+    for place, victim in enumerate(victims):
+        yield victims[:place] + victims[place + 1 :]
+        r = by_id[victim.id]
+        if victim.action != "sleep" and r.asleep_bytes is not None and r.state is not ModelState.ASLEEP:
+            yield (*victims[:place], replace(victim, action="sleep"), *victims[place + 1 :])
+
+
+@given(
+    residents, st.integers(0, 2000), st.integers(0, 2000), st.integers(0, 3), st.integers(0, 800), st.integers(0, 500),
+    st.floats(0, 5),
+)  # fmt: skip
 def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
-    them: tuple[Resident, ...], budget: int, slots: int, size: int, waited: float
+    them: tuple[Resident, ...], budget: int, host_budget: int, slots: int, size: int, host: int, waited: float
 ) -> None:
-    found = plan(Snapshot(budget, them, slots, NOW), need(size, since=NOW - waited))
+    one = replace(need(size, since=NOW - waited), host=host)
+    found = plan(Snapshot(budget, them, slots, NOW, host_budget), one)
     by_id = {r.id: r for r in them}
     for victim in found.victims:
         r = by_id[victim.id]
         assert not r.pinned
         assert r.state in (ModelState.READY, ModelState.ASLEEP)
-        assert r.loaded_at + r.min_resident <= NOW
+        assert r.state is ModelState.ASLEEP or r.loaded_at + r.min_resident <= NOW
         assert not r.leases or waited >= 1.0
+        if victim.action == "sleep":
+            assert r.state is ModelState.READY
+            assert r.asleep_bytes is not None
+
+    def enough(victims: tuple[Victim, ...]) -> bool:
+        device, on_host, taken = held_after(them, victims)
+        return device + size <= budget and on_host + host <= host_budget and taken < slots + len(them)
+
     if found.verdict == "load":
-        stays = sum(
-            r.bytes
-            for r in them
-            if r.id not in {v.id for v in found.victims} and r.state not in (ModelState.DRAINING, ModelState.UNLOADING)
-        )
-        assert stays + size <= budget
-        for victim in found.victims:  # not one too many: without it bytes or slots are missing
-            leaving = sum(r.state in (ModelState.DRAINING, ModelState.UNLOADING) for r in them)
-            too_big = stays + victim.bytes + size > budget
-            no_slot = slots + leaving + len(found.victims) - 1 <= 0
-            assert too_big or no_slot
+        assert enough(found.victims)
+        for fewer in gentler(found.victims, them):
+            assert not enough(fewer), "one victim too many, or one is ended that might sleep"
     if found.verdict == "wait":
         assert size <= budget
+        may = [r for r in them if not r.pinned and r.state in (ModelState.READY, ModelState.ASLEEP)]
+        ripe = [r for r in may if r.state is ModelState.ASLEEP or r.loaded_at + r.min_resident <= NOW]
+        pool = [r for r in ripe if waited >= 1.0 or not r.leases]
+        assert not enough(tuple(Victim(r.id, r.bytes, r.leases, "evict") for r in pool)), "it waits for nothing"
+
+
+@given(residents, st.integers(0, 2000), st.integers(0, 2000))
+def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
+    them: tuple[Resident, ...], budget: int, host_budget: int
+) -> None:
+    own = resident("new", state=ModelState.ASLEEP, bytes=10, host=100, asleep_bytes=10, asleep_host=100)
+    one = replace(need(100, since=NOW - 2), host=100)
+    found = plan(Snapshot(budget, (*them, own), 0, NOW, host_budget), one)
+    assert found.verdict in ("wake", "wait", "impossible")
+    assert "new" not in [v.id for v in found.victims]
+    if found.verdict == "wake":
+        device, on_host, _ = held_after(them, found.victims)
+        assert device + 100 <= budget
+        assert on_host + 100 <= host_budget
+
+
+@given(residents, st.integers(0, 2000))
+def test_an_idle_model_sleeps_only_in_room_that_is_free_or_held_by_older_sleepers(
+    them: tuple[Resident, ...], host_budget: int
+) -> None:
+    idle = resident("idle", last_used=NOW - 30, host=10, asleep_bytes=5, asleep_host=200)
+    found = to_sleep(Snapshot(1000, (*them, idle), 1, NOW, host_budget), "idle")
+    older = [r for r in them if r.state is ModelState.ASLEEP and not r.pinned]
+    older = [r for r in older if r.last_used + r.load_seconds < idle.last_used + idle.wake_seconds]
+    asleep = (Victim("idle", 100, 0, "sleep"),)
+    if found is None:
+        ends = tuple(Victim(r.id, r.bytes, 0, "evict") for r in older)
+        assert held_after((*them, idle), (*asleep, *ends))[1] > host_budget
+    else:
+        assert {v.id for v in found} <= {r.id for r in older}
+        assert held_after((*them, idle), (*asleep, *found))[1] <= host_budget
 
 
 def test_every_state_can_be_left() -> None:

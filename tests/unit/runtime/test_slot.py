@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Chunk, Finished, HttpCall, Started, Usage
+from models.messages import AdapterRef, Chunk, Finished, Held, HttpCall, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipe import Recipe
 from runtime import frames
@@ -140,3 +140,53 @@ async def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
     reader.feed_data(frames.LENGTH.pack(frames.MAX_FRAME + 1))
     with pytest.raises(ConnectionError, match="over the limit"):
         await frames.read_frames(reader, frames.to_slot_decoder)
+
+
+async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
+    slot.engine.asleep = Held(device_bytes=5, host_bytes=90)
+    await slot.load()
+    assert await slot.link.command(frames.Sleep, 5) == Held(device_bytes=5, host_bytes=90)
+    for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), frames.Sleep):
+        with pytest.raises(EngineFailed, match="sleeps"):
+            await slot.link.command(frame, 5)
+    await slot.link.command(frames.Ping, 5)
+    assert await slot.link.command(frames.Wake, 5) == Held(device_bytes=100, host_bytes=90)
+    with pytest.raises(EngineFailed, match="awake"):
+        await slot.link.command(frames.Wake, 5)
+    await slot.link.command(lambda uid: frames.Call(uid, CALL), 5)
+
+
+async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> None:
+    slot.engine.asleep = Held(device_bytes=5)
+    await slot.load()
+    slot.engine.gate.clear()
+    running = asyncio.create_task(slot.link.command(lambda uid: frames.Call(uid, CALL), 5))
+    while not slot.engine.running:
+        await asyncio.sleep(0.001)
+    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 5))
+    while not slot.server._changing:
+        await asyncio.sleep(0.001)
+    with pytest.raises(EngineFailed, match="sleeps"):
+        await slot.link.command(lambda uid: frames.Call(uid, CALL), 5)
+    assert not slot.engine.sleeps
+    slot.engine.gate.set()
+    await running
+    await sleeping
+    assert slot.engine.sleeps
+
+
+async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhile(slot: Slot) -> None:
+    slot.engine.asleep = Held(device_bytes=5)
+    await slot.load()
+    slot.engine.sleep_gate.clear()
+    slot.engine.ping_gate.clear()  # the engine itself would not answer
+    caller = asyncio.create_task(slot.link.command(frames.Sleep, 5))
+    while not slot.server._changing:
+        await asyncio.sleep(0.001)
+    await slot.link.command(frames.Ping, 5)
+    caller.cancel()
+    await asyncio.gather(caller, return_exceptions=True)
+    slot.engine.sleep_gate.set()
+    while not slot.server._asleep:
+        await asyncio.sleep(0.001)
+    assert slot.engine.sleeps

