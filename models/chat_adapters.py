@@ -119,9 +119,9 @@ class Adapters:
     async def forget(self) -> None:
         """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
         async with self._places:
-            self._names.clear()
             if (await self._call("forget_adapters"))[0] != "done":
                 raise EngineFailed("adapters cannot be forgotten while a request is in the engine")
+            self._names.clear()
             self._held.clear()
             self._locks.clear()
 

@@ -84,6 +84,8 @@ class ModelEntry:
     loaded: Loaded | None = None
     bytes: int = 0
     """On the device."""
+    claim: int = 0
+    """Of a wake that waits for others to leave: what it will hold on the device."""
     host_bytes: int = 0
     """In host memory beside it; 0 on a CPU, where the device is host memory."""
     host_needed: int = 0
@@ -180,9 +182,9 @@ class ModelEntry:
         return Resident(
             id=self.id,
             state=self.state,
-            bytes=self.bytes,
+            bytes=max(self.bytes, self.claim),
             leases=self.queue.running,
-            last_used=self.last_used,
+            last_used=self.clock() if self.wanted_since is not None else self.last_used,
             loaded_at=self.loaded_at,
             min_resident=self.recipe.residency.min_resident,
             drain_deadline=self.recipe.residency.drain_deadline,

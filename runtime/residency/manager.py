@@ -122,7 +122,7 @@ class ResidencyManager(Fetching):
         line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in AWAY]
         for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
             assert entry.wanted_since is not None
-            if self._must_fetch(entry):
+            if entry.state not in AWAY or self._must_fetch(entry):  # asleep before, and ended for one ahead of it
                 continue
             plan = policy.plan(self._snapshot(), self._need(entry, entry.wanted_since))
             if plan.verdict == "impossible":
@@ -154,10 +154,12 @@ class ResidencyManager(Fetching):
     def _start(self, entry: ModelEntry, plan: policy.Plan) -> None:
         log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
         entry.to(S.LOADING)
-        entry.bytes, entry.progress = entry.needed, Progress(phase="queued", fraction=0.0)
+        entry.progress = Progress(phase="queued", fraction=0.0)
         wakes = plan.verdict == "wake"
-        if not wakes:
-            entry.host_bytes = entry.host_needed
+        if wakes:
+            entry.claim = entry.needed
+        else:
+            entry.bytes, entry.host_bytes = entry.needed, entry.host_needed
             self._claims += 1
         victims = self._dismiss_all(plan.victims)
         carry_out = self._wake if wakes else self._carry_out
@@ -177,7 +179,7 @@ class ResidencyManager(Fetching):
 
     def _has_room(self, entry: ModelEntry) -> bool:
         on_host = self.held_on_host(besides=entry) + entry.host_bytes
-        return self.held(besides=entry) + entry.bytes <= self.budget and on_host <= self.host_budget
+        return self.held(besides=entry) + entry.needed <= self.budget and on_host <= self.host_budget
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
         """The sleeping model that was used longest ago, when nobody is leaving who might make the room."""
@@ -193,6 +195,7 @@ class ResidencyManager(Fetching):
             if link is None:
                 raise EngineFailed("The slot of a sleeping model is gone.")
             await self._wait_for_room(entry, victims)
+            entry.bytes, entry.claim = entry.needed, 0
             entry.progress = Progress(phase="waking", fraction=0.1)
             self._note_change()
             began = entry.clock()
@@ -216,7 +219,8 @@ class ResidencyManager(Fetching):
         if link is not None:
             await link.end()
             await self._memory_back(entry.bytes)
-        entry.link, entry.loaded, entry.progress, entry.bytes, entry.host_bytes = None, None, None, 0, 0
+        entry.link, entry.loaded, entry.progress = None, None, None
+        entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
         entry.to(S.ABSENT)
         self._note_change()
         self.decide()

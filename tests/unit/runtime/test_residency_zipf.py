@@ -9,6 +9,7 @@ import random
 
 import pytest
 
+from models.messages import Held
 from tests.fakes.virtual import VirtualLoop, VirtualWorld
 
 REQUESTS = int(os.environ.get("SIMULATED_REQUESTS", "2500"))
@@ -17,13 +18,18 @@ LOADS = {"a": 6.0, "b": 1.0, "c": 2.0, "d": 0.5, "e": 4.0}
 FIT = 2
 
 
-async def traffic(seed: int, min_resident: float, rate: float, skew: float) -> tuple[VirtualWorld, list[float]]:
+async def traffic(
+    seed: int, min_resident: float, rate: float, skew: float, host_budget: int = 0, slots: int = 3
+) -> tuple[VirtualWorld, list[float]]:
     """REQUESTS requests, Poisson in time, Zipf over the models; the seconds that each waited before it started."""
     rng = random.Random(seed)
     world = VirtualWorld(
-        bytes=dict.fromkeys(LOADS, 100), seconds=LOADS, budget=100 * FIT + 50, slots=3,
+        bytes=dict.fromkeys(LOADS, 100), seconds=LOADS, budget=100 * FIT + 50, slots=slots,
         residency={"min_resident": min_resident, "drain_deadline": 60}, patience=PATIENCE,
     )  # fmt: skip
+    if host_budget:  # they can sleep
+        world.asleep = dict.fromkeys(LOADS, Held(device_bytes=10, host_bytes=100))
+        world.manager.host_budget = host_budget
     weights = [1 / (place + 1) ** skew for place in range(len(LOADS))]
     waits: list[float] = []
 
@@ -32,6 +38,7 @@ async def traffic(seed: int, min_resident: float, rate: float, skew: float) -> t
         async with await world.queues[model].acquire(None):
             waits.append(world.clock() - came)
             assert world.held() <= world.budget
+            assert world.manager.held_on_host() <= world.manager.host_budget
             await asyncio.sleep(seconds)
 
     tasks = []
@@ -69,6 +76,29 @@ def test_nobody_waits_above_the_bound_and_nothing_thrashes(min_resident: float, 
         left = [at for at, name in world.evictions if name == model]
         for came, went in zip(times, left, strict=False):
             assert went - came >= min_resident, "evicted sooner after its load than it may be"
+
+
+@pytest.mark.parametrize(("host_budget", "slots"), [(310, 4), (510, 6)])
+@pytest.mark.parametrize("skew", [0.5, 1.5])
+def test_models_that_sleep_keep_the_bound_and_both_budgets(skew: float, host_budget: int, slots: int) -> None:
+    """Host memory for three of five that slept once, or for all of them: then nothing is loaded twice."""
+    loop = VirtualLoop()
+    try:
+        world, waits = loop.run_until_complete(traffic(7, 2.0, 5.0, skew, host_budget, slots))
+    finally:
+        loop.close()
+    assert len(waits) == REQUESTS
+    assert world.failures == []
+    turn = PATIENCE + 2.0 + LONGEST_ANSWER + world.wake_seconds + END  # to fall asleep takes as long as a wake here
+    assert max(waits) <= (len(LOADS) - FIT + 1) * (turn + world.wake_seconds + max(LOADS.values())), max(waits)
+    assert world.naps
+    if host_budget == 510:
+        assert len(world.loads) == len(LOADS)
+        assert world.evictions == []
+        assert max(waits[REQUESTS // 2 :]) <= (len(LOADS) - FIT + 1) * (turn + world.wake_seconds)
+    else:
+        assert world.wakes
+        assert world.evictions
 
 
 def test_the_clock_jumps_and_the_order_stays() -> None:
