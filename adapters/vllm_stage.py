@@ -21,11 +21,12 @@ from typing import Any
 
 import torch
 
+from adapters import cpu_kernel
 from adapters.vllm_core import Outcome
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
-SMALL = 1 << 18
+SMALL = 1 << 20
 """Bytes up to which an adapter is copied into its place at once: the copy takes less time than a second call."""
 
 
@@ -88,12 +89,16 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
         if not (Path(path) / name).is_file():
             raise ValueError(f"{name} is not there")
     lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
+    manager = worker_manager._adapter_manager
+    on_cpu = (
+        manager.device.type == "cpu"
+    )  # there, places lie as the kernel reads them: copies of the same order are quick
     for name, weights in lora.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             raise ValueError(f"{name}: one half of the pair is missing")
         # safetensors hands out views of the mapped file: a file cut short later would end the engine with SIGBUS
-        weights.lora_a, weights.lora_b = weights.lora_a.clone(), weights.lora_b.clone()
-    manager = worker_manager._adapter_manager
+        weights.lora_a = weights.lora_a.clone()
+        weights.lora_b = cpu_kernel.turned(weights.lora_b) if on_cpu else weights.lora_b.clone()
     if not lora.loras:
         raise ValueError("the adapter has no weights")
     manager._create_merged_loras_inplace(lora)

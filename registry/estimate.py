@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from registry.dtypes import settle
 from registry.recipe import Recipe, Task
 from registry.shape import DTYPE_BYTES, Shape, read_shape
 from registry.weights import Weights, read_weights
@@ -96,6 +97,7 @@ class Estimate:
 
 def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
     """Estimate `recipe` with its weights in folder `path`. Unfit when the folder cannot be read as a model."""
+    recipe = settle(recipe, path, kind)
     weights = read_weights(path)
     shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
     cast = _float_bytes(recipe, kind)
@@ -108,7 +110,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
         notes["kv_cache"] = f"{said}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
         room = recipe.memory.adapters
         places, host_places = room.device, room.host if room.device else 0
-        place = adapter_place_bytes(weights, shape, room.max_rank, DTYPE_BYTES.get(recipe.dtype, 2))
+        place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_bytes(recipe, kind))
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
         notes["host_adapters"] = f"up to {host_places} staged adapters of {place:,} bytes"
     overhead, host_overhead = OVERHEAD[recipe.engine.name, kind]
@@ -138,6 +140,11 @@ def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
     cache = str(recipe.engine.flags.get("kv_cache_dtype", recipe.engine.flags.get("kv-cache-dtype", "auto")))
     each = 1 if cache.startswith("fp8") else DTYPE_BYTES.get(recipe.dtype, 2)
     return shape.kv_values_per_token * each
+
+
+def _adapter_bytes(recipe: Recipe, kind: DeviceKind) -> int:
+    """Bytes of an adapter's value in its place. On a CPU they stay 16 bits wide beside float32: see `models.chat`."""
+    return 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
 
 
 def default_kv_cache(recipe: Recipe, shape: Shape) -> int:

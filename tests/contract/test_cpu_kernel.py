@@ -1,0 +1,153 @@
+"""The compiled LoRA kernel against plain matrix products in float64, and what happens where it cannot be compiled."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters import cpu_kernel, vllm_punica
+
+pytestmark = pytest.mark.real
+PLACES = 5
+DTYPES = list(cpu_kernel.KINDS)
+
+
+@pytest.fixture(scope="module")
+def kernel() -> Any:
+    found = cpu_kernel.load()
+    assert found is not None, "this machine has no C compiler: `make` needs one too"
+    return found
+
+
+def case(seed: int, kinds: tuple[torch.dtype, torch.dtype], rank: int, inputs: int, widths: tuple[int, ...]) -> Any:
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    a = tuple(some(kinds[1], PLACES, 1, rank, inputs) for _ in widths)
+    b = tuple(cpu_kernel.turned(some(kinds[1], PLACES, 1, width, rank)) for width in widths)
+    return a, b, lambda rows: (some(kinds[0], rows, sum(widths)), some(kinds[0], rows, inputs))
+
+
+def wanted(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], ranks: dict[int, int]) -> torch.Tensor:
+    y = y.double()
+    for row, place in enumerate(places):
+        if place >= 0:
+            r = ranks[place]
+            parts = [
+                b_[place, 0, :, :r].double() @ (a_[place, 0, :r].double() @ x[row].double())
+                for a_, b_ in zip(a, b, strict=True)
+            ]
+            y[row] += torch.cat(parts)
+    return y
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    kinds=st.sampled_from(DTYPES),
+    rank=st.sampled_from([1, 3, 8, 16, 24]),
+    inputs=st.sampled_from([1, 7, 64, 129]),
+    widths=st.sampled_from([(5,), (64, 64), (33, 8, 8), (300,)]),
+    places=st.lists(st.integers(-1, PLACES - 1), min_size=1, max_size=16),
+    most=st.sampled_from([0, 8, 30, 999]),
+    data=st.data(),
+)
+def test_each_row_gets_its_own_adapter(
+    kernel: Any, seed: int, kinds: tuple[torch.dtype, torch.dtype], rank: int, inputs: int, widths: tuple[int, ...],
+    places: list[int], most: int, data: st.DataObject,
+) -> None:  # fmt: skip
+    """By the kernel, by matrix products, and by both in one batch; values beyond an adapter's own rank are not read."""
+    a, b, rows = case(seed, kinds, rank, inputs, widths)
+    y, x = rows(len(places))
+    ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
+    for place, r in ranks.items():
+        for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
+            half[place, 0, r:] = float("nan")
+    expected = wanted(y, x, a, b, places, ranks)
+    batch = vllm_punica.Batch(torch.tensor(places), ranks, rank)
+    single, groups = batch.split(most)
+    if single is not None:
+        assert cpu_kernel.add(kernel, y, x, cpu_kernel.Layer(a, b, widths), single, 1.0)
+    vllm_punica.add_lora(y, x, a, b, groups, 1.0, widths)
+    untouched = [row for row, place in enumerate(places) if place < 0]
+    torch.testing.assert_close(y[untouched].double(), expected[untouched], rtol=0, atol=0)
+    size = float(expected.abs().max()) + 1
+    exact = kinds == (torch.float32, torch.float32)
+    torch.testing.assert_close(y.double(), expected, rtol=0, atol=size * (1e-5 if exact else 2e-2))
+
+
+def test_every_row_is_in_one_of_the_two_forms() -> None:
+    batch = vllm_punica.Batch(torch.tensor([2, -1, 0, 2, 2, 1]), {0: 4}, 8)
+    rows, groups = batch.split(8)
+    assert rows is not None
+    assert [rows.row.tolist(), rows.place.tolist(), rows.rank.tolist()] == [[2, 5], [0, 1], [4, 8]]
+    assert [(place, found.tolist(), rank) for place, found, rank in groups if found is not None] == [(2, [0, 3, 4], 8)]
+    assert not vllm_punica.Batch(torch.tensor([-1, -1]), {}, 8)
+    assert vllm_punica.Batch(torch.tensor([1, 1]), {}, 8).split(0) == (None, [(1, None, 8)])
+
+
+def test_scale_and_rows_of_a_wider_tensor(kernel: Any) -> None:
+    a, b, rows = case(1, (torch.float32, torch.float32), 4, 6, (3, 2))
+    y, x = rows(2)
+    wide_y, wide_x = torch.zeros(2, 9), torch.zeros(2, 11)
+    wide_y[:, :5], wide_x[:, :6] = y, x
+    single, _ = vllm_punica.Batch(torch.tensor([3, 0]), {}, 4).split(4)
+    assert single is not None
+    assert cpu_kernel.add(kernel, wide_y, wide_x[:, :6], cpu_kernel.Layer(a, b, (3, 2)), single, 0.5)
+    expected = y.double() + 0.5 * (wanted(y, x, a, b, [3, 0], {3: 4, 0: 4}) - y.double())
+    torch.testing.assert_close(wide_y[:, :5].double(), expected, rtol=1e-5, atol=1e-5)
+    assert bool((wide_y[:, 5:] == 0).all())
+
+
+def test_what_does_not_fit_is_not_touched(kernel: Any) -> None:
+    a, b, rows = case(2, (torch.float32, torch.float32), 4, 6, (3,))
+    layer = cpu_kernel.Layer(a, b, (3,))
+    y, x = rows(2)
+    before = y.clone()
+
+    def single(*places: int) -> cpu_kernel.Rows:
+        found, _ = vllm_punica.Batch(torch.tensor(places), {}, 4).split(99)
+        assert found is not None
+        return found
+
+    for output, inputs, which in (
+        (y, x, single(0, PLACES)),  # a place that is not there
+        (y, x, single(0, 1, 2)),  # a row that is not there
+        (y, x[:, :5], single(0)),  # inputs too narrow
+        (y[:, :2], x, single(0)),  # outputs too narrow
+        (y, torch.randn(6, 2).t(), single(0)),  # inputs that lie the other way
+        (y.double(), x.double(), single(0)),  # a dtype without a function
+    ):
+        assert not cpu_kernel.add(kernel, output, inputs, layer, which, 1.0)
+    assert torch.equal(y, before)
+    assert not cpu_kernel.Layer(a, (b[0].contiguous(),), (3,)).fits, "B as PyTorch lays it out"
+
+
+def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = cpu_kernel.build(tmp_path / "native")
+    monkeypatch.setattr(cpu_kernel.subprocess, "run", lambda *a, **k: pytest.fail("compiled a second time"))
+    assert cpu_kernel.build(tmp_path / "native") == made
+    assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
+def test_without_a_compiler_there_is_no_kernel_and_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, compiler: str
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", compiler)
+    assert cpu_kernel.load.__wrapped__() is None
+    assert "mixed batches are slower" in caplog.text
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native").chmod(0o777)
+    with pytest.raises(PermissionError):
+        cpu_kernel.build(tmp_path / "native")

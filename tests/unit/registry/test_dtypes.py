@@ -1,0 +1,61 @@
+from pathlib import Path
+
+import pytest
+
+from registry import dtypes
+from registry.dtypes import settle
+from registry.recipe import Recipe
+from tests.unit.registry.test_estimate import recipe
+
+
+def folder(path: Path, size: int) -> Path:
+    with (path / "model.safetensors").open("wb") as file:
+        file.truncate(size)
+    return path
+
+
+def told(tmp_path: Path, size: int = 1000, kind: str = "cpu", *, native: bool = False, **fields: object) -> str:
+    return settle(recipe("m", **fields), folder(tmp_path, size), kind, native=native).dtype  # type: ignore[arg-type]
+
+
+def test_small_chat_models_compute_in_32_bits_where_16_are_emulated(tmp_path: Path) -> None:
+    assert told(tmp_path) == "float32"
+    assert told(tmp_path, dtypes.SMALL_WEIGHTS) == "float32"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"native": True},
+        {"size": dtypes.SMALL_WEIGHTS + 1},
+        {"kind": "cuda"},
+        {"task": "embed", "engine": {"name": "sentence-transformers"}},
+    ],
+)
+def test_all_others_are_left_to_the_engine(tmp_path: Path, other: dict[str, object]) -> None:
+    assert told(tmp_path, **other) == "auto"  # type: ignore[arg-type]
+
+
+def test_what_a_recipe_says_stands(tmp_path: Path) -> None:
+    assert told(tmp_path, dtype="bfloat16") == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "native"),
+    [
+        ("flags\t\t: fpu avx512f avx512_bf16\n", True),
+        ("flags\t\t: fpu avx512f avx512_vnni\n", False),
+        ("Features\t: fp asimd bf16\n", True),
+        ("Features\t: fp asimd\n", False),
+        ("model name: something else\n", True),
+    ],
+)
+def test_the_processor_is_asked(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, native: bool) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self: cpuinfo)
+    assert dtypes.native_bfloat16.__wrapped__() is native
+
+
+def test_recipe_is_not_changed_itself(tmp_path: Path) -> None:
+    mine: Recipe = recipe("m")
+    settle(mine, folder(tmp_path, 1), "cpu", native=False)
+    assert mine.dtype == "auto"
