@@ -1,10 +1,11 @@
-"""Which waiting items run together next: by turn of the requests, within a budget of padded tokens.
+"""Which waiting items run together next: by turn of the requests, within a budget of tokens.
 
 Pure: no clock, no thread, no log. `batching_worker` runs what this decides.
 
  1. The request at the head of the ring always gets an item in, even one that is larger than the budget by itself.
  2. Then each request in ring order gives one item a round, until no round adds any.
- 3. An item joins while items x longest stays within `max_tokens`, and while no more than a stated part is padding.
+ 3. An item joins while items x longest stays within `max_tokens`, and while no more than a stated part is padding;
+    for an engine that runs without padding, while the sum stays within `max_tokens`.
     A request whose next item may not join is passed over for this batch.
  4. The head goes to the end of the ring.
 
@@ -44,9 +45,10 @@ class Picked(Generic[P]):
 
 
 class Turns(Generic[P]):
-    """Waiting items by request, in ring order."""
+    """Waiting items by request, in ring order. `padded`: each item of a batch costs as much as its longest one."""
 
-    def __init__(self) -> None:
+    def __init__(self, padded: bool = True) -> None:
+        self.padded = padded
         self._lines: OrderedDict[int, deque[Item[P]]] = OrderedDict()
         self.tokens = 0
         """Of all items that wait."""
@@ -81,7 +83,8 @@ class Turns(Generic[P]):
             for key in asked[: max_items - len(chosen)]:
                 line = self._lines[key]
                 tokens = line[0].tokens
-                if chosen and not _joins(max(longest, tokens) * (len(chosen) + 1), real + tokens, max_tokens):
+                padded = max(longest, tokens) * (len(chosen) + 1) if self.padded else real + tokens
+                if chosen and not _joins(padded, real + tokens, max_tokens):
                     continue
                 longest, real = max(longest, tokens), real + tokens
                 chosen.append(Picked(key, line.popleft()))

@@ -48,7 +48,8 @@ class _Request(Generic[R]):
 class Limits:
     """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
 
-    A step is cut to about `step_seconds`, but never below `least` tokens.
+    A step is cut to about `step_seconds`, but never below `least` tokens. `padded`: a step of n items costs n times its
+    longest, as most libraries do it; else their sum.
     """
 
     tokens: int
@@ -57,6 +58,7 @@ class Limits:
     step_seconds: float = STEP_SECONDS
     least: int = LEAST_TOKENS
     workers: int = 1
+    padded: bool = True
 
 
 @dataclass(slots=True)
@@ -81,7 +83,7 @@ class _Speed:
 class Batcher(Generic[P, R]):
     """`run` gets payloads, longest first, in a worker thread, and returns as many results in the same order.
 
-    `prepare` is called before, in the same thread, with the padded tokens of the step and whether it runs alone.
+    `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone.
 
     | state   | submit, ping  | close               |
     |---------|---------------|---------------------|
@@ -94,10 +96,11 @@ class Batcher(Generic[P, R]):
     run: Callable[[Sequence[P]], Sequence[R]]
     limits: Limits
     prepare: Callable[[int, bool], None] | None = None
-    _turns: Turns[P] = field(default_factory=Turns, init=False)
+    _turns: Turns[P] = field(init=False)
     _state: str = field(default="new", init=False)
 
     def __post_init__(self) -> None:
+        self._turns = Turns(self.limits.padded)
         self._wake = threading.Condition()
         self._keys = itertools.count()
         self._requests: dict[int, _Request[R]] = {}
@@ -188,7 +191,7 @@ class Batcher(Generic[P, R]):
                         _tell(loop, future, None, EngineFailed("The model was unloaded."))
                     return
                 batch = self._turns.take(self._budget(), self.limits.items) if self._worth() else []
-                tokens = batch[0].item.tokens * len(batch) if batch else 0
+                tokens = self._cost(batch)
                 self._busy, self._running = self._busy + bool(batch), self._running + tokens
                 alone = self._busy == 1
                 if self._worth():
@@ -205,7 +208,14 @@ class Batcher(Generic[P, R]):
     def _budget(self) -> int:
         """Tokens of the next step; while other threads idle, this one's share of what waits."""
         budget, idle = self._speed.budget(self.limits), len(self._threads) - self._busy
-        return budget if idle < 2 else min(budget, max(SHARE, math.ceil(PADDED * self._turns.tokens / idle)))
+        waiting = self._turns.tokens * (PADDED if self.limits.padded else 1)
+        return budget if idle < 2 else min(budget, max(SHARE, math.ceil(waiting / idle)))
+
+    def _cost(self, batch: Sequence[Picked[P]]) -> int:
+        """Tokens of a step, longest item first."""
+        if self.limits.padded:
+            return batch[0].item.tokens * len(batch) if batch else 0
+        return sum(picked.item.tokens for picked in batch)
 
     def _step(self, batch: list[Picked[P]], tokens: int, alone: bool) -> None:
         began = time.perf_counter()

@@ -13,6 +13,7 @@ from models.embed_load import (
     flags_of,
     import_library,
     open_model,
+    packs,
     release,
     resident_bytes,
     spread,
@@ -63,14 +64,15 @@ class EmbeddingEngine:
                 )  # fmt: skip
             with phases.phase("warming", 0.8):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
+                assert self._embedder is not None
                 limits = Limits(
                     tokens=recipe.batching.max_tokens,
                     items=recipe.batching.max_requests,
                     waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
                     step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
                     workers=workers(path, device, flags),
+                    padded=not self._embedder.packed,
                 )
-                assert self._embedder is not None
                 self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
@@ -93,7 +95,7 @@ class EmbeddingEngine:
         """Set up our way of calling the model; what the library's own gives for PROBE, which warms up, too."""
         expected = model.encode(PROBE, show_progress_bar=False)  # before Tokens: it sets truncation
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
-        self._embedder = Embedder(model, tokens, self._device)
+        self._embedder = Embedder(model, tokens, self._device, packs(recipe))
         self._prompts, self._default = dict(model.prompts), model.default_prompt_name
         return expected
 

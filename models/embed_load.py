@@ -21,9 +21,11 @@ FLAGS: Mapping[str, type] = {
     "trust_remote_code": bool,
     "matryoshka_dimensions": list,
     "step_seconds": float,
+    "packed": bool,
 }
 """What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
-vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last."""
+vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
+packed: False computes with the library's own network also where ours fits (`embed_bert`)."""
 
 
 def flags_of(recipe: Recipe, known: Mapping[str, type] = FLAGS) -> dict[str, Flag]:
@@ -74,6 +76,12 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         model_kwargs=arguments,
     )
     return model.eval().requires_grad_(False)
+
+
+def packs(recipe: Recipe) -> bool:
+    """Whether the recipe lets the engine run without padding where it can."""
+    flags = recipe.engine.flags
+    return bool(flags.get("packed", True)) and "attn_implementation" not in flags
 
 
 def cores() -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from models.embed_bert import Bert, of_embedder
 from models.embed_tokens import Tokens
 
 Row = npt.NDArray[np.float32]
@@ -44,11 +45,19 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
 
 
 class Embedder:
-    """`model`: a SentenceTransformer of text. `skips_prompt`: its pooling leaves the prompt's tokens out."""
+    """`model`: a SentenceTransformer of text. `skips_prompt`: its pooling leaves the prompt's tokens out.
 
-    def __init__(self, model: Any, tokens: Tokens, device: str) -> None:
+    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
+        self._bert: Bert | None = of_embedder(model, device) if packs else None
         self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+
+    @property
+    def packed(self) -> bool:
+        return self._bert is not None
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
         """One vector per input, in order. Inputs with prompts of different lengths run apart if pooling sees them."""
@@ -65,11 +74,15 @@ class Embedder:
         import torch
 
         with torch.inference_mode():
-            features = tensors(inputs, self.tokens, self.device)
+            features = tensors(inputs, self.tokens, self.device) if self._bert is None else self._bert.features(inputs)
             if prompt:
                 features["prompt_length"] = prompt
-            vectors = self.model(features)["sentence_embedding"]
-            return list(vectors.float().cpu().numpy())
+            if self._bert is None:
+                features = self.model(features)
+            else:
+                for module in list(self.model)[1:]:
+                    features = module(features)
+            return list(features["sentence_embedding"].float().cpu().numpy())
 
 
 def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from models.batching import Item
 from models.batching_worker import STEP_SECONDS, Batcher, Limits
+from models.embed_bert import Bert, of_scorer
 from models.embed_life import Life
 from models.embed_load import (
     FLAGS,
@@ -14,6 +15,7 @@ from models.embed_load import (
     flags_of,
     import_library,
     open_model,
+    packs,
     release,
     resident_bytes,
     spread,
@@ -38,16 +40,28 @@ SAME, SAME_HALF = 1e-3, 0.1
 
 
 class Scorer:
-    """A loaded CrossEncoder, called on token ids. Gives raw logits."""
+    """A loaded CrossEncoder, called on token ids. Gives raw logits.
 
-    def __init__(self, model: Any, tokens: Tokens, device: str) -> None:
+    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
+        self._bert: Bert | None = of_scorer(model, device) if packs else None
+
+    @property
+    def packed(self) -> bool:
+        return self._bert is not None
 
     def run(self, inputs: Sequence[Ids]) -> list[float]:
         import torch
 
         with torch.inference_mode():
-            scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
+            if self._bert is None:
+                scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
+            else:
+                network = self.model[0].model
+                scores = network.classifier(network.bert.pooler(self._bert.states(inputs)[:, None]))
             values: list[float] = scores.float().reshape(len(inputs)).cpu().tolist()
         return values
 
@@ -78,6 +92,7 @@ class RerankingEngine:
                     waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
                     step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
                     workers=workers(path, device, flags),
+                    padded=not scorer.packed,
                 )
                 self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
@@ -102,7 +117,7 @@ class RerankingEngine:
         expected = model.predict(list(PROBE), activation_fn=torch.nn.Identity(), show_progress_bar=False)
         tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
         self._pairs = Pairs(model.tokenizer, tokens)
-        return Scorer(model, tokens, self._device), [float(value) for value in expected]
+        return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
 
     async def _check(self, expected: Sequence[float], single: bool) -> None:
         """See that our way gives what the library's own `predict` gives."""

@@ -14,6 +14,7 @@ MEANINGS = {
     "trust_remote_code": "Run code that lies beside the weights.",
     "matryoshka_dimensions": "Sizes to which an embedding model's vectors may be cut, if it was trained for that.",
     "step_seconds": "About how long one step may last, so that small requests soon get their turn.",
+    "packed": "`false`: the library's own network, with padding, also where ours fits (BERT in float32 on a CPU).",
     "beam_size": "Beams of the search.",
     "best_of": "Candidates when the temperature is above 0.",
     "vad": "Leave out what is not speech; `false`: only if a request asks for it.",

@@ -15,8 +15,8 @@ from registry.errors import BadRequest, EngineFailed, QueueFull
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
 
 
-def filled(requests: Sequence[Sequence[int]]) -> Turns[str]:
-    turns: Turns[str] = Turns()
+def filled(requests: Sequence[Sequence[int]], padded: bool = True) -> Turns[str]:
+    turns: Turns[str] = Turns(padded)
     for key, sizes in enumerate(requests):
         turns.add(key, [Item(index, size, f"{key}.{index}") for index, size in enumerate(sizes)])
     return turns
@@ -39,10 +39,26 @@ def test_every_item_runs_once_within_the_budget(requests: list[list[int]], token
 
 
 @given(REQUESTS, st.integers(1, 2000), st.integers(1, 16))
-def test_a_request_gets_an_item_within_as_many_batches_as_there_are_requests(
+def test_without_padding_the_budget_is_of_real_tokens_and_lengths_mix(
     requests: list[list[int]], tokens: int, items: int
 ) -> None:
-    turns = filled(requests)
+    turns = filled(requests, padded=False)
+    seen: list[str] = []
+    while batch := turns.take(tokens, items):
+        sizes = [picked.item.tokens for picked in batch]
+        assert len(batch) <= items
+        assert len(batch) == 1 or sum(sizes) <= tokens
+        seen += [picked.item.payload for picked in batch]
+    assert sorted(seen) == sorted(f"{k}.{i}" for k, sizes in enumerate(requests) for i in range(len(sizes)))
+    mixed = filled([[600], [1], [5, 5]], padded=False)
+    assert [picked.item.tokens for picked in mixed.take(611, 8)] == [600, 5, 5, 1]
+
+
+@given(REQUESTS, st.integers(1, 2000), st.integers(1, 16), st.booleans())
+def test_a_request_gets_an_item_within_as_many_batches_as_there_are_requests(
+    requests: list[list[int]], tokens: int, items: int, padded: bool
+) -> None:
+    turns = filled(requests, padded)
     left = {key: len(sizes) for key, sizes in enumerate(requests)}
     waited = dict.fromkeys(left, 0)
     while batch := turns.take(tokens, items):
