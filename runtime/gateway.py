@@ -196,7 +196,8 @@ class Gateway:
         _check_version(recipe)
         sum_of = estimate(recipe, path, self.device.kind)
         entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
-        entry.host_needed = 0 if self.device.kind == "cpu" else sum_of.host
+        if self.device.kind != "cpu":
+            entry.host_needed, entry.host_adapters = sum_of.host, sum_of.host_adapters
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
         measured = self.state.models.measured(load_key(recipe, self.device))

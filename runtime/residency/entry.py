@@ -90,6 +90,8 @@ class ModelEntry:
     """In host memory beside it; 0 on a CPU, where the device is host memory."""
     host_needed: int = 0
     """Bytes of host memory that a load claims."""
+    host_adapters: int = 0
+    """Of these, what is kept for adapters that may be staged while it is awake: asleep it has none."""
     peak: int = 0
     """The most that it was ever seen to hold."""
     slept: Held | None = None
@@ -161,6 +163,11 @@ class ModelEntry:
     def failure(self) -> Failure | None:
         return self.failures[-1] if self.failures else None
 
+    @property
+    def host_claim(self) -> int:
+        """Bytes of host memory that it holds, or will hold once it is awake."""
+        return self.host_bytes + (self.host_adapters if self.claim else 0)
+
     def to(self, state: ModelState) -> None:
         check_transition(self.state, state)
         self.state = state
@@ -190,7 +197,7 @@ class ModelEntry:
             drain_deadline=self.recipe.residency.drain_deadline,
             load_seconds=self.load_seconds,
             pinned=self.pinned,
-            host=self.host_bytes,
+            host=self.host_claim,
             asleep_bytes=None if asleep is None else asleep.device_bytes,
             asleep_host=0 if asleep is None else asleep.host_bytes,
             wake_seconds=self.wake_seconds,

@@ -108,7 +108,7 @@ class ResidencyManager(Fetching):
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:
         return policy.Need(
             entry.id, entry.needed, entry.return_seconds, since, self.patience, detail=entry.needed_detail,
-            host=entry.host_bytes if entry.state is S.ASLEEP else entry.host_needed,
+            host=entry.host_bytes + entry.host_adapters if entry.state is S.ASLEEP else entry.host_needed,
         )  # fmt: skip
 
     def decide(self) -> None:
@@ -178,7 +178,7 @@ class ResidencyManager(Fetching):
                 await self._evict(sleeper, f"for {entry.id}")
 
     def _has_room(self, entry: ModelEntry) -> bool:
-        on_host = self.held_on_host(besides=entry) + entry.host_bytes
+        on_host = self.held_on_host(besides=entry) + entry.host_claim
         return self.held(besides=entry) + entry.needed <= self.budget and on_host <= self.host_budget
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
@@ -195,7 +195,7 @@ class ResidencyManager(Fetching):
             if link is None:
                 raise EngineFailed("The slot of a sleeping model is gone.")
             await self._wait_for_room(entry, victims)
-            entry.bytes, entry.claim = entry.needed, 0
+            entry.bytes, entry.host_bytes, entry.claim = entry.needed, entry.host_claim, 0
             entry.progress = Progress(phase="waking", fraction=0.1)
             self._note_change()
             began = entry.clock()
@@ -209,7 +209,8 @@ class ResidencyManager(Fetching):
             await self._wake_failed(entry, link, error)
             return
         entry.measured_wake = entry.clock() - began
-        entry.bytes, entry.host_bytes = max(entry.needed, held.device_bytes), held.host_bytes
+        entry.bytes = max(entry.needed, held.device_bytes)
+        entry.host_bytes = held.host_bytes + entry.host_adapters
         entry.wakes += 1
         self._observer.woke(entry, entry.clock() - started)
         self._open(entry, link)
@@ -267,7 +268,7 @@ class ResidencyManager(Fetching):
         self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
         entry.peak = max(entry.peak, loaded.resident_bytes)
         entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
-        entry.host_bytes = entry.host_needed = loaded.host_bytes
+        entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
         entry.needed_detail = "as measured at its last load"
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.loads += 1

@@ -74,7 +74,7 @@ class Resident:
         return bytes_now - left[0], host_now - left[1], slots_now - left[2]
 
     def _asleep(self) -> tuple[int, int, int]:
-        return self.asleep_bytes or 0, max(self.host, self.asleep_host), 1
+        return self.asleep_bytes or 0, self.asleep_host, 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ FIRST_SPECIAL = 50257
 Samples = npt.NDArray[np.float32]
 
 
-def build(folder: Path, *, multilingual: bool) -> Path:
-    """A converted Whisper of two layers, 32 wide, that says random bytes."""
+def build(folder: Path, *, multilingual: bool, width: int = 32) -> Path:
+    """A converted Whisper of two layers, 32 wide, that says random bytes. `width` 2048: 800 MB of weights."""
     import torch
     from ctranslate2.converters import TransformersConverter
     from faster_whisper.tokenizer import _LANGUAGE_CODES
@@ -40,7 +40,7 @@ def build(folder: Path, *, multilingual: bool) -> Path:
     identity = {token: inner.token_to_id(token) for token in specials}
     torch.manual_seed(1)
     config = WhisperConfig(
-        vocab_size=size, d_model=32, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
+        vocab_size=size, d_model=width, encoder_layers=1, decoder_layers=2, encoder_attention_heads=2,
         decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, num_mel_bins=80, max_target_positions=448,
         pad_token_id=identity["<|startoflm|>"], bos_token_id=identity[SPECIAL[0]], eos_token_id=identity[SPECIAL[0]],
         decoder_start_token_id=identity[SPECIAL[1]], suppress_tokens=[], begin_suppress_tokens=[], init_std=0.4,

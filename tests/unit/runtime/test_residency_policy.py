@@ -174,7 +174,7 @@ def held_after(them: tuple[Resident, ...], victims: tuple[Victim, ...]) -> tuple
         leaving = r.state in (ModelState.DRAINING, ModelState.UNLOADING)
         sleeps = actions.get(r.id) == "sleep" or (r.state is ModelState.DRAINING and r.falling_asleep)
         if sleeps:
-            device, host, slots = device + (r.asleep_bytes or 0), host + max(r.host, r.asleep_host), slots + 1
+            device, host, slots = device + (r.asleep_bytes or 0), host + r.asleep_host, slots + 1
         elif r.id not in actions and not leaving:
             device, host, slots = device + r.bytes, host + r.host, slots + 1
     return device, host, slots

@@ -312,3 +312,19 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
     assert world.pool.engines[0].places == {adapter.digest}
     await world.manager.close()
     await world.pool.close()
+
+
+async def test_room_for_staged_adapters_is_kept_awake_and_given_away_asleep(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", budget=115, host_budget=240)
+    world.pool.make = can_sleep
+    world.manager.entries["a"].host_adapters = 50
+    await world.ask("a")
+    assert held(world, "a") == (100, 51)
+    await world.ask("b")
+    assert held(world, "a") == (5, 90)
+    assert world.manager.plan(world.manager.entries["a"]).host_needed == 140
+    await world.ask("a")
+    assert held(world, "a") == (100, 140)
+    assert held(world, "b") == (5, 90)
+    await world.manager.close()
+    await world.pool.close()

@@ -1,0 +1,130 @@
+"""A model that sleeps, on a real server. On a CPU that is a speech model: CTranslate2 gives its weights back there.
+
+The long form (LARGE_SLEEP=1, 2 GB of disk) has two speech models of 800 MB of weights that take turns in a budget for
+one and a sleeping one.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from tests.system.serving import PACK, STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+SAMPLE = PACK / "samples" / "kitchen-light.wav"
+IDLE = 4.0
+
+
+def hears(server: Server, model: str = "starter-speech") -> str:
+    answer = server.http.post(
+        "/v1/audio/transcriptions", data={"model": model}, files={"file": SAMPLE.read_bytes()}, timeout=120
+    )
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["text"])
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("sleep")
+    recipe = yaml.safe_load((STARTER / "starter-speech.yaml").read_text())
+    recipe["residency"] = {"min_resident": "0s", "idle_timeout": f"{IDLE}s", "sleep": "always"}
+    (folder / "speech.yaml").write_text(yaml.safe_dump(recipe))
+    server = Server(folder / "data", [folder / "speech.yaml"], "--heartbeat", "0.5", "--no-prewarm")
+    yield server.wait_ready()
+    server.close()
+
+
+def test_it_falls_asleep_when_idle_and_wakes_for_the_next_request(server: Server) -> None:
+    text = hears(server)
+    pid = server.slot_pid("starter-speech")
+    assert server.model("starter-speech")["can_sleep"]
+    found = server.wait_state("starter-speech", "asleep")
+    assert found["tier"] == "host"
+    assert found["pid"] == pid
+    assert found["host_bytes"] == 0, "on a CPU all of it is the device's"
+    assert 0 < found["bytes"] < found["expected_bytes"]
+    assert server.metric("roundhouse_resident_bytes", tier="device") == found["bytes"]
+    plan = server.http.post("/v1/models/starter-speech/plan").json()
+    assert (plan["verdict"], plan["host"]) == ("wake", None)
+    with ThreadPoolExecutor(4) as pool:  # one wake for all who wait
+        assert list(pool.map(lambda _: hears(server), range(4))) == [text] * 4
+    found = server.model("starter-speech")
+    assert (found["wakes"], found["loads"], found["pid"]) == (1, 1, pid)
+    assert server.metric("roundhouse_wake_seconds_count", model="starter-speech") == 1
+    assert server.metric("roundhouse_sleep_seconds_count", model="starter-speech", reason="idle") >= 1
+    assert server.metric("roundhouse_sleep_failures_total") == 0
+
+
+def test_one_that_is_killed_asleep_is_on_disk_and_loads_at_the_next_request(server: Server) -> None:
+    text = hears(server)
+    server.wait_state("starter-speech", "asleep")
+    pid = server.slot_pid("starter-speech")
+    os.kill(pid, signal.SIGKILL)
+    found = server.wait_state("starter-speech", "absent")
+    assert (found["failure"], found["deaths"], found["tier"], found["bytes"]) == (None, 1, "disk", 0)
+    assert hears(server) == text
+    assert server.slot_pid("starter-speech") != pid
+
+
+def test_one_that_is_unloaded_asleep_is_gone(server: Server) -> None:
+    hears(server)
+    server.wait_state("starter-speech", "asleep")
+    pid = server.slot_pid("starter-speech")
+    assert server.http.post("/v1/models/starter-speech/unload").json()["state"] == "absent"
+    assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.skipif(not os.environ.get("LARGE_SLEEP"), reason="long form: set LARGE_SLEEP=1")
+def test_two_large_ones_take_turns_in_a_budget_for_one(tmp_path: Path) -> None:
+    from tests.contract.transcribe_fixtures import build
+
+    folder = build(tmp_path / "large", multilingual=True, width=2048)
+    for name in ("one", "two"):
+        recipe = {
+            "id": name, "version": 1, "task": "transcribe", "source": {"path": str(folder)},
+            "engine": {"name": "faster-whisper", "flags": {"beam_size": 1, "vad": False}},
+            "batching": {"max_requests": 1, "max_tokens": 30}, "residency": {"min_resident": "0s"},
+        }  # fmt: skip
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    recipes = [tmp_path / "one.yaml", tmp_path / "two.yaml"]
+    server = Server(tmp_path / "data", recipes, "--device-memory", "2000MiB", "--slots", "3")
+    seen: dict[str, list[float]] = {"load": [], "turn": []}
+    most = 0
+
+    def watch() -> None:
+        nonlocal most
+        while not stop.wait(0.05):
+            most = max(most, server.http.get("/v1/status").json()["device"]["resident_bytes"])
+
+    stop = threading.Event()
+    try:
+        server.wait_ready()
+        threading.Thread(target=watch, daemon=True).start()
+        texts = {}
+        for turn in range(6):
+            name = ("one", "two")[turn % 2]
+            began = time.monotonic()
+            found = server.http.post(f"/v1/models/{name}/load", timeout=120)
+            assert found.status_code == 200, found.text + server.tail()
+            seen["load" if turn < 2 else "turn"].append(round(time.monotonic() - began, 2))
+            text = hears(server, name)
+            assert texts.setdefault(name, text) == text
+        states = {name: server.model(name) for name in ("one", "two")}
+        print(
+            {**seen, "most": most >> 20, "asleep": states["one"]["bytes"] >> 20, "awake": states["two"]["bytes"] >> 20}
+        )
+        assert states["one"]["state"] == "asleep"
+        assert [m["loads"] for m in states.values()] == [1, 1], server.tail()
+        assert [m["wakes"] for m in states.values()] == [2, 2]
+        assert most <= 2000 << 20
+    finally:
+        stop.set()
+        server.close()
