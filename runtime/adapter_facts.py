@@ -108,6 +108,12 @@ def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
     }  # fmt: skip
     for gauge in (*series.values(), metrics.adapter, metrics.adapter_info, metrics.adapter_last):
         gauge.clear()
+    known = {one.labels for one in rows}
+    for family in metrics.adapter_requests.collect():
+        for sample in family.samples:
+            labels = (sample.labels["model"], sample.labels["adapter"])
+            if sample.name.endswith("_total") and labels not in known:
+                metrics.adapter_requests.remove(*labels)
     for one in rows:
         for name, gauge in series.items():
             gauge.labels(*one.labels).set(getattr(one, name))

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from models.starter.chat.data import TASK_NAMES, Example, adapter_example, base_example
 from models.starter.chat.tokens import PAD, encode
+from models.starter.children import end_with_parent
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,7 @@ Maker = Callable[[Random, int, int], Batch]
 
 
 def _work(make: Maker, seed: str, rows: int, length: int, out: multiprocessing.Queue[Batch]) -> None:
+    end_with_parent()
     rng = Random(seed)
     while True:
         out.put(make(rng, rows, length))

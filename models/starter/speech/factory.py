@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from models.starter.children import end_with_parent
 from models.starter.speech import corpus
 from models.starter.speech.plans import SLOTS, Item, Plan, Planner
 
@@ -45,6 +46,7 @@ class Evaluation:
 
 
 def _speaker(number: int, seed: int, folder: Path, until: float, test: tuple[str, int] | None, out: Queue[Any]) -> None:
+    end_with_parent()
     os.nice(5)
     if test is not None:
         name, count = test
@@ -69,6 +71,7 @@ def _speaker(number: int, seed: int, folder: Path, until: float, test: tuple[str
 
 
 def _planner(seed: int, news: Queue[Any], wanted: SynchronizedArray[int], out: Queue[Any]) -> None:
+    end_with_parent()
     planner, rng = Planner(seed), random.Random(seed)
     known = False
     while True:

@@ -57,11 +57,13 @@ async def test_running_and_waiting_adapters_by_vllms_own_series(gateway: FakeGat
 
 async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
     gateway.catalog = Catalog(gateway.recipes, [adapter("gone", "a"), adapter("stays", "b")])
+    for name in ("gone", "stays"):
+        gateway.metrics.adapter_requests.labels("chat", name).inc()
     assert 'adapter="gone"' in await scrape(gateway)
     gateway.catalog = Catalog(gateway.recipes, [adapter("stays", "b")])
     text = await scrape(gateway)
     assert 'adapter="gone"' not in text
-    assert 'adapter="stays"' in text
+    assert 'roundhouse_adapter_requests_total{adapter="stays",model="chat"} 1.0' in text
 
 
 def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGateway) -> None:
