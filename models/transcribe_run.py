@@ -1,16 +1,14 @@
 """One recording from its first block to its last segment, in bounded memory.
 
-While the windows of one block are heard, the next block is decoded and searched for voices. With voice detection the
+While the windows of one block are heard, the next block is made (`transcribe_read`). With voice detection the
 windows are the stretches that hold speech; without it they follow each other as Whisper's long form does: each begins
 where the last finished segment of the one before ended.
 """
 
 import asyncio
 import contextlib
-import ctypes
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,27 +16,15 @@ from models.audio import RATE, Recording
 from models.batching import Item
 from models.batching_worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
+from models.transcribe_memory import lean
 from models.transcribe_model import Heard, Listen, SpeechModel
-from models.transcribe_windows import WINDOW, Piece, Samples, Window, cut, speech
+from models.transcribe_read import Block, read
+from models.transcribe_windows import WINDOW, Piece, Samples, Window
 
-FIRST_BLOCK = 60 * RATE
-"""Samples of the first block: small, so that the first segments of a long recording come soon."""
-BLOCK = 300 * RATE
-"""Samples of each further block: 19 MB, of which two are held at most."""
 WINDOW_TOKENS = 30
 """What a window counts in a batch: Whisper computes 30 s, however much of it is sound."""
 SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Samples that begin `offset` into the recording, and the windows in them if voices were searched."""
-
-    audio: Samples
-    offset: int
-    final: bool
-    windows: list[Window]
 
 
 class Run:
@@ -102,12 +88,15 @@ class Run:
         """Blocks in order, the next one being prepared while one is used."""
         source = read(self._recording, self._threshold)
         task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
-        try:
+        with contextlib.ExitStack() as stack:
+            stack.callback(lambda: task.cancel())
+            long = False
             while (block := await task) is not None:
+                if not block.final and not long:
+                    stack.enter_context(lean())
+                    long = True
                 task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
                 yield block
-        finally:
-            task.cancel()
 
     async def _hear(self, windows: list[Window]) -> AsyncGenerator[tuple[Window, Heard], None]:
         """Windows that do not depend on each other. The first one tells the language to the others."""
@@ -205,42 +194,3 @@ class Run:
                 else None,
             )
             self._count += 1
-
-
-def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
-    """Blocks of a recording; with a threshold, their windows, and what may go on in the next block kept for it.
-
-    Blocks the thread: it waits for the decoder and searches for voices. The last block is `final`, and may be empty.
-    """
-    held: list[Samples] = []
-    count = offset = 0
-    target = FIRST_BLOCK
-    for part in recording:
-        held.append(part)
-        count += len(part)
-        if count >= target:
-            _give_back()
-            block, rest = _block(np.concatenate(held), offset, threshold, final=False)
-            yield block
-            offset += count - len(rest)
-            held, count = [rest], len(rest)
-            target = len(rest) + BLOCK
-    yield _block(np.concatenate(held) if held else np.zeros(0, np.float32), offset, threshold, final=True)[0]
-
-
-def _give_back() -> None:
-    """Return to the system what the C library keeps free. It does not by itself where many threads allocate.
-
-    Measured with the starter model, 8 windows a step, 12 minutes of sound: 209 MiB before, 506 MiB at the end without,
-    264 MiB with it.
-    """
-    with contextlib.suppress(AttributeError):  # glibc only
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _block(audio: Samples, offset: int, threshold: float | None, *, final: bool) -> tuple[Block, Samples]:
-    """A block and the samples that are left for the next one."""
-    if threshold is None or not len(audio):
-        return Block(audio, offset, final, []), audio[len(audio) :]
-    found = cut(audio, offset, speech(audio, threshold), final)
-    return Block(audio[:0], offset, final, found.windows), audio[found.consumed :].copy()

@@ -52,14 +52,6 @@ class Window:
         return found.start + min(max(inside - found.at, 0.0), found.length)
 
 
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Windows of a block, and the number of its samples that are done with: the rest comes again with the next."""
-
-    windows: list[Window]
-    consumed: int
-
-
 def speech(audio: Samples, threshold: float) -> list[Stretch]:
     """Stretches with a voice, each at most 30 s, by the Silero model that comes with faster-whisper."""
     from faster_whisper.vad import VadOptions, get_speech_timestamps
@@ -85,42 +77,43 @@ def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
     return result
 
 
-def packed(stretches: Sequence[Stretch]) -> list[list[Stretch]]:
-    """Groups in order, of at most 30 s each without their gaps."""
-    groups: list[list[Stretch]] = []
-    room = 0
-    for start, end in stretches:
-        if end - start > room:
-            groups.append([])
-            room = WINDOW
-        groups[-1].append((start, end))
-        room -= end - start
-    return groups
+def settled(stretches: Sequence[Stretch], count: int, *, final: bool) -> tuple[list[Stretch], int]:
+    """Of the stretches in `count` samples those that are whole, and how many samples are done with.
 
-
-def cut(audio: Samples, offset: int, stretches: Sequence[Stretch], final: bool) -> Cut:
-    """Windows of a block that begins `offset` samples into its recording.
-
-    More may follow unless `final`: then the last window (or, where it is the only one, its last stretch) is left for
-    the next block, since its speech may go on there. At most 30 s of speech and the silence in it come again.
+    The rest comes again with what follows: the speech of the last stretch, of at most 30 s, may go on there.
     """
-    groups = packed(joined(stretches))
-    consumed = len(audio)
-    if not final:
-        if len(groups) > 1:
-            consumed = groups.pop()[0][0]
-        elif groups:
-            consumed = groups[0].pop()[0]
-            groups = [group for group in groups if group]
-        else:
-            consumed = max(0, len(audio) - TAIL)
-    return Cut([_window(audio, offset, group) for group in groups], consumed)
+    found = joined(stretches)
+    if final:
+        return found, count
+    if not found:
+        return [], max(0, count - TAIL)
+    last = found.pop()
+    return found, last[0]
 
 
-def _window(audio: Samples, offset: int, group: Sequence[Stretch]) -> Window:
-    at = 0
-    pieces = []
-    for start, end in group:
-        pieces.append(Piece(at / RATE, (offset + start) / RATE, (end - start) / RATE))
-        at += end - start
-    return Window(np.concatenate([audio[start:end] for start, end in group]), tuple(pieces))
+class Packer:
+    """Puts stretches, as they come, into windows of at most 30 s without what lies between them.
+
+    It holds copies of at most 30 s of sound, whatever the recording they are from.
+    """
+
+    def __init__(self) -> None:
+        self._parts: list[Samples] = []
+        self._pieces: list[Piece] = []
+        self._count = 0
+
+    def add(self, audio: Samples, start: int) -> Window | None:
+        """Take a stretch that begins at sample `start` of its recording; the window that it found no room in."""
+        full = self.flush() if self._count + len(audio) > WINDOW else None
+        self._pieces.append(Piece(self._count / RATE, start / RATE, len(audio) / RATE))
+        self._parts.append(audio.copy())
+        self._count += len(audio)
+        return full
+
+    def flush(self) -> Window | None:
+        """The window as far as it is filled; None when nothing waits."""
+        if not self._parts:
+            return None
+        window = Window(np.concatenate(self._parts), tuple(self._pieces))
+        self._parts, self._pieces, self._count = [], [], 0
+        return window

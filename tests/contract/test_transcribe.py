@@ -4,6 +4,7 @@ that fit the recording, bounded memory, clear refusals. What the words are is th
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.transcribe import WhisperEngine
 from models.transcribe_run import Run
 from models.transcribe_split import place_words, split
-from models.transcribe_windows import RATE, WINDOW, cut, joined
+from models.transcribe_windows import RATE, WINDOW, Packer, joined, settled
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
@@ -247,7 +248,7 @@ class TestEngine:
         events = await everything(english, path)
         check(events, 900.0)
         assert len(held) == 4
-        assert max(held) <= 330 * RATE
+        assert max(held) <= 120 * RATE  # 20 s of each minute are speech, of 300 s
 
 
 STRETCHES = st.lists(
@@ -263,21 +264,33 @@ def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
-@given(STRETCHES, st.booleans())
-def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]], final: bool) -> None:
-    end = stretches[-1][1] if stretches else 5 * RATE
-    audio = np.arange(end, dtype=np.float32)
-    found = cut(audio, 7 * RATE, stretches, final)
-    assert 0 <= found.consumed <= end
-    assert found.consumed == end or not final
-    heard = np.concatenate([window.audio for window in found.windows] or [audio[:0]])
-    wanted = [part for part in joined(stretches) if part[1] <= found.consumed]
-    assert len(heard) == sum(stop - start for start, stop in wanted)
-    for window in found.windows:
+@given(STRETCHES)
+def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]]) -> None:
+    audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)
+    packer, windows = Packer(), []
+    wanted = joined(stretches)
+    for start, stop in wanted:
+        windows += [window for window in [packer.add(audio[start:stop], 7 * RATE + start)] if window]
+    windows += [window for window in [packer.flush()] if window]
+    assert packer.flush() is None
+    heard = np.concatenate([window.audio for window in windows] or [audio[:0]])
+    np.testing.assert_array_equal(heard, np.concatenate([audio[start:stop] for start, stop in wanted] or [audio[:0]]))
+    for window in windows:
         assert 0 < len(window.audio) <= WINDOW
         for place in (0, len(window.audio) // 2, len(window.audio) - 1):
             original = window.audio[place] / RATE + 7
             assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
+    for before, after in pairwise(windows):
+        assert len(before.audio) + round(after.pieces[0].length * RATE) > WINDOW  # no window was closed too soon
+
+
+@given(STRETCHES, st.integers(1, 60 * RATE))
+def test_what_may_go_on_comes_again(stretches: list[tuple[int, int]], pause: int) -> None:
+    count = (stretches[-1][1] if stretches else 0) + pause
+    assert settled(stretches, count, final=True) == (joined(stretches), count)
+    whole, done = settled(stretches, count, final=False)
+    assert whole == joined(stretches)[:-1]
+    assert done == (joined(stretches)[-1][0] if stretches else max(0, count - RATE))
 
 
 def test_split_keeps_all_text_within_the_window() -> None:

@@ -1,0 +1,71 @@
+"""A recording's samples as blocks of windows: hours of it in about 70 MB (two blocks, and a minute that is searched).
+
+Samples come from the decoder's pipe as they are wanted, so nothing is held, here or on the disk, of what was heard.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from models.audio import RATE, Recording
+from models.transcribe_windows import Packer, Samples, Window, settled, speech
+
+PART = 60 * RATE
+"""Samples searched for voices at once, which takes 24 MB beside them (five minutes: 133 MB), and of a block without
+voice detection."""
+BLOCK = 300 * RATE
+"""Samples after which windows are handed over though they are few. The first ones after PART, so that the first
+segments of a long recording come soon."""
+WINDOWS = 10
+"""In a block, at most about so many: 19 MB of samples, 10 MB of features."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Windows with voices in them; without voice detection all samples, which begin `offset` into the recording."""
+
+    audio: Samples
+    offset: int
+    final: bool
+    windows: list[Window]
+
+
+def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
+    """Blocks of a recording, with their windows if there is a threshold. The last is `final`, and may be empty.
+
+    Blocks the thread: it waits for the decoder and searches for voices.
+    """
+    if threshold is None:
+        for audio, offset, final in _parts(recording):
+            yield Block(audio, offset, final, [])
+        return
+    packer, windows = Packer(), list[Window]()
+    rest = np.zeros(0, dtype=np.float32)
+    handed, patience = 0, PART
+    for part, offset, final in _parts(recording):
+        begin = offset - len(rest)
+        audio = np.concatenate([rest, part])
+        whole, done = settled(speech(audio, threshold) if len(audio) else [], len(audio), final=final)
+        windows += [w for start, end in whole if (w := packer.add(audio[start:end], begin + start))]
+        rest = audio[done:].copy()
+        end = offset + len(part)
+        if (final or (end - handed >= patience and not windows)) and (last := packer.flush()):
+            windows.append(last)
+        if final or len(windows) >= WINDOWS or (windows and end - handed >= patience):
+            yield Block(rest[:0], begin, final, windows)
+            windows, handed, patience = [], end, BLOCK
+
+
+def _parts(recording: Recording) -> Iterator[tuple[Samples, int, bool]]:
+    """PART samples at a time, the place of the first, and whether they are the last, which may be none."""
+    held: list[Samples] = []
+    count = offset = 0
+    for some in recording:
+        held.append(some)
+        count += len(some)
+        if count >= PART:
+            yield np.concatenate(held), offset, False
+            offset += count
+            held, count = [], 0
+    yield np.concatenate(held) if held else np.zeros(0, dtype=np.float32), offset, True
