@@ -49,6 +49,7 @@ class WhisperEngine:
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
                 library = await asyncio.to_thread(import_library)
+            before = psutil.Process().memory_info().rss
             with phases.phase("weights", 0.3):
                 # Whisper's encoder has 1,500 positions: enough work for all cores, with small weights too
                 threads = int(str(flags.get("threads", cores())))
@@ -74,7 +75,9 @@ class WhisperEngine:
                 self._threshold = float(str(flags["vad_threshold"]))
             weights = read_weights(path).bytes
         held = psutil.Process().memory_info().rss if device == "cpu" else _device_bytes(device) - used
-        sleeper = SpeechSleeper(self._model, path, device, held, weights, partial(_device_bytes, device))
+        sleeper = SpeechSleeper(
+            self._model, path, device, held, weights, before, partial(_device_bytes, device)
+        )  # fmt: skip
         self._sleeper = sleeper
         return Loaded(
             resident_bytes=held,

@@ -186,7 +186,8 @@ class Residency(Strict):
     drain_deadline: Seconds = 60.0
     preload: bool = False
     sleep: Literal["auto", "always", "never"] = Field(
-        default="auto", description="auto: into host memory, where that frees at least half of what it holds"
+        default="auto",
+        description="auto: where its weights then lie in host memory and half of its device bytes are freed",
     )
 
 

@@ -132,12 +132,17 @@ class ModelEntry:
 
     @property
     def asleep(self) -> Held | None:
-        """What it would hold asleep; None: it cannot sleep, its recipe forbids it, or too little would be freed."""
+        """What it would hold asleep; None: it cannot sleep, its recipe forbids it, or little would be won.
+
+        Little is won where too few bytes are freed, and where nothing is kept in host memory: then a wake reads the
+        weights from disk as a load does.
+        """
         held = self.slept or (self.loaded.asleep if self.loaded is not None else None)
         wish = self.recipe.residency.sleep
         if held is None or self.loaded is None or self.loaded.asleep is None or self.insomnia or wish == "never":
             return None
-        return held if wish == "always" or held.device_bytes * WORTH <= self.needed else None
+        worth = bool(held.host_bytes) and held.device_bytes * WORTH <= self.needed
+        return held if wish == "always" or worth else None
 
     @property
     def wake_seconds(self) -> float:

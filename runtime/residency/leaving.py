@@ -137,13 +137,11 @@ class Leaving(Table):
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
         """Whether its copy fits into host memory, once those that are leaving it have left."""
         while self.held_on_host(besides=entry) + asleep > self.host_budget:
-            if not any(e.state is S.UNLOADING or (e.state is S.DRAINING and e is not entry) for e in self._all()):
+            states = [(e.state, e.falling_asleep) for e in self.entries.values()]
+            if not any(state is S.UNLOADING or (state is S.DRAINING and not sleep) for state, sleep in states):
                 return False
             await self.change()
         return True
-
-    def _all(self) -> Iterable[ModelEntry]:
-        return self.entries.values()
 
     def _cannot_sleep(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
         entry.insomnia = True

@@ -91,7 +91,7 @@ def test_two_large_ones_take_turns_in_a_budget_for_one(tmp_path: Path) -> None:
         recipe = {
             "id": name, "version": 1, "task": "transcribe", "source": {"path": str(folder)},
             "engine": {"name": "faster-whisper", "flags": {"beam_size": 1, "vad": False}},
-            "batching": {"max_requests": 1, "max_tokens": 30}, "residency": {"min_resident": "0s"},
+            "batching": {"max_requests": 1, "max_tokens": 30}, "residency": {"min_resident": "0s", "sleep": "always"},
         }  # fmt: skip
         (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
     recipes = [tmp_path / "one.yaml", tmp_path / "two.yaml"]

@@ -238,6 +238,8 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
     entry = world.manager.entries["b"]
     entry.slept = Held(device_bytes=60, host_bytes=90)
     assert entry.asleep is None, "it frees less than half"
+    entry.slept = Held(device_bytes=5, host_bytes=0)
+    assert entry.asleep is None, "nothing stays in memory: a wake reads from disk, as a load does"
     entry.recipe = recipe("b", sleep="always")
     assert entry.asleep is not None
 
@@ -259,6 +261,17 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
     assert len(world.pool.engines) == 1
     seen.set()
     assert await other
+
+
+async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other(world: World) -> None:
+    world.manager.budget, world.manager.host_budget = 250, 100
+    await world.ask("a")
+    await world.ask("b")
+    for name in "ab":
+        world.manager._dismiss(world.manager.entries[name], sleep=True)
+    async with asyncio.timeout(5):
+        await asyncio.gather(*(world.manager._leave(world.manager.entries[name], "test") for name in "ab"))
+    assert sorted(world.state(name).value for name in "ab") == ["absent", "asleep"]
 
 
 async def test_adapters_are_brought_in_again_after_a_wake(tmp_path: Path) -> None:
