@@ -49,7 +49,7 @@ class Limits:
     """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
 
     A step is cut to about `step_seconds`, but never below `least` tokens. `padded`: a step of n items costs n times its
-    longest, as most libraries do it; else their sum.
+    longest, as most libraries do it; else their sum. `share`: tokens from which on idle threads share what waits.
     """
 
     tokens: int
@@ -59,6 +59,7 @@ class Limits:
     least: int = LEAST_TOKENS
     workers: int = 1
     padded: bool = True
+    share: int = SHARE
 
 
 @dataclass(slots=True)
@@ -193,7 +194,7 @@ class Batcher(Generic[P, R]):
                 batch = self._turns.take(self._budget(), self.limits.items) if self._worth() else []
                 tokens = self._cost(batch)
                 self._busy, self._running = self._busy + bool(batch), self._running + tokens
-                alone = self._busy == 1
+                alone = self._busy == 1 and not self._turns
                 if self._worth():
                     self._wake.notify()  # what is left is for a thread that idles, if one does
             for loop, future in pings:
@@ -203,13 +204,13 @@ class Batcher(Generic[P, R]):
 
     def _worth(self) -> bool:
         """Whether what waits is worth a step now."""
-        return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= SHARE)
+        return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= self.limits.share)
 
     def _budget(self) -> int:
         """Tokens of the next step; while other threads idle, this one's share of what waits."""
         budget, idle = self._speed.budget(self.limits), len(self._threads) - self._busy
         waiting = self._turns.tokens * (PADDED if self.limits.padded else 1)
-        return budget if idle < 2 else min(budget, max(SHARE, math.ceil(waiting / idle)))
+        return budget if idle < 2 else min(budget, max(self.limits.share, math.ceil(waiting / idle)))
 
     def _cost(self, batch: Sequence[Picked[P]]) -> int:
         """Tokens of a step, longest item first."""

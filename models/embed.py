@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from models.batching import Item
-from models.batching_worker import STEP_SECONDS, Batcher, Limits
+from models.batching_worker import Batcher
 from models.embed_life import Life
 from models.embed_load import (
     context_of,
     flags_of,
     import_library,
+    limits_of,
     open_model,
     packs,
     release,
@@ -19,7 +20,6 @@ from models.embed_load import (
     spread,
     vocabulary_of,
     weights_bytes,
-    workers,
 )
 from models.embed_model import Embedder, Ids, Row, finish
 from models.embed_sleep import ModuleSleeper
@@ -65,14 +65,7 @@ class EmbeddingEngine:
             with phases.phase("warming", 0.8):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
                 assert self._embedder is not None
-                limits = Limits(
-                    tokens=recipe.batching.max_tokens,
-                    items=recipe.batching.max_requests,
-                    waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
-                    step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
-                    workers=workers(path, device, flags),
-                    padded=not self._embedder.packed,
-                )
+                limits = limits_of(recipe, path, device, self._embedder.packed)
                 self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)

@@ -8,11 +8,14 @@ from typing import Any
 
 import psutil
 
+from models.batching_worker import SHARE, STEP_SECONDS, Limits
 from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
 
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""
+PACKED_SHARE = 64
+"""Tokens from which on idle cores share what waits, without padding: smaller steps cost little more for each token."""
 WORTH = 96
 """Padded tokens of a step from which on several threads are quicker than one, with small weights."""
 FLAGS: Mapping[str, type] = {
@@ -97,6 +100,20 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     """
     size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
+
+
+def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> Limits:
+    """Of the steps. `packed`: they run without padding."""
+    flags = recipe.engine.flags
+    return Limits(
+        tokens=recipe.batching.max_tokens,
+        items=recipe.batching.max_requests,
+        waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
+        step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
+        workers=workers(path, device, flags),
+        padded=not packed,
+        share=PACKED_SHARE if packed else SHARE,
+    )
 
 
 def spread(tokens: int, alone: bool) -> None:

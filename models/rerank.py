@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from models.batching import Item
-from models.batching_worker import STEP_SECONDS, Batcher, Limits
+from models.batching_worker import Batcher
 from models.embed_bert import Bert, of_scorer
 from models.embed_life import Life
 from models.embed_load import (
@@ -14,6 +14,7 @@ from models.embed_load import (
     context_of,
     flags_of,
     import_library,
+    limits_of,
     open_model,
     packs,
     release,
@@ -21,7 +22,6 @@ from models.embed_load import (
     spread,
     vocabulary_of,
     weights_bytes,
-    workers,
 )
 from models.embed_model import Ids, tensors
 from models.embed_sleep import ModuleSleeper
@@ -86,14 +86,7 @@ class RerankingEngine:
                 model = await asyncio.to_thread(open_model, recipe, path, device, library.CrossEncoder, flags)
             with phases.phase("warming", 0.8):
                 scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
-                limits = Limits(
-                    tokens=recipe.batching.max_tokens,
-                    items=recipe.batching.max_requests,
-                    waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
-                    step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
-                    workers=workers(path, device, flags),
-                    padded=not scorer.packed,
-                )
+                limits = limits_of(recipe, path, device, scorer.packed)
                 self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)

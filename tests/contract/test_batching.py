@@ -205,6 +205,27 @@ async def test_idle_threads_share_what_waits() -> None:
     batcher.close()
 
 
+async def test_a_step_is_alone_only_if_nothing_is_left_for_another_thread() -> None:
+    gate = Gate()
+    told: list[tuple[int, bool]] = []
+    limits = Limits(tokens=4096, items=64, waiting=8, workers=2, padded=False, share=64)
+    batcher = Batcher("two", gate, limits, lambda tokens, alone: told.append((tokens, alone)))
+    batcher.start()
+    gate.open.set()
+    await batcher.submit(long_items(400, 1))
+    assert told == [(400, True)]
+    gate.open.clear()
+    while gate.entered.acquire(blocking=False):
+        pass
+    both = asyncio.create_task(batcher.submit(long_items(50, *range(4))))
+    for _ in range(2):
+        await asyncio.to_thread(gate.entered.acquire)
+    assert told[1:] == [(100, False), (100, False)]
+    gate.open.set()
+    await both
+    batcher.close()
+
+
 async def test_small_work_waits_for_a_small_step_and_goes_beside_a_long_one() -> None:
     gate = Gate()
     batcher = two_workers(gate)
