@@ -28,6 +28,7 @@ GROWTH = 320 << 20
 """Bytes that a model's processes may need more while they hear a recording of any length. Measured without the gateway:
 86 MiB at 3 minutes and 193 at 60 (a sixth of it speech); windows that are heard side by side take 44 MiB each."""
 SAME = 0.95
+"""Share of a long recording's words that must be those of its parts, in their order."""
 Samples = npt.NDArray[np.float32]
 
 
@@ -183,14 +184,21 @@ def listen(server: Server, path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_path: Path) -> None:
-    """Its words are those of its parts alone: each has over 15 s of speech, so none shares a window with another."""
+    """Its words are those of its parts: each has over 15 s of speech, so none shares a window with another.
+
+    Two parts tell what they are: the small model is fickle, and voice detection begins the first one 0.1 s sooner.
+    """
     spoken = [np.concatenate([sample(name)[0], silence(0.3)]) for name in ("timer", "kitchen-light", "calendar")]
     part = np.concatenate([*spoken, *spoken[:2]])
     assert 15 < len(part) / RATE < 28
     turn = np.concatenate([silence(2), part, silence(40 - 2 - len(part) / RATE)])
-    turns = max(1, round(MINUTES * 1.5))
-    alone = heard(client, write(tmp_path / "alone.flac", turn)).text.split()  # loads the model
-    assert len(alone) > 20
+    turns = max(3, round(MINUTES * 1.5))
+    pair = write(tmp_path / "pair.flac", np.tile(turn, 2))
+    told = heard(client, pair, response_format="verbose_json").segments  # loads the model
+    first, second = (
+        [word for one in told if (one.start < 40) is early for word in one.text.split()] for early in (True, False)
+    )
+    assert min(len(first), len(second)) > 20
     idle = memory(server)
     events, highest = listen(server, write(tmp_path / "long.flac", np.tile(turn, turns)))
     done = events.pop()
@@ -198,7 +206,7 @@ def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_
     assert done["usage"]["seconds"] == pytest.approx(40 * turns, abs=2)
     assert "".join(event["delta"] for event in events) == done["text"]
     words = done["text"].split()
-    same = SequenceMatcher(None, words, alone * turns, autojunk=False).ratio()
+    same = SequenceMatcher(None, words, first + second * (turns - 1), autojunk=False).ratio()
     print(
         f"{MINUTES:g} minutes: {idle >> 20} MiB before, {highest >> 20} MiB at most; {same:.4f} of the words the same"
     )
