@@ -2,7 +2,6 @@
 
 import asyncio
 import contextvars
-import signal
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from pathlib import Path
@@ -10,7 +9,16 @@ from typing import Any
 
 import psutil
 
-from models import chat_fields, chat_guard, chat_prewarm, chat_settings, chat_start, chat_vllm, chat_warm
+from models import (
+    chat_fields,
+    chat_guard,
+    chat_prewarm,
+    chat_processes,
+    chat_settings,
+    chat_start,
+    chat_vllm,
+    chat_warm,
+)
 from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
@@ -102,7 +110,7 @@ class VllmEngine:
             starting = asyncio.create_task(chat_start.in_new_thread(start))
             await self._child_or_end(starting)
             lap("starting")
-            report(Progress("weights", 0.4, f"{_weights_bytes(path) >> 20} MiB"))
+            report(Progress("weights", 0.4, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
             await starting
             lap("weights")
             report(Progress("warming", 0.8))
@@ -142,9 +150,7 @@ class VllmEngine:
             raise
 
     def _host_bytes(self) -> int:
-        """Of this process and EngineCore. A fork shares most pages with its parent: 'proportional' counts each once."""
-        processes = [psutil.Process(), *(psutil.Process(process.pid) for process in self._processes())]
-        return sum(process.memory_full_info().pss for process in processes)
+        return chat_processes.held(self._processes())
 
     def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
         on_host = self._host_bytes()
@@ -152,7 +158,7 @@ class VllmEngine:
             resident_bytes=on_device or on_host,
             host_bytes=on_host if on_device else 0,
             asleep=asleep,
-            weights_bytes=_weights_bytes(path),
+            weights_bytes=chat_processes.weights_bytes(path),
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,
@@ -171,7 +177,7 @@ class VllmEngine:
 
     def _child_died(self) -> None:
         self._unwatch()
-        self._cause = _how_ended(self._processes())
+        self._cause = chat_processes.how_ended(self._processes())
         if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
             for exchange in list(self._running):
@@ -307,19 +313,3 @@ class VllmEngine:
 
     async def drop(self, digest: str) -> None:
         await self._ready().drop(digest)
-
-
-def _weights_bytes(path: Path) -> int:
-    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
-
-
-def _how_ended(processes: list[Any]) -> str:
-    """In words, by the exit codes of EngineCore's processes."""
-    for process in processes:
-        process.join(0.1)  # its sentinel is readable: only the exit code is still to be fetched
-        code = process.exitcode
-        if code is not None and code < 0:
-            return f"the engine's process was ended by {signal.Signals(-code).name}"
-        if code:
-            return f"the engine's process ended with status {code}"
-    return "the engine's process ended"
