@@ -1,0 +1,93 @@
+"""Engines that sleep on a GPU: memory comes back, answers are the same. Skipped where there is none.
+
+The chat engine comes first: it forks, and the others touch CUDA in this process.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.chat import VllmEngine
+from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
+from models.protocol import Engine
+from models.rerank import RerankingEngine
+from models.transcribe import WhisperEngine
+from registry.loading import load_recipes
+from runtime import device
+from tests.contract import chat_fixtures
+from tests.contract.chat_nasty import TEXT
+from tests.system.serving import PACK
+
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.timeout(400),
+    # asked of the driver's own library: a process that has touched CUDA cannot be forked any more
+    pytest.mark.skipif(device._gpu() is None, reason="there is no GPU here"),
+]
+DEVICE = "cuda:0"
+
+
+async def naps(engine: Engine, ask: Any, least: int) -> None:
+    """Three sleeps and wakes with the same answers; at least so many bytes come back."""
+    before = await ask()
+    for _ in range(3):
+        awake = device.gpu_used()
+        held = await engine.sleep()
+        asleep = device.gpu_used()
+        assert awake - asleep >= least
+        assert held.host_bytes > 0
+        await engine.ping()
+        await engine.wake()
+        assert await ask() == before
+    await engine.close()
+
+
+async def test_chat_with_adapters(tmp_path: Path) -> None:
+    base = chat_fixtures.write_base(tmp_path / "base")
+    adapters = [chat_fixtures.write_adapter(tmp_path / f"adapter-{i}", 200 + i) for i in range(2)]
+    engine = VllmEngine()
+    loaded = await engine.load(chat_fixtures.recipe(base, device_places=2), base, DEVICE, lambda progress: None)
+    assert loaded.asleep is not None
+    assert loaded.asleep.device_bytes < loaded.resident_bytes
+
+    async def ask() -> list[str]:
+        found = []
+        for adapter in (None, *adapters):
+            if adapter is not None:
+                await engine.stage(adapter)
+                await engine.place(adapter, None)
+            served = adapter.digest if adapter else "tiny"
+            body = {"model": served, "prompt": "a b c d", "max_tokens": 16, "temperature": 0, "ignore_eos": True}
+            call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, shown="x", adapter=adapter)
+            data = b"".join([event.data async for event in engine.call(call) if isinstance(event, Chunk)])
+            found.append(str(json.loads(data)["choices"][0]["text"]))
+        assert len(set(found)) == 3
+        return found
+
+    await naps(engine, ask, 48 << 20)  # of a KV cache of 64 MiB
+
+
+async def test_rerank() -> None:
+    engine = RerankingEngine()
+    (recipe,) = load_recipes([Path("recipes/starter/starter-rerank.yaml")])
+    assert (await engine.load(recipe, PACK / "starter-rerank", DEVICE, lambda progress: None)).asleep is not None
+
+    async def ask() -> list[float]:
+        request = RerankRequest(query="which brake stops the engine?", documents=["the brake", "a kitten"])
+        return [round(logit, 2) for logit in (await engine.rerank(request))[0].logits]
+
+    await naps(engine, ask, 1)
+
+
+async def test_speech() -> None:
+    engine = WhisperEngine()
+    (recipe,) = load_recipes([Path("recipes/starter/starter-speech.yaml")])
+    assert (await engine.load(recipe, PACK / "starter-speech", DEVICE, lambda progress: None)).asleep is not None
+
+    async def ask() -> list[str]:
+        request = TranscribeRequest(path=str(PACK / "samples" / "kitchen-light.wav"))
+        return [part.text async for part in engine.transcribe(request) if isinstance(part, Segment)]
+
+    await naps(engine, ask, 1)
