@@ -11,6 +11,8 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Victim
 from runtime.residency.table import S, Step, Table, log
 
+ABORT_SECONDS = 5.0
+"""How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""
 SLEEP_SECONDS = 300.0
 """Most seconds of one sleep: the first one pins host memory, which takes about 0.6 s for each GB."""
 
@@ -102,8 +104,12 @@ class Leaving(Table):
     async def _fall_asleep(self, entry: ModelEntry, reason: str) -> bool:
         """From DRAINING to ASLEEP. False: it shall end instead, if it is DRAINING still."""
         link, expected = entry.link, entry.asleep
-        while entry.queue.running and entry.state is S.DRAINING:  # those whom the deadline has aborted
-            await self.change()
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                while entry.queue.running and entry.state is S.DRAINING:  # those whom the deadline has aborted
+                    await self.change()
+        except TimeoutError:
+            return False
         await entry.queue.settled()
         if link is None or expected is None or not await self._host_has_room(entry, expected.host_bytes):
             return False
@@ -119,7 +125,10 @@ class Leaving(Table):
             if self.counts_processes:
                 on_device = await asyncio.to_thread(group_bytes, link.group, False) or on_device
             await self._memory_back(before - on_device)
-        except RoundhouseError as error:
+        except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a sleep")
+                error = EngineFailed(f"The sleep failed inside the server: {type(error).__name__}.")
             if entry.state is S.DRAINING and entry.link is link:
                 self._cannot_sleep(entry, "sleep", error)
             return False

@@ -32,13 +32,16 @@ class Recovery(Leaving):
     def died(self, link: SlotLink) -> None:
         """A slot's process ended by itself or was killed; `link.cause` tells how."""
         entry = next((e for e in self.entries.values() if e.link is link), None)
-        if entry is None or entry.state not in (S.READY, S.ASLEEP, S.DRAINING):
+        if entry is None:
+            return
+        waits = entry.state is S.LOADING and entry.claim > 0  # asleep still, until there is room for its wake
+        if entry.state not in (S.READY, S.ASLEEP, S.DRAINING) and not waits:
             return  # a load or a wake notices by its call's error
         reason = link.cause
-        unused = entry.state is S.ASLEEP or (entry.falling_asleep and not entry.queue.running)
+        unused = entry.state is S.ASLEEP or waits or (entry.falling_asleep and not entry.queue.running)
         entry.deaths += 1
         entry.link, entry.loaded, entry.progress = None, None, None
-        entry.falling_asleep = False
+        entry.falling_asleep, entry.claim = False, 0
         entry.to(S.UNLOADING)
         entry.queue.engine_gone()
         self._observer.died(entry, reason.code)

@@ -16,11 +16,12 @@ WAKE_WITHIN = 120.0
 
 class Waking(Fetching):
     async def _wait_for_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
-        """Until its bytes are free: the victims leave, and others that are still leaving."""
+        """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep."""
+        link = entry.link
         if victims:
             entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
             await asyncio.gather(*(self._leave(v, f"for {entry.id}") for v in victims))
-        while not self._has_room(entry):
+        while entry.link is link and not self._has_room(entry):
             sleeper = self._sleeper_to_end(entry)
             if sleeper is None:
                 await self.change()
@@ -45,6 +46,8 @@ class Waking(Fetching):
             if link is None:
                 raise EngineFailed("The slot of a sleeping model is gone.")
             await self._wait_for_room(entry, victims)
+            if entry.link is not link:  # it died asleep, and its slot has another process: `died` sees to the rest
+                return
             entry.bytes, entry.host_bytes, entry.claim = entry.needed, entry.host_claim, 0
             entry.progress = Progress(phase="waking", fraction=0.1)
             self._note_change()
@@ -53,6 +56,8 @@ class Waking(Fetching):
             if held is None:
                 raise EngineFailed("The slot ended a wake without saying what it holds.")
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+            if entry.link is not link:
+                return
             if not isinstance(error, RoundhouseError):
                 log.exception("unmapped error in a wake")
                 error = EngineFailed(f"The wake failed inside the server: {type(error).__name__}.")

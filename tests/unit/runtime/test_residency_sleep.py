@@ -172,6 +172,30 @@ async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> No
     assert world.manager.entries["a"].loads == 2
 
 
+async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_other_slot_is_touched(
+    world: World,
+) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    other = world.pool.engines[1]
+    other.gate.clear()
+    running = asyncio.create_task(world.ask("b"))
+    while not other.running:
+        await asyncio.sleep(0.001)
+    asked = asyncio.create_task(world.ask("a"))
+    await reached(world, "a", ModelState.LOADING)
+    assert held(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
+    await world.pool.links[0].crash()
+    while world.manager.entries["a"].claim:
+        await asyncio.sleep(0.001)
+    other.gate.set()
+    assert len(await running) == 3
+    assert len(await asyncio.wait_for(asked, 5)) == 3
+    assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
+    assert [link.ended for link in world.pool.links] == [0, 0, 0]
+    assert world.manager.entries["a"].asleep is not None
+
+
 async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_ever(world: World) -> None:
     class Liar(FakeEngine):
         async def sleep(self) -> Held:
