@@ -81,6 +81,7 @@ class VllmEngine:
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._sentinels: list[int] = []
+        self._children: list[Any] = []
         self._cause = "the engine's process ended"
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
@@ -171,13 +172,14 @@ class VllmEngine:
 
     def _watch_children(self) -> None:
         loop = asyncio.get_running_loop()
-        for process in self._processes():
+        self._children = self._processes()  # vLLM forgets them when one dies, perhaps before we hear of it
+        for process in self._children:
             self._sentinels.append(process.sentinel)
             loop.add_reader(process.sentinel, self._child_died)
 
     def _child_died(self) -> None:
         self._unwatch()
-        self._cause = chat_processes.how_ended(self._processes())
+        self._cause = chat_processes.how_ended(self._children)
         if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
             for exchange in list(self._running):
