@@ -13,7 +13,8 @@ RECIPE: dict[str, str] = {
     "`faster-whisper` for transcribe.",
     "engine.flags": "The engine's own flags by their own names, such as `tool_call_parser` of `vllm serve`. Flags that "
     "a recipe has words for, and flags that would take a slot out of our hands, are refused.",
-    "dtype": "Number format of the weights.",
+    "dtype": "Number format to compute in. auto: the engine's choice; float32 for small chat models on CPUs that "
+    "emulate bfloat16.",
     "context_length": "Longest input in tokens (chat: with the answer). None: what the model was made for.",
     "memory.kv_cache": "Bytes for the KV cache of a chat model. None: room for 8 full contexts, at most 4 GiB.",
     "memory.adapters.device": "LoRA adapters that can answer in one batch. 0: the model takes no adapters.",
