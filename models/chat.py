@@ -119,7 +119,8 @@ class VllmEngine:
             meter_requests(self._engine.output_processor)
             self._app = await chat_vllm.application(self._engine, arguments)
             self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
-            self._fields = chat_fields.known(self._app)
+            effort = chat_fields.knows_effort(path, recipe.engine.flags)
+            self._fields = chat_fields.known(self._app, effort=effort)
             self._model = recipe.id
             self._watch_children()
             await chat_warm.warm(self._app, recipe.id)

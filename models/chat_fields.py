@@ -5,15 +5,19 @@ no answer depends on is let through: clients send it by themselves.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, get_type_hints
 
 import msgspec
 
 from registry.errors import BadRequest
+from registry.recipe import Flag
 
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
-VENDORS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", MESSAGES, COUNT_TOKENS)
+VENDORS = (CHAT, "/v1/completions", RESPONSES, MESSAGES, COUNT_TOKENS)
 """Whose clients expect to be told of fields that are not known. vLLM's own paths ignore them."""
 
 WITHOUT_EFFECT = frozenset(
@@ -27,6 +31,7 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "best_of": (1,),
     "function_call": ("none",),
     "modalities": (["text"],),
+    "reasoning_effort": ("none",),
     "store": (False,),
     "verbosity": ("medium",),
 }
@@ -37,8 +42,28 @@ Fields = Mapping[str, frozenset[str]]
 """Path to the fields that the engine knows."""
 
 
-def known(app: Any) -> Fields:
-    """What the request class of each path of vLLM's application has, aliases included."""
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+"""Files of a model that its chat template may lie in."""
+EFFORT = ("reasoning_effort", "enable_thinking")
+"""What vLLM tells a chat template of the effort that a client asks for."""
+
+
+def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
+    """Whether the chat template of the model in folder `path` does anything with an effort. True: it cannot be told."""
+    said = str(flags.get("chat_template", flags.get("chat-template", "")))
+    if said:
+        files, texts = [Path(said)] if len(said) < 4096 and Path(said).is_file() else [], [said]
+    else:
+        files, texts = [path / name for name in TEMPLATES if (path / name).is_file()], []
+    texts += [file.read_text(errors="replace") for file in files]
+    return not texts or any(word in text for text in texts for word in EFFORT)
+
+
+def known(app: Any, *, effort: bool = True) -> Fields:
+    """What the request class of each path of vLLM's application has, aliases included.
+
+    effort: the model's chat template knows an effort of reasoning, which vLLM would else be told for nothing.
+    """
     found: dict[str, frozenset[str]] = {}
     for route in app.routes:
         path = getattr(route, "path", None)
@@ -48,6 +73,8 @@ def known(app: Any) -> Fields:
             fields = getattr(kind, "model_fields", {})
             if "model" in fields:
                 found[path] = frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+    if CHAT in found and not effort:
+        found[CHAT] -= {"reasoning_effort"}
     if COUNT_TOKENS in found:  # the count is the same whatever else the message asks for
         found[COUNT_TOKENS] |= found.get(MESSAGES, frozenset())
     return found
@@ -66,8 +93,9 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
         raise BadRequest(f"{text} This engine would ignore it: leave it out.", param=name, code="unknown_parameter")
-    if path == "/v1/responses":
+    if path == RESPONSES:
         _responses(data)
+        _reasoning(data, effort="reasoning_effort" in fields.get(CHAT, frozenset()))
 
 
 class _Tool(msgspec.Struct):
@@ -91,5 +119,25 @@ def _responses(data: Mapping[str, msgspec.Raw]) -> None:
             raise BadRequest(
                 f"Tools of type '{tool.type}' run on the vendor's servers; only functions can be had here.",
                 param=f"tools[{index}].type",
+                code="unsupported_value",
+            )
+
+
+def _reasoning(data: Mapping[str, msgspec.Raw], *, effort: bool) -> None:
+    """An effort that the model does not know, and summaries, which no model here writes."""
+    asked = msgspec.json.decode(data.get("reasoning", b"null"))
+    if not isinstance(asked, dict):
+        return
+    if not effort and asked.get("effort") not in (None, "none"):
+        raise BadRequest(
+            "This model knows no effort of reasoning: leave 'reasoning.effort' out.",
+            param="reasoning.effort",
+            code="unsupported_value",
+        )
+    for name in ("summary", "generate_summary"):
+        if asked.get(name) not in (None, "auto"):
+            raise BadRequest(
+                f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out.",
+                param=f"reasoning.{name}",
                 code="unsupported_value",
             )

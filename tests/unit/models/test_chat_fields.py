@@ -1,6 +1,7 @@
 """Which fields of a chat request are refused because the engine would drop them."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,11 +11,13 @@ from pydantic import BaseModel, Field
 from models import chat_fields
 from registry.errors import BadRequest
 
-CHAT, MESSAGES, COUNT = "/v1/chat/completions", "/v1/messages", "/v1/messages/count_tokens"
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
 
 
 class Asked(BaseModel):
     model: str
+    reasoning_effort: str | None = None
     schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
@@ -35,11 +38,13 @@ def fields() -> chat_fields.Fields:
     @app.post(COUNT)
     async def count(request: Counted) -> None: ...
 
-    return chat_fields.known(app)
+    app_fields = chat_fields.known(app)
+    assert chat_fields.known(app, effort=False) == {**app_fields, CHAT: app_fields[CHAT] - {"reasoning_effort"}}
+    return app_fields
 
 
 def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
-    assert fields[CHAT] == {"model", "schema_", "schema"}
+    assert fields[CHAT] == {"model", "reasoning_effort", "schema_", "schema"}
     assert fields[COUNT] == fields[MESSAGES]  # what a message may hold does not disturb its count
     assert "/tokenize" not in fields
 
@@ -84,3 +89,55 @@ def test_what_is_no_list_of_tools_is_left_to_the_engine(fields: chat_fields.Fiel
 
 def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) -> None:
     chat_fields.check(fields, "/tokenize", b'{"model": "m", "nonsense": 1}')
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+        (RESPONSES, {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+    ],
+)
+def test_an_effort_that_the_template_does_not_know(
+    fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
+) -> None:
+    body = json.dumps({"model": "m", **more}).encode()
+    knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"})}
+    chat_fields.check(knowing, path, body)
+    with pytest.raises(BadRequest) as refused:
+        chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, path, body)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("reasoning", [{"summary": "auto"}, {"effort": "none"}, {}, None, "odd"])
+def test_reasoning_that_asks_for_nothing(fields: chat_fields.Fields, reasoning: Any) -> None:
+    knowing = {CHAT: frozenset({"model"}), RESPONSES: frozenset({"model", "reasoning"})}
+    chat_fields.check(knowing, RESPONSES, json.dumps({"model": "m", "reasoning": reasoning}).encode())
+
+
+def test_summaries_of_thoughts_are_refused() -> None:
+    knowing = {CHAT: frozenset({"model", "reasoning_effort"}), RESPONSES: frozenset({"model", "reasoning"})}
+    with pytest.raises(BadRequest, match="not as a summary"):
+        chat_fields.check(knowing, RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}')
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "flags", "knows"),
+    [
+        ("tokenizer_config.json", '{"chat_template": "{{ messages }}"}', {}, False),
+        ("tokenizer_config.json", '{"chat_template": "{% if enable_thinking %}"}', {}, True),
+        ("chat_template.jinja", "{{ reasoning_effort }}", {}, True),
+        ("chat_template.jinja", "{{ reasoning_effort }}", {"chat_template": "{{ messages }}"}, False),
+        ("other.txt", "", {}, True),
+    ],
+)
+def test_whether_a_template_knows_an_effort(
+    tmp_path: Path, file: str, text: str, flags: dict[str, str], knows: bool
+) -> None:
+    (tmp_path / file).write_text(text)
+    assert chat_fields.knows_effort(tmp_path, flags) is knows
+
+
+def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{{ enable_thinking }}")
+    assert chat_fields.knows_effort(tmp_path, {"chat_template": str(tmp_path / "mine.jinja")})
