@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,8 @@ from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
 from models.chat_sleep import Sleeper
-from models.chat_usage import METER, Meter, meter_requests
-from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
+from models.chat_usage import METER, ChatCall, Meter, meter_requests
+from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipe import Recipe
@@ -44,28 +44,6 @@ LEAVE_WITHIN = 5.0
 """Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
 CLOSE_WITHIN = 2.0
 """Seconds that EngineCore gets to end by itself at `close`."""
-
-
-class ChatCall(AsyncIterator[Event]):
-    """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
-
-    def __init__(self, events: AsyncGenerator[Event, None], meter: Meter) -> None:
-        self._events = events
-        self._meter = meter
-
-    def __aiter__(self) -> "ChatCall":
-        return self
-
-    async def __anext__(self) -> Event:
-        return await self._events.__anext__()
-
-    async def aclose(self) -> None:
-        """End the call now: its work in the engine is aborted."""
-        await self._events.aclose()
-
-    @property
-    def usage(self) -> Usage:
-        return self._meter.usage()
 
 
 class VllmEngine:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from models.chat import ChatCall, VllmEngine
+from models.chat import VllmEngine
+from models.chat_usage import ChatCall
 from models.messages import AdapterRef, Chunk, Finished, HttpCall, Progress, Started, Usage
 from registry.errors import Conflict, EngineFailed, NotFound, RoundhouseError, Unfit
 from tests.contract import chat_fixtures, chat_nasty
