@@ -48,8 +48,10 @@ async def refuses_all(engine: Engine, work: Any) -> None:
         await engine.sleep()
 
 
-def storages(module: Any) -> set[int]:
-    return {tensor.data_ptr() for tensor in (*module.parameters(), *module.buffers()) if tensor.numel()}
+def storages(module: Any) -> dict[int, Any]:
+    """Addresses of all tensors. The memory is held on to, so that no other tensor can get its address meanwhile."""
+    tensors = [tensor for tensor in (*module.parameters(), *module.buffers()) if tensor.numel()]
+    return {tensor.data_ptr(): tensor.untyped_storage() for tensor in tensors}
 
 
 async def test_embeddings_are_the_same_after_a_sleep() -> None:
@@ -64,10 +66,10 @@ async def test_embeddings_are_the_same_after_a_sleep() -> None:
         awake = storages(engine._embedder.model)
         assert (await engine.sleep()).host_bytes == 0
         asleep = storages(engine._embedder.model)
-        assert not awake & asleep, "a tensor kept its storage: on a GPU it would not have left"
+        assert not awake.keys() & asleep.keys(), "a tensor kept its storage: on a GPU it would not have left"
         await refuses_all(engine, lambda: engine.embed(request))
         await engine.wake()
-        assert not asleep & storages(engine._embedder.model)
+        assert not asleep.keys() & storages(engine._embedder.model).keys()
         after, _ = await engine.embed(request)
         assert after.vectors == before.vectors
     with pytest.raises(EngineFailed, match="loaded"):
