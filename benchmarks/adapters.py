@@ -29,7 +29,7 @@ from benchmarks.client import Connection, Reply, connect
 from benchmarks.generated import size, write_adapters
 from benchmarks.harness import Bench
 from benchmarks.load import TIMEOUT, Cell, one
-from benchmarks.models import Chat, chat, wide_chat
+from benchmarks.models import Chat, chat
 from benchmarks.servers import Roundhouse, Server
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
@@ -48,11 +48,9 @@ async def run(bench: Bench) -> None:
     model = chat(s, s.work / "adapters", device=DEVICE, host=HOST)
     files = write_adapters(s.work / "adapters" / "small", model.path, 40, 8)
     bench.note(f"generated adapters of {size(files[0]) / 1e6:.2f} MB, rank 8")
-    await _few_places(bench, model, files, "small")
+    await few_places(bench, model, files, "small")
     many = s.pick(1000, 100, 24)
     await adapters_many.run(bench, chat(s, s.work / "adapters" / "many", device=24, host=max(64, many)), many)
-    if not s.quick:
-        await _wide(bench)
     for tier, aim in AIMS.items():
         bench.bar(f"{tier}: TTFT added, p99", f"small.roundhouse.{tier}.added_p99", "<=", aim)
     bench.bar("storm: longest gap / undisturbed p99", "small.roundhouse.storm.longest_ratio", "<=", 1.2)
@@ -60,18 +58,8 @@ async def run(bench: Bench) -> None:
     bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
 
 
-async def _wide(bench: Bench) -> None:
-    """Tiers and storm once more with adapters of 45 MB: fewer of them, so that 16 places become 3."""
-    s = bench.settings
-    model = wide_chat(s, s.work / "adapters" / "wide", device=DEVICE, host=HOST)
-    files = write_adapters(s.work / "adapters" / "wide", model.path, 40, s.pick(256, 256, 8))
-    bench.note(f"wide adapters of {size(files[0]) / 1e6:.1f} MB, rank 256, on a base of 31 M parameters")
-    await _few_places(bench, model, files, "wide")
-    bench.bar("45 MB, disk: TTFT added, p99", "wide.roundhouse.disk.added_p99", "<=", AIMS["disk"])
-    bench.bar("45 MB, storm: longest gap / undisturbed p99", "wide.roundhouse.storm.longest_ratio", "<=", 2.0)
-
-
-async def _few_places(bench: Bench, model: Chat, files: list[Path], label: str) -> None:
+async def few_places(bench: Bench, model: Chat, files: list[Path], label: str) -> None:
+    """The tiers and the storm parts; `label` begins the names of their figures."""
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"
     with ExitStack() as stack:
@@ -86,7 +74,7 @@ async def _few_places(bench: Bench, model: Chat, files: list[Path], label: str) 
 
 async def _tiers(bench: Bench, servers: list[Server], names: list[str], label: str) -> None:
     workload = Workload(bench.settings.seed)
-    number = bench.settings.pick(100, 27, 3)
+    number = bench.settings.pick(100, 27, 3) if label == "small" else bench.settings.pick(27, 13, 3)
     elsewhere = 0
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:

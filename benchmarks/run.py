@@ -19,7 +19,17 @@ from benchmarks import environment, models, plots, results
 from benchmarks.harness import Bench, Settings
 from benchmarks.load import on_loop
 
-NAMES = ("client_cost", "gateway_tax", "adapters", "embed_rerank", "speech", "residency", "mixed", "streams")
+NAMES = (
+    "client_cost",
+    "gateway_tax",
+    "adapters",
+    "embed_rerank",
+    "speech",
+    "residency",
+    "mixed",
+    "streams",
+    "adapters_wide",
+)
 """All benchmarks, in the order in which they run."""
 SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
 """Names of servers, in the order of the tables' columns."""
