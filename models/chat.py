@@ -211,6 +211,7 @@ class VllmEngine:
                 waiting.cancel()
                 raise EngineFailed(self._cause)
         if error := waiting.exception():
+            self._alive()
             raise EngineFailed("the engine does not answer") from error
 
     async def close(self) -> None:
@@ -250,6 +251,7 @@ class VllmEngine:
         except RoundhouseError:
             raise
         except Exception as error:
+            self._alive()
             raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
@@ -270,8 +272,10 @@ class VllmEngine:
             raise EngineFailed(f"{request.served} is not in the engine: the base never answers for it")
 
     def _alive(self) -> None:
-        if self._engine is None or self._engine.errored:
-            raise EngineFailed("the engine's process ended")
+        if self._engine is None:
+            raise EngineFailed("the engine was closed")
+        if self._engine.errored:  # vLLM may know it before the event loop has looked at the process
+            raise EngineFailed(chat_processes.how_ended(self._children))
 
     async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""

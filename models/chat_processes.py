@@ -1,6 +1,7 @@
 """The processes of a chat engine: what they hold, and how they ended."""
 
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,15 @@ def weights_bytes(path: Path) -> int:
 
 
 def how_ended(processes: list[Any]) -> str:
-    """In words, by the exit codes of EngineCore's processes."""
-    for process in processes:
-        process.join(0.1)  # its sentinel is readable: only the exit code is still to be fetched
-        code = process.exitcode
-        if code is not None and code < 0:
-            return f"the engine's process was ended by {signal.Signals(-code).name}"
-        if code:
-            return f"the engine's process ended with status {code}"
-    return "the engine's process ended"
+    """In words, by the exit codes of EngineCore's processes; waits up to a second for one that is just ending."""
+    deadline = time.monotonic() + 1
+    while True:
+        for process in processes:
+            process.join(0.05)  # vLLM's threads may ask at the same time: the second sees no code yet
+            code = process.exitcode
+            if code is not None and code < 0:
+                return f"the engine's process was ended by {signal.Signals(-code).name}"
+            if code:
+                return f"the engine's process ended with status {code}"
+        if time.monotonic() > deadline or all(process.exitcode is not None for process in processes):
+            return "the engine's process ended"

@@ -1,0 +1,62 @@
+"""How a chat engine's process ended, in words."""
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from models.chat_processes import how_ended
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def _child(ready: threading.Event, code: int | None) -> None:
+    ready.set()
+    time.sleep(60 if code is None else 0)
+    os._exit(code or 0)
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (None, "the engine's process was ended by SIGKILL"),
+        (3, "the engine's process ended with status 3"),
+        (0, "the engine's process ended"),
+    ],
+)
+def test_the_exit_code_tells(code: int | None, said: str) -> None:
+    ready = SPAWN.Event()
+    child = SPAWN.Process(target=_child, args=(ready, code))
+    child.start()
+    assert ready.wait(60)
+    if code is None:
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+    asking = [threading.Thread(target=child.join) for _ in range(4)]  # as vLLM's own threads do
+    for thread in asking:
+        thread.start()
+    assert how_ended([child]) == said
+    for thread in asking:
+        thread.join()
+
+
+class _Late:
+    """A process whose pipe has closed but whose exit code is still to come: the kernel closes files first."""
+
+    def __init__(self, looks: int) -> None:
+        self._looks = looks
+
+    def join(self, timeout: float) -> None:
+        """Nothing to wait for: each look at the exit code counts."""
+
+    @property
+    def exitcode(self) -> int | None:
+        self._looks -= 1
+        return None if self._looks > 0 else -signal.SIGTERM
+
+
+def test_a_late_exit_code_is_waited_for() -> None:
+    assert how_ended([_Late(8)]) == "the engine's process was ended by SIGTERM"
