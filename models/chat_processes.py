@@ -25,10 +25,11 @@ def how_ended(processes: list[Any]) -> str:
     while True:
         for process in processes:
             process.join(0.05)  # vLLM's threads may ask at the same time: the second sees no code yet
-            code = process.exitcode
+        codes = [process.exitcode for process in processes]
+        for code in codes:
             if code is not None and code < 0:
                 return f"the engine's process was ended by {signal.Signals(-code).name}"
             if code:
                 return f"the engine's process ended with status {code}"
-        if time.monotonic() > deadline or all(process.exitcode is not None for process in processes):
+        if None not in codes or time.monotonic() > deadline:
             return "the engine's process ended"
