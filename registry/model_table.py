@@ -3,13 +3,15 @@
 import json
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from registry.errors import NotFound
-from registry.records import LoadKey, Measured
+from registry.records import LoadKey, Measured, MeasuredSleep
 from registry.schema import Database
 
 NEWEST = 0.3
 """Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""
+SAME_KEY = "WHERE model = ? AND recipe_version = ? AND engine_version = ? AND device = ?"
 
 
 class ModelTable:
@@ -47,32 +49,68 @@ class ModelTable:
             if not db.execute("DELETE FROM model_aliases WHERE alias = ?", (alias,)).rowcount:
                 raise NotFound(f"There is no model alias '{alias}' that was made at run time.", code="alias_not_found")
 
-    def record_load(self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float]) -> Measured:
-        """Add one finished load. `seconds` per phase, as the engine reported them."""
+    def record_load(
+        self, key: LoadKey, resident_bytes: int, seconds: Mapping[str, float], host_bytes: int | None = None
+    ) -> Measured:
+        """Add one finished load. `seconds` per phase, as the engine reported them. No `host_bytes`: as before."""
         with self._database.write() as db:
             old = self.measured(key)
-            mean = dict(old.seconds) if old else {}
-            for phase, took in seconds.items():
-                mean[phase] = NEWEST * took + (1 - NEWEST) * mean[phase] if phase in mean else took
+            mean = _mean(old.seconds if old else {}, seconds)
             new = Measured(
                 resident_bytes=resident_bytes,
                 peak_bytes=max(resident_bytes, old.peak_bytes if old else 0),
                 seconds=mean,
                 count=old.count + 1 if old else 1,
                 updated=self._clock(),
+                host_bytes=old.host_bytes if old and host_bytes is None else host_bytes,
             )
             db.execute(
-                "REPLACE INTO loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*key, new.resident_bytes, new.peak_bytes, json.dumps(mean), new.count, new.updated),
+                "REPLACE INTO loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, new.resident_bytes, new.peak_bytes, json.dumps(mean), new.count, new.updated, new.host_bytes),
             )
             return new
 
     def measured(self, key: LoadKey) -> Measured | None:
         """What such loads have cost; None before the first."""
         with self._database.read() as db:
-            row = db.execute(
-                "SELECT * FROM loads WHERE model = ? AND recipe_version = ? AND engine_version = ? AND device = ?", key
-            ).fetchone()
+            row = db.execute(f"SELECT * FROM loads {SAME_KEY}", key).fetchone()
         if row is None:
             return None
-        return Measured(row["resident"], row["peak"], json.loads(row["seconds"]), row["count"], row["updated"])
+        seconds = json.loads(row["seconds"])
+        return Measured(row["resident"], row["peak"], seconds, row["count"], row["updated"], row["host"])
+
+    def record_sleep(self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float) -> None:
+        """Add one finished sleep: what it held then, and how long it took to fall asleep."""
+        with self._database.write() as db:
+            old = self.slept(key)
+            mean = _mean(old.seconds if old else {}, {"sleep": seconds})
+            db.execute(
+                "REPLACE INTO sleeps VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (*key, device_bytes, host_bytes, json.dumps(mean), old.count + 1 if old else 1, self._clock()),
+            )
+
+    def record_wake(self, key: LoadKey, seconds: float) -> None:
+        """Add the wake that ended a recorded sleep."""
+        with self._database.write() as db:
+            old = self.slept(key)
+            if old is not None:
+                mean = _mean(old.seconds, {"wake": seconds})
+                db.execute(
+                    f"UPDATE sleeps SET seconds = ?, updated = ? {SAME_KEY}", (json.dumps(mean), self._clock(), *key)
+                )
+
+    def slept(self, key: LoadKey) -> MeasuredSleep | None:
+        """What such sleeps have cost; None before the first."""
+        with self._database.read() as db:
+            row = db.execute(f"SELECT * FROM sleeps {SAME_KEY}", key).fetchone()
+        if row is None:
+            return None
+        return MeasuredSleep(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])
+
+
+def _mean(old: Mapping[Any, float], new: Mapping[str, float]) -> dict[str, float]:
+    """The running mean of each phase, with one more measurement of some of them."""
+    mean = dict(old)
+    for phase, took in new.items():
+        mean[phase] = NEWEST * took + (1 - NEWEST) * mean[phase] if phase in mean else took
+    return mean

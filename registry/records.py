@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from registry.errors import NotFound
 from registry.names import DIGEST_PREFIX, VERSION
@@ -143,4 +143,20 @@ class Measured:
     seconds: Mapping[str, float]
     """Phase to seconds: a running mean in which the newest load weighs 0.3."""
     count: int
+    updated: float
+    host_bytes: int | None = None
+    """In host memory beside the device, after the last load; None: not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSleep:
+    """What sleeps of this kind have cost so far."""
+
+    device_bytes: int
+    """Held asleep, the last time."""
+    host_bytes: int
+    seconds: Mapping[Literal["sleep", "wake"], float]
+    """A running mean, as that of loads; no wake: it has never woken."""
+    count: int
+    """Sleeps."""
     updated: float

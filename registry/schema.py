@@ -53,6 +53,15 @@ MIGRATIONS: Sequence[str] = (
         updated REAL NOT NULL, PRIMARY KEY (model, recipe_version, engine_version, device)
     ) STRICT;
     """,
+    """
+    -- Bytes in host memory beside the device, after the last load; none where loads were measured before.
+    ALTER TABLE loads ADD COLUMN host INTEGER;
+    CREATE TABLE sleeps (
+        model TEXT NOT NULL, recipe_version INTEGER NOT NULL, engine_version TEXT NOT NULL, device TEXT NOT NULL,
+        bytes INTEGER NOT NULL, host INTEGER NOT NULL, seconds TEXT NOT NULL, count INTEGER NOT NULL,
+        updated REAL NOT NULL, PRIMARY KEY (model, recipe_version, engine_version, device)
+    ) STRICT;
+    """,
 )
 
 

@@ -32,7 +32,7 @@ from runtime.prefer import PREFERENCE, NotYet
 from runtime.prewarming import keep_warm
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.residency.record import ResidencyRecord, load_key
+from runtime.residency.record import ResidencyRecord, recall
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduler import Bounds, Lease, ModelQueue
@@ -200,10 +200,7 @@ class Gateway:
             entry.host_needed, entry.host_adapters = sum_of.host, sum_of.host_adapters
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
-        measured = self.state.models.measured(load_key(recipe, self.device))
-        if measured is not None:
-            entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
-            entry.load_seconds = sum(measured.seconds.values())
+        recall(entry, self.state, self.device)
         entry.revision, entry.path = sources.revision(recipe.source, path), path
 
     def base(self, entry: ModelEntry) -> Base:

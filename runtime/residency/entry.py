@@ -17,6 +17,8 @@ from runtime.residency.victims import WORTH
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes."""
+SLEEP_BYTES = 1.7 * 2**30
+"""The same for a sleep that keeps bytes in host memory: the first one pins them, at about so many a second."""
 
 
 class Queue(Protocol):
@@ -95,14 +97,16 @@ class ModelEntry:
     peak: int = 0
     """The most that it was ever seen to hold."""
     slept: Held | None = None
-    """What it held when it slept last, in this server's life."""
+    """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
     insomnia: bool = False
     """A sleep or a wake failed: it is not tried again until the server starts anew."""
     asleep_since: float = 0.0
     measured_wake: float | None = None
-    """Seconds of its last wake."""
+    """Seconds of its last wake; after a restart the mean of those before it."""
+    measured_sleep: float | None = None
+    """The same of falling asleep."""
     wakes: int = 0
     pinned: bool = False
     wanted_since: float | None = None
@@ -150,6 +154,13 @@ class ModelEntry:
         if self.measured_wake is not None:
             return self.measured_wake
         return WAKE_SECONDS + self.needed / WAKE_BYTES
+
+    @property
+    def sleep_seconds(self) -> float:
+        """Expected seconds to fall asleep once its requests have ended; 0 when it cannot sleep."""
+        if self.measured_sleep is not None:
+            return self.measured_sleep
+        return WAKE_SECONDS + self.asleep.host_bytes / SLEEP_BYTES if self.asleep is not None else 0.0
 
     @property
     def return_seconds(self) -> float:
@@ -206,5 +217,6 @@ class ModelEntry:
             asleep_bytes=None if asleep is None else asleep.device_bytes,
             asleep_host=0 if asleep is None else asleep.host_bytes,
             wake_seconds=self.wake_seconds,
+            sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
         )

@@ -137,9 +137,10 @@ class Leaving(Table):
         entry.bytes, entry.host_bytes, entry.falling_asleep = on_device, held.host_bytes, False
         entry.slept = type(held)(device_bytes=on_device, host_bytes=held.host_bytes)
         entry.asleep_since = entry.clock()
+        entry.measured_sleep = entry.asleep_since - began
         entry.queue.engine_gone()
         entry.to(S.ASLEEP)
-        self._observer.slept(entry, reason, entry.clock() - began, before - on_device)
+        self._observer.slept(entry, reason, entry.measured_sleep, before - on_device)
         self._asked_again(entry)
         return True
 

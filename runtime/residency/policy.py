@@ -130,11 +130,12 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
                 for r, action in chosen
             )
             drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
+            doze = max((r.sleep_seconds for r, action in chosen if action == "sleep"), default=0.0)
             return answer(
                 verdict,
                 "least recently used leave first",
                 victims=victims,
-                expected_seconds=need.load_seconds + min(drain, 5.0),
+                expected_seconds=need.load_seconds + min(drain, 5.0) + doze,
             )
 
     times = [_ripe_at(r) for r in may_leave if _ripe_at(r) > snapshot.now]  # 7

@@ -1,10 +1,11 @@
 """What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 from models import sources
-from models.messages import Loaded
+from models.messages import Held, Loaded
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe
 from registry.records import LoadKey
@@ -22,6 +23,20 @@ def load_key(recipe: Recipe, device: Device) -> LoadKey:
     return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), device.label)
 
 
+def recall(entry: ModelEntry, state: State, device: Device) -> None:
+    """Have measured figures of earlier loads and sleeps, also of those before a restart, replace estimates."""
+    key = load_key(entry.recipe, device)
+    measured, slept = state.models.measured(key), state.models.slept(key)
+    if measured is not None:
+        entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
+        entry.load_seconds = sum(measured.seconds.values())
+        if measured.host_bytes is not None and device.kind != "cpu":
+            entry.host_needed = measured.host_bytes + entry.host_adapters
+    if slept is not None:
+        entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
+        entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
+
+
 class ResidencyRecord:
     """The manager's `Observer`. Never raises: a full disk must not fail a load."""
 
@@ -34,7 +49,7 @@ class ResidencyRecord:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        self._keep(entry, loaded.resident_bytes, loaded.seconds)
+        self._keep_load(entry, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
         log.info(
             "loaded",
             extra={
@@ -47,7 +62,7 @@ class ResidencyRecord:
         self._metrics.load_failures.labels(entry.id).inc()
 
     def grew(self, entry: ModelEntry) -> None:
-        self._keep(entry, entry.bytes, {})
+        self._keep_load(entry, entry.bytes, {})
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
@@ -56,6 +71,8 @@ class ResidencyRecord:
 
     def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
         self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
+        with self._kept(entry) as key:
+            self._state.models.record_sleep(key, entry.bytes, entry.host_bytes, seconds)
         log.info(
             "asleep",
             extra={
@@ -66,6 +83,9 @@ class ResidencyRecord:
 
     def woke(self, entry: ModelEntry, seconds: float) -> None:
         self._metrics.wake.labels(entry.id).observe(seconds)
+        if entry.measured_wake is not None:
+            with self._kept(entry) as key:
+                self._state.models.record_wake(key, entry.measured_wake)
         log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
@@ -74,8 +94,15 @@ class ResidencyRecord:
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()
 
-    def _keep(self, entry: ModelEntry, held: int, seconds: Mapping[str, float]) -> None:
+    def _keep_load(
+        self, entry: ModelEntry, held: int, seconds: Mapping[str, float], on_host: int | None = None
+    ) -> None:
+        with self._kept(entry) as key:
+            self._state.models.record_load(key, held, seconds, on_host)
+
+    @contextmanager
+    def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:
         try:
-            self._state.models.record_load(load_key(entry.recipe, self._device), held, seconds)
+            yield load_key(entry.recipe, self._device)
         except RoundhouseError as error:
             log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})

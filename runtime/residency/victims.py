@@ -43,6 +43,8 @@ class Resident:
     """Device bytes that it would hold asleep; None: it cannot sleep, or shall not."""
     asleep_host: int = 0
     wake_seconds: float = 0.0
+    sleep_seconds: float = 0.0
+    """Expected seconds to fall asleep."""
     falling_asleep: bool = False
     """It drains in order to sleep."""
 

@@ -16,6 +16,9 @@ import psutil
 import pytest
 import yaml
 
+from models.sources import engine_version
+from registry.records import LoadKey
+from registry.state import State
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
@@ -80,6 +83,29 @@ def test_one_that_is_unloaded_asleep_is_gone(server: Server) -> None:
     pid = server.slot_pid("starter-speech")
     assert server.http.post("/v1/models/starter-speech/unload").json()["state"] == "absent"
     assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_what_sleeps_and_wakes_cost_is_known_after_a_restart(server: Server) -> None:
+    hears(server)
+    before = server.wait_state("starter-speech", "asleep")
+    assert server.stop() == 0
+    with State(server.data) as state:
+        kept = state.models.slept(LoadKey("starter-speech", 1, engine_version("faster-whisper"), "cpu"))
+    assert kept is not None
+    assert kept.count >= 3
+    assert (kept.device_bytes, kept.host_bytes) == (before["bytes"], 0)
+    again = Server(server.data, [server.data.parent / "speech.yaml"], "--heartbeat", "0.5", "--no-prewarm")
+    try:
+        again.wait_ready()
+        assert again.http.post("/v1/models/starter-speech/load").status_code == 200
+        shown = again.model("starter-speech")
+        assert shown["wakes"] == 0
+        assert shown["expected_wake_seconds"] == pytest.approx(kept.seconds["wake"], abs=1e-3)
+        again.wait_state("starter-speech", "asleep")
+        plan = again.http.post("/v1/models/starter-speech/plan").json()
+        assert (plan["verdict"], plan["expected_seconds"]) == ("wake", shown["expected_wake_seconds"])
+    finally:
+        again.close()
 
 
 @pytest.mark.skipif(not os.environ.get("LARGE_SLEEP"), reason="long form: set LARGE_SLEEP=1")

@@ -14,7 +14,7 @@ import pytest
 from registry.adapter_table import KEPT_CHANGES
 from registry.errors import BadRequest, Conflict, NotFound, Unavailable
 from registry.records import AdapterKey, LoadKey, NewVersion, Probe
-from registry.schema import MIGRATIONS
+from registry.schema import FILE, MIGRATIONS
 from registry.state import State
 from tests.unit.registry.makers import digest
 
@@ -171,6 +171,37 @@ def test_measured_loads(state: State) -> None:
     assert (measured.resident_bytes, measured.peak_bytes, measured.count) == (900, 1000, 2)
     assert measured.seconds == pytest.approx({"weights": 1.3, "warming": 5.0})
     assert state.models.measured(key._replace(recipe_version=2)) is None
+
+
+def test_measured_sleeps(state: State) -> None:
+    key = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
+    assert state.models.slept(key) is None
+    state.models.record_sleep(key, 50, 900, 10.0)
+    state.models.record_wake(key, 2.0)
+    state.models.record_sleep(key, 60, 950, 0.0)
+    slept = state.models.slept(key)
+    assert slept is not None
+    assert (slept.device_bytes, slept.host_bytes, slept.count) == (60, 950, 2)
+    assert slept.seconds == pytest.approx({"sleep": 7.0, "wake": 2.0})
+
+
+def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
+    """A file of format 1 has no bytes of host memory."""
+    key = LoadKey("m", 1, "0.32.0", "cpu")
+    old = sqlite3.connect(tmp_path / FILE)
+    old.executescript(MIGRATIONS[0])
+    old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, 900, 1000, '{}', 2, 5.0)", key)
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    with State(tmp_path) as state:
+        measured = state.models.measured(key)
+        assert measured is not None
+        assert (measured.peak_bytes, measured.count, measured.host_bytes) == (1000, 2, None)
+        state.models.record_load(key, 900, {}, 70)
+        state.models.record_load(key, 950, {})  # it grew: nothing new is known of the host
+        assert (again := state.models.measured(key)) is not None
+        assert (again.host_bytes, again.count) == (70, 4)
 
 
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:

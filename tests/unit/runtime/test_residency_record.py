@@ -1,0 +1,95 @@
+"""Measured figures that outlive a restart: what the next server plans and decides with."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from models.messages import Held, Loaded
+from registry.state import State
+from runtime.device import Device
+from runtime.metrics import Metrics
+from runtime.residency import policy
+from runtime.residency.entry import ModelEntry
+from runtime.residency.record import ResidencyRecord, load_key, recall
+from runtime.residency.states import ModelState
+from runtime.scheduler import Bounds, ModelQueue
+from tests.unit.runtime.test_residency_manager import recipe
+
+GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)
+CAN_SLEEP = Loaded(
+    resident_bytes=100, weights_bytes=80, host_bytes=12, seconds={"weights": 1.5},
+    asleep=Held(device_bytes=40, host_bytes=120),
+)  # fmt: skip
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    with State(tmp_path) as opened:
+        yield opened
+
+
+def entry(name: str = "a", **residency: object) -> ModelEntry:
+    """As the gateway makes it from estimates."""
+    made = ModelEntry(
+        recipe=recipe(name, **residency), path=None, revision="r", needed=150, needed_detail="estimated",
+        load_seconds=10.0, queue=None, host_needed=50, host_adapters=7, clock=lambda: 100.0,  # type: ignore[arg-type]
+    )  # fmt: skip
+    made.queue = ModelQueue(made.recipe, Bounds(10), lambda: None, lambda: None)
+    return made
+
+
+def live_once(state: State) -> None:
+    """What the manager does in a first life of model a: it loads, sleeps twice and wakes once."""
+    record, first = ResidencyRecord(Metrics(), state, GPU), entry()
+    record.loaded(first, CAN_SLEEP, 2.0, 10.0, 150)
+    first.bytes, first.host_bytes = 5, 90
+    record.slept(first, "idle", 4.0, 95)
+    first.measured_wake = 0.5
+    record.woke(first, 3.0)
+    record.slept(first, "idle", 1.0, 95)
+
+
+def test_loads_and_sleeps_of_the_life_before_replace_the_estimates(state: State) -> None:
+    live_once(state)
+    again = entry()
+    recall(again, state, GPU)
+    assert (again.needed, again.host_needed, again.load_seconds) == (100, 12 + 7, 1.5)
+    assert again.slept == Held(device_bytes=5, host_bytes=90)
+    assert again.wake_seconds == 0.5, "the wake alone, not the wait for room before it"
+    assert again.sleep_seconds == pytest.approx(0.3 * 1.0 + 0.7 * 4.0)
+
+
+def test_another_recipe_or_device_knows_nothing_of_it(state: State) -> None:
+    live_once(state)
+    other = entry("b")
+    recall(other, state, GPU)
+    assert (other.needed, other.host_needed, other.slept, other.measured_wake) == (150, 50, None, None)
+    other = entry()
+    recall(other, state, replace(GPU, label="NVIDIA A100"))
+    assert (other.needed, other.slept, other.measured_sleep) == (150, None, None)
+
+
+def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
+    """Its engine expects to hold too much asleep to be worth it; measured, it sleeps, and the plan tells how long."""
+    live_once(state)
+    plans = []
+    for known in (False, True):
+        one = entry(min_resident=0)
+        if known:
+            recall(one, state, GPU)
+        one.state, one.loaded, one.bytes, one.needed = ModelState.READY, CAN_SLEEP, 100, 100
+        resident = one.resident()
+        assert resident is not None
+        snapshot = policy.Snapshot(GPU.budget, (resident,), 1, 100.0, 110)
+        plans.append(policy.plan(snapshot, policy.Need("b", 100, 2.0, 100.0)))
+    assert [[v.action for v in plan.victims] for plan in plans] == [["evict"], ["sleep"]]
+    assert plans[0].expected_seconds == 2.0
+    assert plans[1].expected_seconds == pytest.approx(2.0 + 0.3 * 1.0 + 0.7 * 4.0)
+
+
+def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
+    """The disk was full when it slept."""
+    state.models.record_wake(load_key(recipe("a"), GPU), 0.5)
+    assert state.models.slept(load_key(recipe("a"), GPU)) is None
