@@ -100,9 +100,11 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
 
 
 def run(
-    settings: Settings, recipes: Sequence[Recipe], device: Device, on_ready: Callable[[], None] | None = None
+    settings: Settings, recipes: Sequence[Recipe], device: Device, beside: Callable[[], object] | None = None
 ) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
+
+    `beside` runs in a thread of the main process meanwhile.
 
     Shutdown, in phases:
     1. A signal sets LitServe's shutdown event (from a thread: the event is a proxy that takes a lock).
@@ -153,8 +155,8 @@ def run(
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     threading.Thread(target=watch_processes, daemon=True).start()
-    if on_ready is not None:
-        threading.Thread(target=on_ready, daemon=True).start()
+    if beside is not None:
+        threading.Thread(target=beside, daemon=True).start()
     server.run(
         host=settings.host,
         port=settings.port,

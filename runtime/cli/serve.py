@@ -139,7 +139,7 @@ def _run(given: dict[str, Any], folder: Path, as_json: bool) -> int:
         try:
             from runtime.server import run  # the heavy import: LitServe, FastAPI, pydantic
 
-            return run(settings, read, device)
+            return run(settings, read, device, beside=announcer.wait)  # it ends long before us: no zombie stays
         finally:
             announcer.terminate()
             announcer.wait()

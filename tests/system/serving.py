@@ -123,6 +123,21 @@ def alive(processes: Sequence[psutil.Process]) -> list[int]:
     return found
 
 
+def zombies(server: Server, seconds: float = 10.0) -> list[str]:
+    """Processes of the server that have ended and that nobody asks for: those that are left after some seconds, since
+    LitServe asks for an ended worker within a moment."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = []
+        for process in server.family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.status() == psutil.STATUS_ZOMBIE:
+                    found.append(f"{process.name()} {process.pid}, child of {process.ppid()}")
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
+
+
 def has_starter_pack() -> bool:
     return all((PACK / name).is_dir() for name in ("starter-chat", "starter-rerank", "starter-speech"))
 

@@ -19,7 +19,7 @@ import yaml
 from models.sources import engine_version
 from registry.records import LoadKey
 from registry.state import State
-from tests.system.serving import PACK, STARTER, Server
+from tests.system.serving import PACK, STARTER, Server, zombies
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
@@ -64,6 +64,7 @@ def test_it_falls_asleep_when_idle_and_wakes_for_the_next_request(server: Server
     assert server.metric("roundhouse_wake_seconds_count", model="starter-speech") == 1
     assert server.metric("roundhouse_sleep_seconds_count", model="starter-speech", reason="idle") >= 1
     assert server.metric("roundhouse_sleep_failures_total") == 0
+    assert zombies(server) == []
 
 
 def test_one_that_is_killed_asleep_is_on_disk_and_loads_at_the_next_request(server: Server) -> None:
