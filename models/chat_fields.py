@@ -10,6 +10,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
+from models import chat_shapes
 from registry.errors import BadRequest
 from registry.recipe import Flag
 
@@ -17,7 +18,8 @@ CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"
 MESSAGES = "/v1/messages"
 COUNT_TOKENS = "/v1/messages/count_tokens"
-VENDORS = (CHAT, "/v1/completions", RESPONSES, MESSAGES, COUNT_TOKENS)
+COMPLETIONS = "/v1/completions"
+VENDORS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS)
 """Whose clients expect to be told of fields that are not known. vLLM's own paths ignore them."""
 
 WITHOUT_EFFECT = frozenset(
@@ -93,9 +95,15 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         if path in (MESSAGES, COUNT_TOKENS):
             text = f"{name}: Extra inputs are not permitted."
         raise BadRequest(f"{text} This engine would ignore it: leave it out.", param=name, code="unknown_parameter")
-    if path == RESPONSES:
+    effort = "reasoning_effort" in fields.get(CHAT, frozenset())
+    if path in (CHAT, COMPLETIONS):
+        chat_shapes.check_chat(data)
+    elif path == RESPONSES:
         _responses(data)
-        _reasoning(data, effort="reasoning_effort" in fields.get(CHAT, frozenset()))
+        _reasoning(data, effort=effort)
+        chat_shapes.check_responses(data)
+    elif path == MESSAGES:
+        chat_shapes.check_messages(data, effort=effort)
 
 
 class _Tool(msgspec.Struct):

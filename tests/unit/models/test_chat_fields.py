@@ -56,10 +56,17 @@ def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Field
         {"metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k"},
         {"store": False, "modalities": ["text"], "best_of": 1, "function_call": "none", "verbosity": "medium"},
         {"audio": None, "functions": []},
+        {"response_format": {"type": "json_object", "value": None}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}}},
+        {"response_format": {"type": "structural_tag", "structures": [], "triggers": []}},
+        {"response_format": {"type": ["odd"]}},
+        {"response_format": "odd", "stream_options": 4},
+        {"stream_options": {"include_usage": True, "include_obfuscation": False}},
     ],
 )
 def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
-    chat_fields.check(fields, CHAT, json.dumps({"model": "m", **more}).encode())
+    known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
+    chat_fields.check(known, CHAT, json.dumps({"model": "m", **more}).encode())
 
 
 @pytest.mark.parametrize(
@@ -70,12 +77,30 @@ def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
         (CHAT, {"modalities": ["audio"]}, "modalities", "leave it out"),
         (CHAT, {"store": True}, "store", "leave it out"),
         (MESSAGES, {"top": 1}, "top", "top: Extra inputs are not permitted"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_object", "value": {}}},
+            "response_format.value",
+            "json_schema.schema",
+        ),
+        (CHAT, {"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "leave it out"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"schem": {}}}},
+            "response_format.json_schema.schem",
+            "leave it out",
+        ),
+        (CHAT, {"stream_options": {"include_usge": True}}, "stream_options.include_usge", "leave it out"),
+        ("/v1/responses", {"text": {"formt": {}}}, "text.formt", "leave it out"),
+        ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity", "leave 'text.verbosity' out"),
+        ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema", "ignore"),
         ("/v1/responses", {"store": True}, "store", "not stored"),
         ("/v1/responses", {"tools": [{"type": "function"}, {"type": "mcp"}]}, "tools[1].type", "'mcp'"),
     ],
 )
 def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
-    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools"}}
+    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text"}}
+    known[CHAT] |= {"response_format", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
         chat_fields.check(known, path, json.dumps({"model": "m", **more}).encode())
     assert refused.value.param == param
@@ -96,13 +121,14 @@ def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) ->
     [
         (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
         (RESPONSES, {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        (MESSAGES, {"output_config": {"effort": "low"}}, "output_config.effort"),
     ],
 )
 def test_an_effort_that_the_template_does_not_know(
     fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
 ) -> None:
     body = json.dumps({"model": "m", **more}).encode()
-    knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"})}
+    knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"}), MESSAGES: frozenset({"model", "output_config"})}
     chat_fields.check(knowing, path, body)
     with pytest.raises(BadRequest) as refused:
         chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, path, body)
