@@ -2,7 +2,8 @@
 
 A block whose info string is `bash run`, `python run` or `js run` is run. A fenced block `json answer` or `text answer`
 behind it, with no heading and no other example in between, is what it must print (see `tests.docs.compare`).
-`json answer approx` allows fractions to differ a little.
+`json answer approx` allows fractions to differ a little. `python run langchain` runs in the environment that
+`scripts/install-langchain` makes.
 """
 
 from collections.abc import Iterator
@@ -28,10 +29,14 @@ class Fence:
 @dataclass(frozen=True, slots=True)
 class Example:
     page: Path
-    language: str
+    info: tuple[str, ...]
     code: str
     line: int
     answer: Fence | None
+
+    @property
+    def language(self) -> str:
+        return self.info[0]
 
     @property
     def name(self) -> str:
@@ -66,7 +71,7 @@ def examples(page: Path) -> list[Example]:
     def close(answer: Fence | None) -> None:
         nonlocal open_
         if open_ is not None:
-            found.append(Example(page, open_.info[0], open_.text, open_.line, answer))
+            found.append(Example(page, open_.info, open_.text, open_.line, answer))
         open_ = None
 
     for part in fences(page.read_text(encoding="utf-8").splitlines()):

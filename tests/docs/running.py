@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, Example
+from tests.system.langchain_environment import langchain
 
 ADDRESS = "http://127.0.0.1:8000"
 SECONDS = 180
@@ -30,7 +31,7 @@ def run(example: Example, url: str) -> str:
         case "bash":
             command = ["bash", "-euo", "pipefail", "-c", code]
         case "python":
-            command = [sys.executable, "-c", code]
+            command = [str(langchain()) if "langchain" in example.info else sys.executable, "-c", code]
         case _:
             command = ["node", "--input-type=module", "-e", code]
     tools = str(Path(sys.executable).parent)

@@ -1,7 +1,7 @@
-"""LangChain's classes against the real server, and the wire calls of those that cannot be installed beside ours.
+"""LangChain's OpenAI classes against the real server, and the newest clients that others of its classes build on.
 
-`langchain-cohere` wants cohere below 6 and `langchain-huggingface` huggingface-hub below 2, and both are newer here. So
-their calls are made with the clients underneath, in the way in which CohereRerank and HuggingFaceEndpointEmbeddings do.
+`langchain-cohere` wants cohere below 6 and `langchain-huggingface` huggingface-hub below 2, and both are newer here.
+So those classes are tested in an environment of their own (test_langchain.py), and their calls here with newer clients.
 """
 
 from typing import Any

@@ -1,0 +1,15 @@
+"""The environment of the packages that do not fit beside ours; `scripts/install-langchain` makes it."""
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+from tests.system.serving import ROOT
+
+
+@cache
+def langchain() -> Path:
+    """Its interpreter. The script makes the environment where it is not there yet, which needs a package index."""
+    made = subprocess.run(["scripts/install-langchain"], cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert made.returncode == 0, made.stderr
+    return ROOT / ".venv-langchain" / "bin" / "python"
