@@ -1,12 +1,14 @@
 """One YAML document to a recipe, with every fault in it and not only those that are seen first."""
 
 import copy
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from registry.fault_words import Loc, clean_loc, words
+from registry.parsers import parser_faults
 from registry.recipe import Recipe
 from registry.yaml_nodes import Document, Fault
 
@@ -40,7 +42,7 @@ def validate(document: Document) -> tuple[Recipe | None, list[Fault]]:
     document is checked again, until nothing new comes up.
     """
     data = copy.deepcopy(document.data)
-    faults: dict[Fault, None] = {}
+    faults: dict[Fault, None] = dict.fromkeys(_parsers(document))
     for _ in range(PASSES):
         try:
             recipe = Recipe.model_validate(data)
@@ -58,6 +60,14 @@ def validate(document: Document) -> tuple[Recipe | None, list[Fault]]:
                 return recipe, []
             break
     return None, sorted(faults, key=lambda fault: fault.line)
+
+
+def _parsers(document: Document) -> Iterator[Fault]:
+    """Names of parsers that vLLM does not have."""
+    flags = _at(document.data, ("engine", "flags"))
+    if isinstance(flags, dict) and _at(document.data, ("engine", "name")) == "vllm":
+        for key, text in parser_faults(flags):
+            yield document.fault(("engine", "flags", key), text)
 
 
 def _mend(data: dict[str, Any], error: ErrorDetails) -> bool:
