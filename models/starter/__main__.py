@@ -30,7 +30,7 @@ MINUTES = {
 }
 
 # Small batches: on a core the number of steps is what counts.
-RERANK_ON_CPU = ("--queries", 24, "--negatives", 7, "--passage-tokens", 96, "--easy", 0.3, "--bfloat16")
+RERANK_ON_CPU = ("--queries", 24, "--negatives", 7, "--passage-tokens", 96, "--easy", 0.3)
 SPEECH_ON_CPU = ("--workers", 1, "--speech-seconds", 3600, "--hours", 20, "--budget", 8000, 9000, "--rate", 1.3e-3)
 
 

@@ -22,6 +22,8 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BertConfig, BertForSequenceClassification
 
+from registry.dtypes import native_bfloat16
+
 from . import batches
 from .held_out import HeldOut, summary
 from .shrink import MAX_TOKENS, SPECIAL, cut_tokenizer, load_int8, make_student
@@ -130,8 +132,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     texts, asked = [p.text for p in passages], [query for _, query in pairs]
     say(f"{device}: {len(passages)} passages, {len(pairs)} queries; embedding them")
     wide = batches.tokenize(large, texts, options.passage_tokens, device)
-    vectors = batches.embed(teacher, wide, cls, sep, True)
-    query_vectors = batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, True)
+    vectors = batches.embed(teacher, wide, cls, sep, fast)
+    query_vectors = batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, fast)
     mined = batches.mine(passages, [number for number, _ in pairs], query_vectors, vectors)
     near = batches.neighbours(passages, 6, device, options.seed)
     passage_tokens = batches.tokenize(small, texts, options.passage_tokens, device)
@@ -181,7 +183,7 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
             cls,
             sep,
         )
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=fast or native_bfloat16()):
             logits = model(**inputs).logits.view(chosen.shape)
         similar = (mined.vectors[chosen] * mined.query_vectors[question][:, None]).sum(-1)
         loss, parts = loss_of(logits, similar)
@@ -238,7 +240,6 @@ def main() -> None:
         "--passage-tokens", type=int, default=batches.PASSAGE_TOKENS, help="passages are cut here in training"
     )
     parser.add_argument("--easy", type=float, default=0.0, help="share of the time with random wrong passages only")
-    parser.add_argument("--bfloat16", action="store_true", help="compute in bfloat16 on a CPU, too")
     parser.add_argument("--negatives", type=int, default=NEGATIVES, help="wrong passages beside the right one")
     parser.add_argument("--rate", type=float, default=4e-4)
     parser.add_argument("--limit", type=int, default=0, help="use about this many passages only, for a try")

@@ -23,6 +23,7 @@ from models.starter.speech.factory import LONG, Factory
 from models.starter.speech.mixing import Mixer
 from models.starter.speech.network import Trainee
 from models.starter.speech.optimizer import Optimizer
+from registry.dtypes import native_bfloat16
 
 _WARM_STEPS = 120
 
@@ -115,7 +116,7 @@ class _Run:
     def step(self, done: float) -> torch.Tensor:
         """One update; returns the loss parts [words, times, phonemes, guide]."""
         batch = self.mixer.batch(self.factory.plan())
-        with torch.autocast(self.device.type, torch.bfloat16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.device.type == "cuda" or native_bfloat16()):
             loss, parts = self.model.loss(batch, 1.0 - 0.8 * done, 0.3 - 0.2 * done)
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step(self.rate(done))
