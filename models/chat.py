@@ -58,9 +58,8 @@ class VllmEngine:
         self._state = "new"
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
-        self._sentinels: list[int] = []
-        self._children: list[Any] = []
-        self._cause = "the engine's process ended"
+        self._children = chat_processes.Children()
+        self._cause = EngineFailed("the engine's process ended")
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         if self._state != "new":
@@ -100,7 +99,7 @@ class VllmEngine:
             effort = chat_fields.knows_effort(path, recipe.engine.flags)
             self._fields = chat_fields.known(self._app, effort=effort)
             self._model = recipe.id
-            self._watch_children()
+            self._children.watch(self._processes(), self._child_died)
             await chat_warm.warm(self._app, recipe.id)
             await self._engine.reset_prefix_cache()
             adapters = self._adapters if arguments.enable_lora else None
@@ -149,30 +148,19 @@ class VllmEngine:
         manager = self._engine.engine_core.resources.engine_manager if self._engine else None
         return list(manager.processes) if manager else []
 
-    def _watch_children(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._children = self._processes()  # vLLM forgets them when one dies, perhaps before we hear of it
-        for process in self._children:
-            self._sentinels.append(process.sentinel)
-            loop.add_reader(process.sentinel, self._child_died)
-
-    def _child_died(self) -> None:
-        self._unwatch()
-        self._cause = chat_processes.how_ended(self._children)
+    def _child_died(self, how: EngineFailed) -> None:
+        self._cause = how
         if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
             for exchange in list(self._running):
-                exchange.fail(EngineFailed(self._cause))
+                exchange.fail(how)
 
-    def _unwatch(self) -> None:
-        loop = asyncio.get_running_loop()
-        for sentinel in self._sentinels:
-            loop.remove_reader(sentinel)
-        self._sentinels.clear()
+    def _broken(self) -> EngineFailed:
+        return self._cause if self._state == "broken" else EngineFailed(f"the engine is {self._state}")
 
     def _ready(self) -> Adapters:
         if self._state != "loaded" or self._adapters is None:
-            raise EngineFailed(self._cause if self._state == "broken" else f"the engine is {self._state}")
+            raise self._broken()
         return self._adapters
 
     async def sleep(self) -> Held:
@@ -185,7 +173,7 @@ class VllmEngine:
 
     async def wake(self) -> Held:
         if self._state != "asleep" or self._sleeper is None:
-            raise EngineFailed(self._cause if self._state == "broken" else f"the engine is {self._state}")
+            raise self._broken()
         return await self._changed(self._sleeper.up(), "loaded")
 
     async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
@@ -193,12 +181,12 @@ class VllmEngine:
         try:
             held = await work
         except Exception as error:
-            self._cause, self._state = "the engine did not sleep or wake well", "broken"
+            self._cause, self._state = EngineFailed("the engine did not sleep or wake well"), "broken"
             if isinstance(error, RoundhouseError):
                 raise
             raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
         if self._state != "changing":  # its process died or it was closed meanwhile
-            raise EngineFailed(self._cause)
+            raise self._cause
         self._state = state
         return held
 
@@ -209,14 +197,15 @@ class VllmEngine:
         while not (await asyncio.wait([waiting], timeout=0.5))[0]:
             if self._state not in ("loaded", "asleep"):
                 waiting.cancel()
-                raise EngineFailed(self._cause)
+                raise self._cause
         if error := waiting.exception():
             self._alive()
             raise EngineFailed("the engine does not answer") from error
+        self._children.alive()
 
     async def close(self) -> None:
         self._state = "closed"
-        self._unwatch()
+        self._children.unwatch()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         processes = self._processes()
@@ -275,7 +264,7 @@ class VllmEngine:
         if self._engine is None:
             raise EngineFailed("the engine was closed")
         if self._engine.errored:  # vLLM may know it before the event loop has looked at the process
-            raise EngineFailed(chat_processes.how_ended(self._children))
+            raise self._children.how_ended()
 
     async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from models.memory_group import Kills
 from registry.errors import RoundhouseError
 
 EXIT_CODE = 49
@@ -33,15 +34,15 @@ class Cause:
 UNKNOWN = Cause("ended", "its process ended")
 
 
-def cause_of(pid: int, kills_before: int) -> Cause:
-    """Why process `pid` is ending or has just ended. `kills_before`: `memory_kills()` while it lived."""
+def cause_of(pid: int, kills: Kills) -> Cause:
+    """Why process `pid` is ending or has just ended. `kills`: of its memory group, last looked at while it lived."""
     code = _exit_code(pid)
     if code is None:
         return UNKNOWN
     number = code & 0x7F
     if not number:
         return Cause("exited", f"its process ended with status {code >> 8}")
-    if number == signal.SIGKILL and memory_kills() > kills_before:
+    if number == signal.SIGKILL and kills.risen():
         return Cause("out_of_memory", "the kernel killed its process because memory had run out")
     try:
         name = signal.Signals(number).name
@@ -58,16 +59,3 @@ def _exit_code(pid: int) -> int | None:
     except (OSError, ValueError, IndexError):
         return None
     return code if code or fields[0] in "ZX" else None
-
-
-def memory_kills() -> int:
-    """How often the kernel has killed a process of this container for want of memory (of this machine, without one)."""
-    for file in ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control", "/proc/vmstat"):
-        try:
-            lines = Path(file).read_text().splitlines()
-        except OSError:
-            continue
-        for line in lines:
-            if line.startswith("oom_kill "):
-                return int(line.split()[1])
-    return 0

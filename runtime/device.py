@@ -3,10 +3,11 @@
 import asyncio
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import psutil
+
+from models import memory_group
 
 SHARE = 0.85
 """Of what is detected; the rest is left to the gateway, the page cache and other programs."""
@@ -28,7 +29,7 @@ class Device:
 
 def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None, host_budget: int | None = None) -> Device:
     """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there."""
-    memory = min(psutil.virtual_memory().total, _cgroup_limit() or 1 << 62)
+    memory = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
         label, total = gpu
@@ -60,18 +61,6 @@ def gpu_used() -> int:
     import pynvml
 
     return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
-
-
-def _cgroup_limit() -> int | None:
-    """The memory limit of this container, cgroup v2 or v1; None: no limit."""
-    for file in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
-        try:
-            text = Path(file).read_text().strip()
-        except OSError:
-            continue
-        if text.isdigit() and int(text) < 1 << 60:
-            return int(text)
-    return None
 
 
 class MemoryWatch:

@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
+from models.memory_group import Kills
 from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime import frames
-from runtime.death import UNKNOWN, Cause, cause_of, memory_kills
+from runtime.death import UNKNOWN, Cause, cause_of
 
 CONNECT_SECONDS = 60.0
 LEAVE_SECONDS = 2.0
@@ -111,7 +112,7 @@ class SlotLink:
         self.prewarmed_bytes = 0
         self.cause = UNKNOWN
         """Why the last connection ended; read it in `on_death`."""
-        self._kills = 0
+        self._kills = Kills()
         self._on_death = on_death
         self._out: frames.Outbox | None = None
         self._calls: dict[int, Call] = {}
@@ -139,7 +140,7 @@ class SlotLink:
             await asyncio.sleep(0.01)
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = None, 0
-        self.group, self.cause, self._kills = hello.pid, UNKNOWN, memory_kills()
+        self.group, self.cause, self._kills = hello.pid, UNKNOWN, Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -187,6 +188,7 @@ class SlotLink:
                 await asyncio.wait_for(call.done(), timeout)
             except TimeoutError:
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
+            self._kills.look()  # who was killed before this sign of life was not this one
             return call.held
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:

@@ -52,6 +52,11 @@ class Metrics:
             "roundhouse_load_seconds", "From the decision to load until ready.", ["model"], buckets=_LOAD, registry=r
         )
         self.load_failures = Counter("roundhouse_load_failures", "Loads that failed.", ["model"], registry=r)
+        self.load_retries = Counter(
+            "roundhouse_load_retries",
+            "Loads that ran out of memory and were tried once more with the idle models gone; reasons as of deaths.",
+            ["model", "reason"], registry=r,
+        )  # fmt: skip
         self.load_error = Gauge(
             "roundhouse_load_estimate_error_ratio", "Last load: (measured - planned) / planned, of seconds or bytes.",
             ["model", "of"], registry=r,

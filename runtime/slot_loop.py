@@ -23,7 +23,6 @@ import logging
 import os
 import shutil
 import signal
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -31,6 +30,7 @@ from typing import Any, cast
 
 from litserve.loops import LitLoop
 
+from models.memory_group import Expendable, Kills, is_out_of_memory
 from models.messages import (
     EmbedRequest,
     Event,
@@ -92,17 +92,22 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         die_with_parent()
         own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
-        server = SlotServer(socket_path(self.run_dir, worker_id), create_engine)
+        expendable = Expendable()
+        expendable.serves()
+        server = SlotServer(socket_path(self.run_dir, worker_id), create_engine, loads=expendable.loads)
         asyncio.run(server.serve())
         os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
 
 
 class SlotServer:
-    """Serves one gateway connection. `create` makes the engine for (engine name, task)."""
+    """Serves one gateway connection. `create` makes the engine for (engine name, task); `loads` is around its load."""
 
-    def __init__(self, address: str, create: Callable[[str, str], Engine], *, exit_on_disconnect: bool = True) -> None:
+    def __init__(
+        self, address: str, create: Callable[[str, str], Engine], *, exit_on_disconnect: bool = True,
+        loads: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+    ) -> None:  # fmt: skip
         self.address = address
-        self._create = create
+        self._create, self._loads = create, loads
         self._exit_on_disconnect = exit_on_disconnect
         self._engine: Engine | None = None
         self._loading = False
@@ -203,10 +208,12 @@ class SlotServer:
 
         recipe = Recipe.model_validate_json(frame.recipe)
         engine = self._create(recipe.engine.name, recipe.task.value)
+        kills = Kills()
         try:
-            loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
+            with self._loads():
+                loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
         except Exception as error:
-            if _out_of_memory(error):
+            if is_out_of_memory(error) or kills.risen():
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             raise
         self._engine = engine
@@ -283,14 +290,3 @@ class SlotServer:
                 async with contextlib.aclosing(cast(Any, spoken)) as parts:
                     async for part in parts:
                         emit(Finished(usage=part) if isinstance(part, Usage) else part)
-
-
-def _out_of_memory(error: BaseException | None) -> bool:
-    """Whether an error, or what caused it, is Python's or torch's out of memory. Does not import torch."""
-    torch = sys.modules.get("torch")
-    kinds = (MemoryError,) if torch is None else (MemoryError, torch.OutOfMemoryError)
-    while error is not None:
-        if isinstance(error, kinds):
-            return True
-        error = error.__cause__
-    return False

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
 from runtime import frames
+from runtime.death import Cause
 from runtime.link import SlotLink
 from runtime.memory import group_bytes
 from runtime.residency.entry import ModelEntry
@@ -158,7 +159,7 @@ class Leaving(Table):
         log.error(f"{step} failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
         self._observer.sleep_failed(entry, step, error)
 
-    async def _make_room(self, entry: ModelEntry, link: SlotLink) -> bool:
+    async def _make_room(self, entry: ModelEntry, link: SlotLink, reason: Cause) -> bool:
         """A load ran out of memory, by its own word or killed by the kernel: let all idle models leave, once.
 
         True when any left, so that a second try makes sense.
@@ -169,6 +170,9 @@ class Leaving(Table):
         ]
         for other in idle:
             self._dismiss(other)
-        log.warning("a load ran out of memory", extra={"model": entry.id, "evicting": [e.id for e in idle]})
+        about = {"model": entry.id, "reason": reason.code, "cause": reason.text, "evicting": [e.id for e in idle]}
+        log.warning("a load ran out of memory", extra=about)
+        if idle:
+            self._observer.retried(entry, reason.code)
         await asyncio.gather(*(self._leave(other, f"memory for {entry.id}") for other in idle))
         return bool(idle)

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from models.messages import Loaded, Progress
 from registry.errors import Conflict, DoesNotFit, EngineFailed, RoundhouseError, Unavailable
 from runtime import frames
-from runtime.death import UNKNOWN
+from runtime.death import UNKNOWN, Cause
 from runtime.link import SlotLink
 from runtime.pool import SlotPool
 from runtime.residency import policy
@@ -180,7 +180,8 @@ class ResidencyManager(Waking):
             except RoundhouseError as error:
                 if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
                     raise
-                if not await self._make_room(entry, link):
+                reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
+                if not await self._make_room(entry, link, reason):
                     raise
                 link = entry.link = await self.pool.take(entry.recipe.engine.name)
                 loaded = await self._load_into(entry, link)

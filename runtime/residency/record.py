@@ -61,6 +61,9 @@ class ResidencyRecord:
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self._metrics.load_failures.labels(entry.id).inc()
 
+    def retried(self, entry: ModelEntry, reason: str) -> None:
+        self._metrics.load_retries.labels(entry.id, reason).inc()
+
     def grew(self, entry: ModelEntry) -> None:
         self._keep_load(entry, entry.bytes, {})
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})

@@ -1,5 +1,6 @@
 """How a chat engine's process ended, in words."""
 
+import asyncio
 import multiprocessing
 import os
 import signal
@@ -8,7 +9,9 @@ import time
 
 import pytest
 
-from models.chat_processes import how_ended
+from models.chat_processes import Children, how_ended
+from models.memory_group import Kills
+from registry.errors import EngineFailed
 
 FORK = multiprocessing.get_context("fork")
 """Needs no helper process of multiprocessing's own, which would outlive this test as a child of pytest."""
@@ -36,7 +39,7 @@ def test_the_exit_code_tells(code: int | None, said: str) -> None:
     asking = [threading.Thread(target=child.join) for _ in range(4)]  # as vLLM's own threads do
     for thread in asking:
         thread.start()
-    assert how_ended([child]) == said
+    assert how_ended([child]) == (said, code is None)
     for thread in asking:
         thread.join()
 
@@ -56,5 +59,22 @@ class _Late:
         return None if self._looks > 0 else -signal.SIGTERM
 
 
+@pytest.mark.parametrize("risen", [False, True], ids=["by hand", "by the kernel"])
+async def test_a_kill_for_want_of_memory_is_told(risen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    child = FORK.Process(target=_child, args=(None,))
+    child.start()
+    told: asyncio.Future[EngineFailed] = asyncio.get_running_loop().create_future()
+    children = Children()
+    children.watch([child], told.set_result)
+    children.alive()
+    monkeypatch.setattr(Kills, "risen", lambda self: risen)
+    assert child.pid is not None
+    os.kill(child.pid, signal.SIGKILL)
+    how = await asyncio.wait_for(told, 10)
+    assert "SIGKILL" in how.message
+    assert ("memory had run out" in how.message) is risen
+    assert how.code == ("out_of_memory" if risen else "engine_failed")
+
+
 def test_a_late_exit_code_is_waited_for() -> None:
-    assert how_ended([_Late(8)]) == "the engine's process was ended by SIGTERM"
+    assert how_ended([_Late(8)]) == ("the engine's process was ended by SIGTERM", False)

@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from models.memory_group import Kills
 from registry.errors import EngineFailed
-from runtime.death import UNKNOWN, Cause, cause_of, memory_kills
+from runtime.death import UNKNOWN, Cause, cause_of
 
 
 def ended(code: str) -> int:
@@ -32,19 +33,20 @@ def ended(code: str) -> int:
     ],
 )
 def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause) -> None:
-    assert cause_of(ended(code), memory_kills()) == expected
+    assert cause_of(ended(code), Kills()) == expected
 
 
-def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory() -> None:
+def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
-    assert cause_of(pid, memory_kills() - 1).code == "out_of_memory"
+    monkeypatch.setattr(Kills, "risen", lambda self: True)
+    assert cause_of(pid, Kills()).code == "out_of_memory"
 
 
 def test_a_process_that_is_gone_or_lives_tells_nothing() -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)
-    assert cause_of(pid, 0) is UNKNOWN
-    assert cause_of(os.getpid(), 0) is UNKNOWN
+    assert cause_of(pid, Kills()) is UNKNOWN
+    assert cause_of(os.getpid(), Kills()) is UNKNOWN
 
 
 def test_a_heartbeats_error_is_a_cause() -> None:

@@ -30,6 +30,9 @@ class Witness:
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self.events.append(f"failed {entry.id}")
 
+    def retried(self, entry: ModelEntry, reason: str) -> None:
+        self.events.append(f"retried {entry.id} {reason}")
+
     def grew(self, entry: ModelEntry) -> None:
         self.events.append(f"grew {entry.id} {entry.bytes}")
 
@@ -192,7 +195,7 @@ async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world
     made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
     world.pool.make = lambda: next(made)
     assert await world.ask("b")
-    assert world.witness.events == ["loaded a", "evicted a", "loaded b"]
+    assert world.witness.events == ["loaded a", "retried b out_of_memory", "evicted a", "loaded b"]
 
 
 async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:

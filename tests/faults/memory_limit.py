@@ -1,0 +1,80 @@
+"""A memory group (cgroup) of its own for a server, in which the kernel kills for real when memory runs out."""
+
+import contextlib
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import pytest
+
+from models import memory_group
+from tests.system.serving import Server
+
+NAMES = {
+    "memory.max": ("memory.current", "memory.events", "memory.swap.max", "inactive_file"),
+    "memory.limit_in_bytes": (
+        "memory.usage_in_bytes",
+        "memory.oom_control",
+        "memory.swappiness",
+        "total_inactive_file",
+    ),
+}
+"""File of the limit to those of usage, kills and swap, and the name in memory.stat; cgroup v2, v1."""
+
+
+class MemoryLimit:
+    """A context manager: the group is made inside this process's own one, so that what bounds that bounds it, too.
+
+    Skips the test where none can be made: not root, a read-only mount, or no memory controller below this group.
+    """
+
+    def __enter__(self) -> Self:
+        around = memory_group.folders()[:1]
+        self._folder = (around[0] if around else Path("/nowhere")) / f"roundhouse-test-{time.monotonic_ns()}"
+        try:
+            self._folder.mkdir()
+        except OSError as error:
+            pytest.skip(f"no memory group can be made here: {error}")
+        self._limit = next((name for name in NAMES if (self._folder / name).exists()), "")
+        if not self._limit:
+            self._folder.rmdir()
+            pytest.skip("this process's memory group hands no memory controller down")
+        self._usage, self._kills, swap, self._cache = NAMES[self._limit]
+        with contextlib.suppress(OSError):  # a kernel without swap has none of these files
+            (self._folder / swap).write_text("0")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                self._folder.rmdir()
+                return
+            except OSError:  # processes that are still ending
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+
+    def take(self, server: Server) -> None:
+        """A server that has just been started, with all that it will start."""
+        for process in server.family():
+            (self._folder / "cgroup.procs").write_text(str(process.pid))
+
+    def holds(self) -> int:
+        """Bytes in use, less the page cache that the kernel gives back by itself."""
+        stat = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
+        return int((self._folder / self._usage).read_text()) - int(stat[self._cache])
+
+    def leave(self, room: int) -> None:
+        """From now on its processes may take so many bytes more."""
+        (self._folder / self._limit).write_text(str(self.holds() + room))
+
+    def lift(self) -> None:
+        (self._folder / self._limit).write_text("max" if self._limit == "memory.max" else "-1")
+
+    def kills(self) -> int:
+        lines = (self._folder / self._kills).read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

@@ -1,0 +1,119 @@
+"""The kernel kills for want of memory a slot that loads, and one that serves. The budget knows nothing of the limit."""
+
+import io
+import json
+import os
+import signal
+import wave
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.faults.memory_limit import MemoryLimit
+from tests.faults.traffic import WAV, Traffic, ask
+from tests.system.serving import STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+MIB = 2**20
+MODELS = ("steady", "late")
+
+
+@pytest.fixture(scope="module")
+def limit() -> Iterator[MemoryLimit]:
+    with MemoryLimit() as limit:
+        yield limit
+
+
+@pytest.fixture(scope="module")
+def server(limit: MemoryLimit, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Two speech models, one of them pinned, and embeddings."""
+    folder = tmp_path_factory.mktemp("memory")
+    recipe = yaml.safe_load((STARTER / "starter-speech.yaml").read_text())
+    for name in MODELS:
+        recipe.update({"id": name, "residency": {"pin": name == "steady"}, "aliases": []})
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
+    recipes = [STARTER / "starter-embed.yaml", *(folder / f"{name}.yaml" for name in MODELS)]
+    options = ("--slots", "4", "--device-memory", "8GiB", "--heartbeat", "0.5", "--no-prewarm")
+    server = Server(folder / "data", recipes, *options)
+    try:
+        limit.take(server)
+        server.wait_ready()
+        server.wait_state("steady", "ready")
+        assert server.http.post("/v1/models/starter-embed/load").status_code == 200, server.tail()
+        yield server
+    finally:
+        server.close()
+
+
+def logged(server: Server, event: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in server.log.read_text().splitlines() if f'"{event}"' in line]
+
+
+def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(server: Server, limit: MemoryLimit) -> None:
+    steady = server.slot_pid("steady")
+    with Traffic(server, ("steady",)) as traffic:
+        traffic.wait_answers()
+        limit.leave(50 * MIB)
+        answer = ask(server.http, "late")
+        seen = traffic.wait_answers()["steady"]
+        limit.lift()
+    assert answer.status_code == 200, answer.text + server.tail()
+    assert limit.kills() == 1
+    assert set(seen) == {200}
+    assert server.slot_pid("steady") == steady
+    assert server.model("starter-embed")["state"] == "absent"
+    found = server.model("late")
+    assert (found["state"], found["loads"], found["failure"]) == ("ready", 1, None)
+    (event,) = logged(server, "a load ran out of memory")
+    assert (event["model"], event["reason"], event["evicting"]) == ("late", "out_of_memory", ["starter-embed"])
+    assert server.metric("roundhouse_load_retries_total", model="late", reason="out_of_memory") == 1
+    assert server.metric("roundhouse_load_failures_total") == 0
+
+
+def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_notice(
+    server: Server, limit: MemoryLimit
+) -> None:
+    assert ask(server.http, "late").status_code == 200
+    steady, late, kills = server.slot_pid("steady"), server.slot_pid("late"), limit.kills()
+    with Traffic(server, ("steady",)) as traffic:
+        traffic.wait_answers()
+        limit.leave(40 * MIB)
+        files = {"file": ("long.wav", long_recording()), "model": (None, "late")}
+        words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
+        answer = server.http.post("/v1/audio/transcriptions", data=words, files=files)
+        limit.lift()
+        server.wait_state("late", "ready")  # by itself
+        seen = traffic.wait_answers()["steady"]
+    assert limit.kills() > kills, (answer.status_code, answer.text[:200])
+    assert answer.status_code in (500, 503), answer.text
+    assert set(seen) == {200}
+    assert server.slot_pid("steady") == steady
+    found = server.model("late")
+    assert found["pid"] != late
+    assert (found["deaths"], found["failure"]["code"]) == (1, "out_of_memory")
+    assert "memory had run out" in found["failure"]["message"]
+    assert [event["reason"] for event in logged(server, "engine died")] == ["out_of_memory"]
+    assert server.metric("roundhouse_engine_deaths_total", model="late", reason="out_of_memory") == 1
+
+
+def test_a_kill_by_hand_is_not_taken_for_the_kernels(server: Server, limit: MemoryLimit) -> None:
+    """Although the kernel has killed in this group before."""
+    assert limit.kills()
+    assert ask(server.http, "steady").status_code == 200
+    os.kill(server.slot_pid("steady"), signal.SIGKILL)
+    assert ask(server.http, "steady").status_code in (200, 500, 503)
+    server.wait_state("steady", "ready")
+    assert server.model("steady")["failure"]["code"] == "killed"
+
+
+def long_recording(times: int = 60) -> bytes:
+    """Some minutes of speech: several windows in one step."""
+    out = io.BytesIO()
+    with wave.open(str(WAV)) as short, wave.open(out, "wb") as long:
+        long.setparams(short.getparams())
+        sound = short.readframes(short.getnframes())
+        for _ in range(times):
+            long.writeframes(sound)
+    return out.getvalue()

@@ -1,0 +1,89 @@
+"""Where a process's memory group lies, and what it tells."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from models import memory_group
+from models.memory_group import LOADS, SERVES, Expendable, Kills, limit, nested
+
+V1 = "9:name=systemd:/\n4:memory:/a/b\n0::/elsewhere\n"
+V2 = "0::/user.slice/it.service\n"
+
+
+def made(root: Path, *names: str) -> list[Path]:
+    for name in names:
+        (root / name).mkdir(parents=True, exist_ok=True)
+    return [root / name for name in names]
+
+
+def test_a_group_and_those_around_it_innermost_first(tmp_path: Path) -> None:
+    inner, outer, base = made(tmp_path, "memory/a/b", "memory/a", "memory")
+    assert nested(V1, tmp_path) == [inner, outer, base]
+    service, part = made(tmp_path, "user.slice/it.service", "user.slice")
+    assert nested(V2, tmp_path) == [service, part, tmp_path]
+
+
+def test_a_container_that_sees_its_own_group_as_the_outermost(tmp_path: Path) -> None:
+    assert nested("0::/docker/0123\n", tmp_path) == [tmp_path]
+    assert nested("0::/\n", tmp_path) == [tmp_path]
+    assert nested(V1, tmp_path / "nothing is mounted") == []
+
+
+@pytest.fixture
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A group of this process's with one around it."""
+    inner, outer = made(tmp_path, "outer/inner", "outer")
+    monkeypatch.setattr(memory_group, "folders", lambda pid="self": [inner, outer])
+    return inner
+
+
+def test_the_least_limit_counts(group: Path) -> None:
+    assert limit() is None
+    (group / "memory.max").write_text("max\n")
+    (group.parent / "memory.max").write_text("3000\n")
+    assert limit() == 3000
+    (group / "memory.max").write_text("2000\n")
+    assert limit() == 2000
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("memory.events", "low 0\noom 9\noom_kill {}\n"),
+        ("memory.oom_control", "oom_kill_disable 0\nunder_oom 0\noom_kill {}\n"),
+    ],
+)
+def test_only_kills_since_the_last_look_count(group: Path, file: str, text: str) -> None:
+    (group.parent / file).write_text(text.format(100))
+    (group / file).write_text(text.format(3))
+    kills = Kills()
+    assert not kills.risen()
+    (group / file).write_text(text.format(4))
+    assert kills.risen()
+    kills.look()
+    assert not kills.risen()
+
+
+def test_a_slot_that_loads_is_ended_before_one_that_serves_and_before_the_gateway() -> None:
+    """In a process group of its own: the score of pytest's stays."""
+    own = Path("/proc/self/oom_score_adj").read_text()
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.setpgid(0, 0)
+        expendable, seen = Expendable(), []
+        expendable.serves()
+        seen.append(Path("/proc/self/oom_score_adj").read_text().strip())
+        with expendable.loads():
+            seen.append(Path("/proc/self/oom_score_adj").read_text().strip())
+        seen.append(Path("/proc/self/oom_score_adj").read_text().strip())
+        os.write(write, " ".join(seen).encode())
+        os._exit(0)
+    os.waitpid(pid, 0)
+    found = [int(score) for score in os.read(read, 100).split()]
+    os.close(read)
+    os.close(write)
+    assert found == [min(1000, int(own) + more) for more in (SERVES, LOADS, SERVES)]
+    assert Path("/proc/self/oom_score_adj").read_text() == own
