@@ -19,7 +19,7 @@ from models.protocol import Report
 from models.transcribe_model import FLAGS, Heard, Listen, SpeechModel
 from models.transcribe_run import WINDOW_TOKENS, Run
 from models.transcribe_sleep import SpeechSleeper
-from models.transcribe_windows import speech
+from models.transcribe_voices import Voices
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 from registry.recipe import Recipe
 from registry.weights import read_weights
@@ -66,8 +66,9 @@ class WhisperEngine:
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)
+                voices = Voices(VAD_THRESHOLD)
                 await asyncio.gather(
-                    asyncio.to_thread(self._model.warm), asyncio.to_thread(speech, silence, VAD_THRESHOLD)
+                    asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
                 )
             if flags.get("vad", True) is False:
                 self._threshold = None

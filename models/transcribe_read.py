@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.audio import RATE, Recording
-from models.transcribe_windows import Packer, Samples, Window, settled, speech
+from models.transcribe_voices import Voices
+from models.transcribe_windows import Packer, Samples, Window
 
 PART = 60 * RATE
 """Samples searched for voices at once, which takes 24 MB beside them (five minutes: 133 MB), and of a block without
@@ -40,20 +41,16 @@ def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
         for audio, offset, final in _parts(recording):
             yield Block(audio, offset, final, [])
         return
-    packer, windows = Packer(), list[Window]()
-    rest = np.zeros(0, dtype=np.float32)
+    voices, packer, windows = Voices(threshold), Packer(), list[Window]()
     handed, patience = 0, PART
     for part, offset, final in _parts(recording):
-        begin = offset - len(rest)
-        audio = np.concatenate([rest, part])
-        whole, done = settled(speech(audio, threshold) if len(audio) else [], len(audio), final=final)
-        windows += [w for start, end in whole if (w := packer.add(audio[start:end], begin + start))]
-        rest = audio[done:].copy()
+        found = voices.add(part, final=final)
+        windows += [window for start, audio in found if (window := packer.add(audio, start))]
         end = offset + len(part)
         if (final or (end - handed >= patience and not windows)) and (last := packer.flush()):
             windows.append(last)
         if final or len(windows) >= WINDOWS or (windows and end - handed >= patience):
-            yield Block(rest[:0], begin, final, windows)
+            yield Block(part[:0], offset, final, windows)
             windows, handed, patience = [], end, BLOCK
 
 

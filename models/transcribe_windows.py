@@ -5,7 +5,6 @@ Silence of more than a second between two stretches is left out of a window, and
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,6 @@ WINDOW = 30 * RATE
 """Samples that Whisper hears at once."""
 GAP = RATE
 """Silences of up to this many samples stay: words are heard in their rhythm."""
-TAIL = RATE
-"""Kept from a block without speech: a word may have begun in it."""
 
 Samples = npt.NDArray[np.float32]
 Stretch = tuple[int, int]
@@ -52,15 +49,6 @@ class Window:
         return found.start + min(max(inside - found.at, 0.0), found.length)
 
 
-def speech(audio: Samples, threshold: float) -> list[Stretch]:
-    """Stretches with a voice, each at most 30 s, by the Silero model that comes with faster-whisper."""
-    from faster_whisper.vad import VadOptions, get_speech_timestamps
-
-    options = VadOptions(threshold=threshold, max_speech_duration_s=30.0, min_silence_duration_ms=160)
-    found: list[dict[str, Any]] = get_speech_timestamps(audio, options)
-    return [(int(part["start"]), int(part["end"])) for part in found if part["end"] > part["start"]]
-
-
 def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
     """Neighbours with a gap of at most a second become one, up to 30 s. Overlaps are cut off."""
     result: list[Stretch] = []
@@ -75,20 +63,6 @@ def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
         if end > start:
             result.append((start, end))
     return result
-
-
-def settled(stretches: Sequence[Stretch], count: int, *, final: bool) -> tuple[list[Stretch], int]:
-    """Of the stretches in `count` samples those that are whole, and how many samples are done with.
-
-    The rest comes again with what follows: the speech of the last stretch, of at most 30 s, may go on there.
-    """
-    found = joined(stretches)
-    if final:
-        return found, count
-    if not found:
-        return [], max(0, count - TAIL)
-    last = found.pop()
-    return found, last[0]
 
 
 class Packer:

@@ -19,7 +19,7 @@ from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.transcribe import WhisperEngine
 from models.transcribe_run import Run
 from models.transcribe_split import place_words, split
-from models.transcribe_windows import RATE, WINDOW, Packer, joined, settled
+from models.transcribe_windows import RATE, WINDOW, Packer, joined
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
@@ -282,15 +282,6 @@ def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple
             assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
     for before, after in pairwise(windows):
         assert len(before.audio) + round(after.pieces[0].length * RATE) > WINDOW  # no window was closed too soon
-
-
-@given(STRETCHES, st.integers(1, 60 * RATE))
-def test_what_may_go_on_comes_again(stretches: list[tuple[int, int]], pause: int) -> None:
-    count = (stretches[-1][1] if stretches else 0) + pause
-    assert settled(stretches, count, final=True) == (joined(stretches), count)
-    whole, done = settled(stretches, count, final=False)
-    assert whole == joined(stretches)[:-1]
-    assert done == (joined(stretches)[-1][0] if stretches else max(0, count - RATE))
 
 
 def test_split_keeps_all_text_within_the_window() -> None:

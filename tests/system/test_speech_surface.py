@@ -27,9 +27,9 @@ MINUTES = float(os.environ.get("ROUNDHOUSE_SPEECH_MINUTES", "3"))
 GROWTH = 256 << 20
 """Bytes that a model's processes and the gateway may need more while they hear a recording of any length. Measured: 91
 MiB at 3 minutes, 151 at 60. Windows that are heard side by side take 44 MiB each."""
-SAME = 0.95 if MINUTES <= 3 else 0.6
-"""Share of a long recording's words that must be those of its parts, in their order. Three minutes have all of them, an
-hour 67 %: where voice detection begins a part 0.1 s sooner or later, the small model hears other words."""
+SAME = 0.95
+"""Share of a long recording's words that must be those of its parts, in their order. Three minutes have all of them,
+and so has an hour."""
 Samples = npt.NDArray[np.float32]
 
 
