@@ -3,15 +3,32 @@
    One call does all slices of one layer. Sums are kept in 32 bits; the result is rounded once. Shapes, row-major:
    x (rows, n), y (rows, all widths), A of a slice (places, max_rank, n), B of a slice, the other way round than PyTorch
    has it, (places, max_rank, width). `row` and `place` name `count` pairs; `rank[i]` is how many rows of A the adapter
-   of pair i fills (<= max_rank). Rows of one adapter that follow each other are done four at a time, so that weights
-   are read and widened once for all four. The caller checks every bound: see cpu_kernel.py. */
+   of pair i fills, at most max_rank of which count. Rows of one adapter that follow each other are done four or two at
+   a time, so that weights are read and widened once for all. The caller checks every other bound: see cpu_kernel.py.
+
+   Vectors of 16 are the compilers' own (GCC and Clang), which split them where the processor's are shorter. */
 
 #include <stdint.h>
 #include <string.h>
 
-enum { MOST_RANK = 512, ROWS = 4, CHUNK = 256 };
+enum { MOST_RANK = 512, LANES = 16, LINE = 64 };
 
 #define INLINE static inline __attribute__((always_inline))
+
+struct layer {
+    int64_t inputs, slices, max_rank;
+    const void *const *a, *const *b;
+    const int64_t *width;
+};
+
+struct rows {
+    const int64_t *row, *place, *rank;
+    int64_t count;
+};
+
+typedef float floats __attribute__((vector_size(4 * LANES)));
+typedef uint32_t words __attribute__((vector_size(4 * LANES)));
+typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 
 INLINE float widen(uint16_t bits) {
     uint32_t wide = (uint32_t)bits << 16;
@@ -29,73 +46,119 @@ INLINE uint16_t narrow(float value) { /* to the nearest, ties to even; NaN stays
 
 INLINE float same(float value) { return value; }
 
-/* `m` rows at once, known to the compiler: the loops over rows and over four ranks are unrolled. */
-#define LORA(NAME, TYPE, READ, WRITE, WEIGHT, READ_W)                                                          \
-    INLINE void NAME##_rows(const int m, TYPE *const *y, const TYPE *const *x, int64_t n, const WEIGHT *a,     \
-                            const WEIGHT *b, int64_t width, int64_t rank, float scale) {                       \
-        float shrunk[ROWS][MOST_RANK];                                                                         \
-        int64_t r = 0;                                                                                         \
-        for (; r + 4 <= rank; r += 4) {                                                                        \
-            float sum[ROWS][4] = {{0.0f}};                                                                     \
-            const WEIGHT *a_r = a + r * n;                                                                     \
-            for (int64_t k = 0; k < n; k++)                                                                    \
-                for (int j = 0; j < m; j++)                                                                    \
-                    for (int q = 0; q < 4; q++) sum[j][q] += READ(x[j][k]) * READ_W(a_r[q * n + k]);           \
-            for (int j = 0; j < m; j++)                                                                        \
-                for (int q = 0; q < 4; q++) shrunk[j][r + q] = sum[j][q] * scale;                              \
-        }                                                                                                      \
-        for (; r < rank; r++)                                                                                  \
-            for (int j = 0; j < m; j++) {                                                                      \
-                float sum = 0.0f;                                                                              \
-                for (int64_t k = 0; k < n; k++) sum += READ(x[j][k]) * READ_W(a[r * n + k]);                   \
-                shrunk[j][r] = sum * scale;                                                                    \
+INLINE floats load_float(const float *from) {
+    floats value;
+    memcpy(&value, from, sizeof value);
+    return value;
+}
+
+INLINE void store_float(float *to, floats value) { memcpy(to, &value, sizeof value); }
+
+INLINE floats load_bfloat16(const uint16_t *from) {
+    halves bits;
+    memcpy(&bits, from, sizeof bits);
+    return (floats)(__builtin_convertvector(bits, words) << 16);
+}
+
+INLINE void store_bfloat16(uint16_t *to, floats value) {
+    words bits = (words)value;
+    words nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
+    words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
+    halves result = __builtin_convertvector((nan & ((bits >> 16) | 0x40u)) | (~nan & rounded), halves);
+    memcpy(to, &result, sizeof result);
+}
+
+INLINE float sum_of(floats value) {
+    float lane[LANES];
+    memcpy(lane, &value, sizeof lane);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
+    return lane[0];
+}
+
+/* `m` rows at once and `u` ranks at once, both known to the compiler: all loops over them are unrolled. */
+#define LORA(NAME, TYPE, READ, WRITE, LOAD, STORE, WEIGHT, READ_W, LOAD_W)                                     \
+    INLINE void NAME##_shrink(const int m, const int u, float (*shrunk)[MOST_RANK], const TYPE *const *x,      \
+                              int64_t n, const WEIGHT *a, int64_t r, float scale) {                            \
+        floats sum[4][8];                                                                                      \
+        for (int j = 0; j < m; j++)                                                                            \
+            for (int q = 0; q < u; q++) sum[j][q] = (floats){0};                                               \
+        int64_t k = 0;                                                                                         \
+        for (; k + LANES <= n; k += LANES) {                                                                   \
+            floats x_k[4];                                                                                     \
+            for (int j = 0; j < m; j++) x_k[j] = LOAD(x[j] + k);                                               \
+            for (int q = 0; q < u; q++) {                                                                      \
+                const floats a_q = LOAD_W(a + (r + q) * n + k);                                                \
+                for (int j = 0; j < m; j++) sum[j][q] += x_k[j] * a_q;                                         \
             }                                                                                                  \
-        for (int64_t first = 0; first < width; first += CHUNK) {                                               \
-            const int64_t length = width - first < CHUNK ? width - first : CHUNK;                              \
-            float sum[ROWS][CHUNK];                                                                            \
-            for (int j = 0; j < m; j++)                                                                        \
-                for (int64_t o = 0; o < length; o++) sum[j][o] = READ(y[j][first + o]);                        \
-            for (r = 0; r + 4 <= rank; r += 4) {                                                               \
-                const WEIGHT *b_r = b + r * width + first;                                                     \
-                for (int64_t o = 0; o < length; o++)                                                           \
-                    for (int j = 0; j < m; j++)                                                                \
-                        sum[j][o] += shrunk[j][r] * READ_W(b_r[o]) + shrunk[j][r + 1] * READ_W(b_r[width + o]) + \
-                                     shrunk[j][r + 2] * READ_W(b_r[2 * width + o]) +                           \
-                                     shrunk[j][r + 3] * READ_W(b_r[3 * width + o]);                            \
-            }                                                                                                  \
-            for (; r < rank; r++)                                                                              \
-                for (int64_t o = 0; o < length; o++)                                                           \
-                    for (int j = 0; j < m; j++) sum[j][o] += shrunk[j][r] * READ_W(b[r * width + first + o]);  \
-            for (int j = 0; j < m; j++)                                                                        \
-                for (int64_t o = 0; o < length; o++) y[j][first + o] = WRITE(sum[j][o]);                       \
         }                                                                                                      \
+        for (int j = 0; j < m; j++)                                                                            \
+            for (int q = 0; q < u; q++) {                                                                      \
+                float all = sum_of(sum[j][q]);                                                                 \
+                for (int64_t i = k; i < n; i++) all += READ(x[j][i]) * READ_W(a[(r + q) * n + i]);             \
+                shrunk[j][r + q] = all * scale;                                                                \
+            }                                                                                                  \
     }                                                                                                          \
                                                                                                                \
-    void NAME(TYPE *y, int64_t y_stride, const TYPE *x, int64_t x_stride, int64_t n, const int64_t *row,       \
-              const int64_t *place, const int64_t *rank, int64_t count, int64_t slices, const WEIGHT *const *a, \
-              const WEIGHT *const *b, const int64_t *width, int64_t max_rank, float scale) {                   \
-        for (int64_t i = 0; i < count;) {                                                                      \
-            int64_t m = 1;                                                                                     \
-            while (m < ROWS && i + m < count && place[i + m] == place[i]) m++;                                 \
-            if (m < ROWS) m = 1;                                                                               \
-            TYPE *y_i[ROWS];                                                                                   \
-            const TYPE *x_i[ROWS];                                                                             \
+    INLINE void NAME##_expand(const int m, const int u, TYPE *const *y, float (*shrunk)[MOST_RANK],            \
+                              const WEIGHT *b, int64_t width, int64_t rank, int64_t o) {                       \
+        floats sum[4][8];                                                                                      \
+        for (int j = 0; j < m; j++)                                                                            \
+            for (int q = 0; q < u; q++) sum[j][q] = LOAD(y[j] + o + q * LANES);                                \
+        for (int64_t r = 0; r < rank; r++)                                                                     \
+            for (int q = 0; q < u; q++) {                                                                      \
+                const floats b_q = LOAD_W(b + r * width + o + q * LANES);                                      \
+                for (int j = 0; j < m; j++) sum[j][q] += b_q * shrunk[j][r];                                   \
+            }                                                                                                  \
+        for (int j = 0; j < m; j++)                                                                            \
+            for (int q = 0; q < u; q++) STORE(y[j] + o + q * LANES, sum[j][q]);                                \
+    }                                                                                                          \
+                                                                                                               \
+    INLINE void NAME##_rows(const int m, TYPE *const *y, const TYPE *const *x, int64_t n, const WEIGHT *a,     \
+                            const WEIGHT *b, int64_t width, int64_t rank, float scale) {                       \
+        float shrunk[4][MOST_RANK];                                                                            \
+        const int u = m == 1 ? 8 : 4;                                                                          \
+        int64_t r = 0, o = 0;                                                                                  \
+        for (; r + u <= rank; r += u) NAME##_shrink(m, u, shrunk, x, n, a, r, scale);                          \
+        for (; r < rank; r++) NAME##_shrink(m, 1, shrunk, x, n, a, r, scale);                                  \
+        for (; o + u * LANES <= width; o += u * LANES) NAME##_expand(m, u, y, shrunk, b, width, rank, o);      \
+        for (; o + LANES <= width; o += LANES) NAME##_expand(m, 1, y, shrunk, b, width, rank, o);              \
+        for (; o < width; o++)                                                                                 \
+            for (int j = 0; j < m; j++) {                                                                      \
+                float sum = READ(y[j][o]);                                                                     \
+                for (r = 0; r < rank; r++) sum += shrunk[j][r] * READ_W(b[r * width + o]);                     \
+                y[j][o] = WRITE(sum);                                                                          \
+            }                                                                                                  \
+    }                                                                                                          \
+                                                                                                               \
+    void NAME(const struct layer *layer, const struct rows *rows, TYPE *y, int64_t y_stride, const TYPE *x,    \
+              int64_t x_stride, float scale) {                                                                 \
+        const int64_t n = layer->inputs, count = rows->count, *const place = rows->place;                      \
+        for (int64_t i = 0, m; i < count; i += m) {                                                            \
+            for (m = 1; m < 4 && i + m < count && place[i + m] == place[i]; m++) {}                            \
+            m -= m == 3;                                                                                       \
+            const int64_t rank = rows->rank[i] < layer->max_rank ? rows->rank[i] : layer->max_rank;            \
+            TYPE *y_i[4];                                                                                      \
+            const TYPE *x_i[4];                                                                                \
             for (int64_t j = 0; j < m; j++) {                                                                  \
-                y_i[j] = y + row[i + j] * y_stride;                                                            \
-                x_i[j] = x + row[i + j] * x_stride;                                                            \
+                y_i[j] = y + rows->row[i + j] * y_stride;                                                      \
+                x_i[j] = x + rows->row[i + j] * x_stride;                                                      \
             }                                                                                                  \
-            for (int64_t s = 0; s < slices; s++) {                                                             \
-                const WEIGHT *a_s = a[s] + place[i] * max_rank * n, *b_s = b[s] + place[i] * max_rank * width[s]; \
-                if (m == ROWS)                                                                                 \
-                    NAME##_rows(ROWS, y_i, x_i, n, a_s, b_s, width[s], rank[i], scale);                        \
+            for (int64_t s = 0; s < layer->slices; s++) {                                                      \
+                const int64_t width = layer->width[s], at = place[i] * layer->max_rank;                        \
+                const WEIGHT *a = (const WEIGHT *)layer->a[s] + at * n;                                        \
+                const WEIGHT *b = (const WEIGHT *)layer->b[s] + at * width;                                    \
+                if (m == 4)                                                                                    \
+                    NAME##_rows(4, y_i, x_i, n, a, b, width, rank, scale);                                     \
+                else if (m == 2)                                                                               \
+                    NAME##_rows(2, y_i, x_i, n, a, b, width, rank, scale);                                     \
                 else                                                                                           \
-                    NAME##_rows(1, y_i, x_i, n, a_s, b_s, width[s], rank[i], scale);                           \
-                for (int64_t j = 0; j < m; j++) y_i[j] += width[s];                                            \
+                    NAME##_rows(1, y_i, x_i, n, a, b, width, rank, scale);                                     \
+                for (int64_t j = 0; j < m; j++) y_i[j] += width;                                               \
             }                                                                                                  \
-            i += m;                                                                                            \
         }                                                                                                      \
     }
 
-LORA(lora_float32_float32, float, same, same, float, same)
-LORA(lora_float32_bfloat16, float, same, same, uint16_t, widen)
-LORA(lora_bfloat16_bfloat16, uint16_t, widen, narrow, uint16_t, widen)
+LORA(lora_float32_float32, float, same, same, load_float, store_float, float, same, load_float)
+LORA(lora_float32_bfloat16, float, same, same, load_float, store_float, uint16_t, widen, load_bfloat16)
+LORA(lora_bfloat16_bfloat16, uint16_t, widen, narrow, load_bfloat16, store_bfloat16, uint16_t, widen, load_bfloat16)

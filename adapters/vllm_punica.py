@@ -50,9 +50,8 @@ class Batch:
         self._whole = len(self._places) == 1 and self._counts[0] == indices.numel()
         self._split: dict[int, tuple[cpu_kernel.Rows | None, Groups]] = {}
 
-    def __bool__(self) -> bool:
+        self.any = bool(self._places)
         """Whether any row has an adapter."""
-        return bool(self._places)
 
     def split(self, most: int) -> tuple[cpu_kernel.Rows | None, Groups]:
         """The rows of adapters whose rows times rank are up to `most`, and the groups of all others."""
@@ -115,16 +114,30 @@ _ALL_ROWS = 1 << 30
 
 
 def lay_out(modules: dict[str, Any]) -> None:
-    """Turn the B halves of empty places round, as the kernel reads them. Shapes stay: writers see no change."""
-    for module in modules.values():
-        stacked = getattr(module, "lora_b_stacked", None)
-        if isinstance(stacked, tuple) and all(isinstance(b, torch.Tensor) and b.ndim == 4 for b in stacked):
-            module.lora_b_stacked = tuple(cpu_kernel.turned(b) for b in stacked)
+    """Move the empty places into one piece of memory, the B halves turned round as the kernel reads them. Shapes and
+    dtypes stay: writers see no change."""
+    layers = [m for m in modules.values() if all(_stacked(getattr(m, name, None)) for name in _HALVES)]
+    halves = [half for module in layers for name in _HALVES for half in getattr(module, name)]
+    arena = cpu_kernel.Arena(sum(half.nbytes + cpu_kernel.LINE for half in halves))
+    for module in layers:
+        module.lora_a_stacked = tuple(arena.zeros(a.shape, a.dtype) for a in module.lora_a_stacked)
+        module.lora_b_stacked = tuple(
+            arena.zeros((*b.shape[:-2], b.shape[-1], b.shape[-2]), b.dtype).transpose(-1, -2)
+            for b in module.lora_b_stacked
+        )
+
+
+_HALVES = ("lora_a_stacked", "lora_b_stacked")
+
+
+def _stacked(halves: Any) -> bool:
+    return isinstance(halves, tuple) and all(isinstance(half, torch.Tensor) and half.ndim == 4 for half in halves)
 
 
 def _update_metadata(self: Any, mapping: Any, *args: Any, **kwargs: Any) -> None:
     self._update_base_metadata(mapping, *args)
     self.is_prefill = mapping.is_prefill
+    self.__dict__.setdefault("roundhouse_layers", {})
     self.roundhouse_batch = Batch(self.token_lora_indices, self.__dict__.get("roundhouse_ranks", {}), _ALL_ROWS)
 
 
@@ -140,28 +153,32 @@ def _add_lora_linear(
     buffer: Any = None,
     **kwargs: Any,
 ) -> None:
-    if self.roundhouse_batch:
-        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        layer, most = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
-        rows, groups = self.roundhouse_batch.split(most)
+    batch: Batch = self.roundhouse_batch
+    if batch.any:
+        if y.ndim != 2 or x.ndim != 2:
+            y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        # `Layer` holds on to the tuple, so its identity is not given to another one
+        found = self.roundhouse_layers.get(id(lora_a_stacked))
+        if found is None or found[0].stacked[1] is not lora_b_stacked:
+            found = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
+        layer, most = found
+        rows, groups = batch.split(most)
         if rows is not None and not cpu_kernel.add(self.roundhouse_kernel, y, x, layer, rows, scale):
-            _, groups = self.roundhouse_batch.split(0)
-        add_lora(y, x, lora_a_stacked, lora_b_stacked, groups, scale, output_slices)
+            _, groups = batch.split(0)
+        if groups:
+            add_lora(y, x, lora_a_stacked, lora_b_stacked, groups, scale, output_slices)
 
 
 def _layer(
     self: Any, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]
 ) -> tuple[cpu_kernel.Layer, int]:
-    """The layer as the kernel takes it, made when first seen, and up to how many rows times rank it is the quicker."""
-    layers = self.__dict__.setdefault("roundhouse_layers", {})
-    # `Layer` holds on to the tuple, so its identity is not given to another one
-    layer = layers.get(id(a))
-    if layer is None or layer.kept[1] is not b:
-        layer = layers[id(a)] = cpu_kernel.Layer(a, b, slices)
-    return (
-        layer,
-        0 if self.roundhouse_kernel is None or not layer.fits else KERNEL_WORK // torch.get_num_threads() // layer.work,
-    )
+    """The layer as the kernel takes it, and up to how many rows times rank the kernel is the quicker. Made when first
+    seen: LoRA layers keep their tensors, in which only values change."""
+    layer = cpu_kernel.Layer(a, b, slices)
+    usable = self.roundhouse_kernel is not None and layer.fits
+    found = layer, KERNEL_WORK // torch.get_num_threads() // layer.work if usable else 0
+    self.roundhouse_layers[id(a)] = found
+    return found
 
 
 def _add_shrink(

@@ -88,7 +88,7 @@ def test_every_row_is_in_one_of_the_two_forms() -> None:
     assert rows is not None
     assert [rows.row.tolist(), rows.place.tolist(), rows.rank.tolist()] == [[2, 5], [0, 1], [4, 8]]
     assert [(place, found.tolist(), rank) for place, found, rank in groups if found is not None] == [(2, [0, 3, 4], 8)]
-    assert not vllm_punica.Batch(torch.tensor([-1, -1]), {}, 8)
+    assert not vllm_punica.Batch(torch.tensor([-1, -1]), {}, 8).any
     assert vllm_punica.Batch(torch.tensor([1, 1]), {}, 8).split(0) == (None, [(1, None, 8)])
 
 
