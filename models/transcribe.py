@@ -16,6 +16,8 @@ from models.embed_life import Life
 from models.embed_load import cores, flags_of
 from models.messages import Held, Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
+from models.transcribe_cpu import one_thread_for_numpy, widest_vectors
+from models.transcribe_memory import keep
 from models.transcribe_model import FLAGS, Heard, Listen, SpeechModel
 from models.transcribe_run import WINDOW_TOKENS, Run
 from models.transcribe_sleep import SpeechSleeper
@@ -49,6 +51,9 @@ class WhisperEngine:
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
                 library = await asyncio.to_thread(import_library)
+                if device == "cpu":
+                    keep()
+                await asyncio.to_thread(one_thread_for_numpy)
             before = psutil.Process().memory_info().rss
             with phases.phase("weights", 0.3):
                 # Whisper's encoder has 1,500 positions: enough work for all cores, with small weights too
@@ -141,6 +146,7 @@ def import_library() -> Any:
     """faster_whisper, with its voice detection opened. Safe in any thread; no torch."""
     import logging
 
+    widest_vectors()
     import ctranslate2
     import faster_whisper
     from faster_whisper.vad import get_vad_model
