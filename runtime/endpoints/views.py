@@ -3,6 +3,7 @@
 import time
 from typing import Any
 
+from registry.context import context_of
 from registry.records import Adapter, Version
 from runtime.gateway import Gateway
 from runtime.probes import Probes
@@ -30,7 +31,7 @@ def model_view(gateway: Gateway, entry: ModelEntry) -> dict[str, Any]:
         "recipe_version": recipe.version,
         "engine": recipe.engine.name,
         "aliases": aliases,
-        "context_length": (loaded.context_length if loaded else 0) or recipe.context_length,
+        "context_length": _context(entry),
         "pinned": entry.pinned,
         "bytes": entry.bytes,
         "host_bytes": entry.host_bytes,
@@ -61,6 +62,11 @@ def model_view(gateway: Gateway, entry: ModelEntry) -> dict[str, Any]:
     }
 
 
+def _context(entry: ModelEntry) -> int | None:
+    """As the engine told; before the first load, and after an unload, as recipe and files say."""
+    return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
+
+
 def adapter_card(gateway: Gateway, adapter: Adapter, entry: ModelEntry) -> dict[str, Any]:
     """An adapter in OpenAI's model list, as vLLM shows it: `parent` names the base."""
     return {
@@ -73,7 +79,7 @@ def adapter_card(gateway: Gateway, adapter: Adapter, entry: ModelEntry) -> dict[
         "task": entry.recipe.task.value,
         "digest": adapter.current.digest,
         "version": adapter.current.tag,
-        "context_length": entry.recipe.context_length,
+        "context_length": _context(entry),
     }
 
 

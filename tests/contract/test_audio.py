@@ -78,8 +78,9 @@ def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
     path = write(tmp_path / "long.flac", np.zeros(120 * RATE, dtype=np.float32))
     assert path.stat().st_size < 200_000
     assert len(decoded(decoders, path, 120.0)) == 120 * RATE
-    with pytest.raises(TooLarge, match="longer than 30 seconds"):
+    with pytest.raises(TooLarge, match="longer than 30 seconds") as refused:
         decoded(decoders, path, 30.0)
+    assert (refused.value.status, refused.value.code) == (413, "audio_too_long")
     assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
 
 

@@ -153,6 +153,15 @@ async def test_prompts_by_name_left_out_of_the_mean_where_the_model_says_so(tmp_
     await engine.close()
 
 
+async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: EmbeddingEngine) -> None:
+    plain, _ = await engine.embed(EmbedRequest(inputs=["steam"]))
+    for name in ("query", "document"):
+        named, _ = await engine.embed(EmbedRequest(inputs=["steam"], prompt_name=name))
+        np.testing.assert_allclose(matrix(named), matrix(plain), atol=1e-6)
+    with pytest.raises(BadRequest, match="no prompt 'poem'"):
+        await engine.embed(EmbedRequest(inputs=["steam"], prompt_name="poem"))
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

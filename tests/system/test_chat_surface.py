@@ -1,6 +1,7 @@
 """The chat family by the vendors' own clients on the starter model: what clients use, and what is refused."""
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -119,6 +120,21 @@ def test_a_json_schema_is_kept_to(client: OpenAI) -> None:
     assert (person.name, person.age) == ("alice", 30)
     odd = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"enum": [17]}, "strict": True}}
     assert chat(client, response_format=odd).choices[0].message.content == "17"
+
+
+@pytest.mark.parametrize("model", [MODEL, "rot13"])
+def test_patterns_and_grammars_are_kept_to(client: OpenAI, model: str) -> None:
+    for shape, pattern in (
+        ({"regex": "[0-9]{3}Q"}, "[0-9]{3}Q"),
+        ({"grammar": 'root ::= "yes" | "no"'}, "yes|no"),
+        ({"choice": ["left", "right"]}, "left|right"),
+    ):
+        answer = chat(client, model=model, extra_body={"structured_outputs": shape}).choices[0]
+        assert re.fullmatch(pattern, answer.message.content)
+    impossible = {"type": "json_schema", "json_schema": {"name": "n", "schema": {"$ref": "#"}}}
+    with pytest.raises(openai.BadRequestError) as refused:
+        chat(client, model=model, response_format=impossible)
+    assert refused.value.code == "unsatisfiable_constraint"
 
 
 def test_logprobs(client: OpenAI) -> None:
@@ -251,6 +267,8 @@ def test_anthropics_errors(claude: Anthropic) -> None:
         {"messages": [{"role": "user", "content": "x" * 5000}]},
         {"max_tokens": -1},
         {"extra_body": {"nonsense": 1}},
+        {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1023}},
+        {"extra_body": {"output_config": {"effort": "high"}}},
         {"extra_body": {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}},
     ):
         with pytest.raises(anthropic.BadRequestError) as refused:
@@ -271,6 +289,9 @@ def test_anthropics_errors(claude: Anthropic) -> None:
         ({"store": True}, "store"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "multimodal"),
         ({"extra_body": {"thinking_token_budget": 9}}, "reasoning"),
+        ({"reasoning_effort": "high"}, "reasoning_effort"),
+        ({"extra_body": {"response_format": {"type": "json_object", "value": {"const": 1}}}}, "json_schema.schema"),
+        ({"stream": True, "extra_body": {"stream_options": {"include_usge": True}}}, "include_usge"),
         ({"logprobs": True, "top_logprobs": 10_000}, "logprobs"),
         ({"max_tokens": 600}, "512"),
         ({"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool"),
@@ -296,6 +317,9 @@ def test_what_changes_no_answer_is_let_through(client: OpenAI) -> None:
         ({"background": True}, "background"),
         ({"previous_response_id": "resp_1"}, "resp_1"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"extra_body": {"text": {"format": {"type": "json_object", "schema": {}}}}}, "text.format.schema"),
+        ({"reasoning": {"effort": "high"}}, "reasoning.effort"),
     ],
     ids=str,
 )

@@ -186,8 +186,11 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
     assert not gateway.links["speech"].requests
 
 
-async def test_a_client_that_stalls_is_408(app: FastAPI, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runtime.endpoints.audio_upload.IDLE_SECONDS", 0.01)
+@pytest.mark.parametrize("limit", ["IDLE_SECONDS", "UPLOAD_SECONDS"])
+async def test_a_client_that_stalls_is_408(
+    app: FastAPI, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, limit: str
+) -> None:
+    monkeypatch.setattr(f"runtime.endpoints.audio_upload.{limit}", 0.01)
     wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
     await asyncio.wait_for(wire.run(), 5)

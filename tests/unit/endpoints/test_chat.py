@@ -7,6 +7,7 @@ import httpx
 import pytest
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from registry.errors import EngineFailed
 from tests.unit.endpoints.fakes import FakeGateway
 
 ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
@@ -61,3 +62,33 @@ async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> Non
     ):
         response = await client.post("/v1/chat/completions", json={**ASKED, **more})
         assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [
+        ("/v1/chat/completions", b'data: {"error":{"message":"it broke","type":"server_error"'),
+        ("/v1/messages", b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"it broke"'),
+    ],
+)
+async def test_an_error_in_mid_stream_is_its_last_event(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, event: bytes
+) -> None:
+    started = Started(status=200, content_type="text/event-stream")
+    gateway.links["chat"].script = lambda _: [started, Chunk(data=b"data: {}\n\n"), EngineFailed("it broke")]
+    response = await client.post(path, json={**ASKED, "stream": True})
+    assert response.status_code == 200
+    assert response.content.startswith(b"data: {}\n\n" + event)
+    assert response.content.endswith(b"\n\n")
+    assert gateway.outcomes() == {("chat", path, "engine_failed"): 1.0}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"])
+async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) -> None:
+    for body in (b"{", b"[]", b"\xff", b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"):
+        response = await client.post(path, content=body)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        told = error["type"] if path == "/v1/messages" else error["code"]  # Anthropic's errors have no code
+        assert told in ("invalid_json", "invalid_request_error")
+        assert error["message"]

@@ -150,6 +150,14 @@ async def test_jinas_faults_are_400(client: httpx.AsyncClient, more: Any, param:
     assert response.json()["detail"] == response.json()["error"]["message"]  # where Jina's clients look
 
 
+async def test_a_model_must_be_named_where_the_vendors_want_it(client: httpx.AsyncClient) -> None:
+    wanted = {"query": "q", "documents": ["x"]}
+    for path in ("/v1/rerank", "/v2/rerank", "/rerank"):
+        response = await client.post(path, json=wanted)
+        assert response.status_code == 400
+        assert "`model`" in response.text
+
+
 async def test_2048_documents_are_taken(client: httpx.AsyncClient) -> None:
     response = await client.post("/v1/rerank", json=body(documents=["x"] * 2048))
     assert [item["index"] for item in response.json()["results"]] == list(range(2048)), "ties keep the client's order"
