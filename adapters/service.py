@@ -13,6 +13,7 @@ from adapters.fetch import Fetcher, disk_errors
 from adapters.sources import AdapterSource
 from adapters.store import Store
 from adapters.types import Base, Checked, Limits, StoredAdapter
+from registry.adapter_table import check_alias
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
@@ -85,11 +86,13 @@ class AdapterService:
     ) -> Registered:
         """Check, normalise, store, and make it the current version of `name` on `base`. Serialised per name.
 
-        The same content again makes no new version (`created` is False). `alias` moves to the version in the end.
+        The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
         """
         if not ADAPTER.match(name):
             raise BadRequest(f"'{name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
+        if alias is not None:
+            check_alias(alias)
         key = AdapterKey(base.id, name)
         async with self._named(key), self._fetcher.fetched(source) as got:
             with disk_errors(), self.store.writing() as out:
@@ -107,10 +110,7 @@ class AdapterService:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
             await asyncio.to_thread(self.store.commit, out, new.digest)
-            registered = self._state.adapters.register(key, new)
-        if alias is not None:
-            adapter = self._state.adapters.set_alias(key, alias, registered.version.tag)
-            registered = Registered(adapter, registered.version, registered.created)
+            registered = self._state.adapters.register(key, new, alias)
         await asyncio.to_thread(self._state.sync)
         return registered
 

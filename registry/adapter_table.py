@@ -51,37 +51,49 @@ class AdapterTable:
             return tuple(Change(row["at"], key, row["event"], row["detail"]) for row in rows)
 
     # --- versions --------------------------------------------------------------------------------------------------
-    def register(self, key: AdapterKey, new: NewVersion) -> Registered:
-        """Make `new` the current version. BadRequest for a name or digest that does not match its pattern."""
+    def register(self, key: AdapterKey, new: NewVersion, alias: str | None = None) -> Registered:
+        """Make `new` the current version, and point `alias` to it: both, or nothing.
+
+        BadRequest for a name, digest or alias that does not match its pattern.
+        """
+        if alias is not None:
+            check_alias(alias)
         if not ADAPTER.match(key.name):
             raise BadRequest(f"'{key.name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
         if not DIGEST.match(new.digest):
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
         with self._database.write() as db:
-            now = self._clock()
-            row = db.execute("SELECT id FROM adapters WHERE base = ? AND name = ?", key).fetchone()
-            if row is not None:
-                adapter = _one(db, key)
-                if adapter.current.digest == new.digest:
-                    return self._same_content(db, adapter, new.probe)
-                number_of = int(row["id"])
-            else:
-                made = db.execute("INSERT INTO adapters (base, name, created) VALUES (?, ?, ?)", (*key, now))
-                number_of = int(made.lastrowid or 0)
-            (number,) = db.execute(
-                "INSERT INTO numbers VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last", key
-            ).fetchone()
-            db.execute("INSERT INTO digests VALUES (?, ?) ON CONFLICT DO NOTHING", (new.digest, new.bytes))
-            probe = new.probe
-            db.execute(
-                "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (number_of, number, new.digest, now, new.rank, new.bytes, new.source)
-                + ((probe.prompt, probe.expected) if probe else (None, None)),
-            )
-            db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (number_of, number))
-            self._note(db, key, "registered", f"v{number} {new.digest}")
+            registered = self._register(db, key, new)
+            if alias is None:
+                return registered
+            adapter = self._move_alias(db, key, alias, registered.version.tag)
+            return Registered(adapter, registered.version, registered.created)
+
+    def _register(self, db: sqlite3.Connection, key: AdapterKey, new: NewVersion) -> Registered:
+        now = self._clock()
+        row = db.execute("SELECT id FROM adapters WHERE base = ? AND name = ?", key).fetchone()
+        if row is not None:
             adapter = _one(db, key)
-            return Registered(adapter, adapter.current, created=True)
+            if adapter.current.digest == new.digest:
+                return self._same_content(db, adapter, new.probe)
+            number_of = int(row["id"])
+        else:
+            made = db.execute("INSERT INTO adapters (base, name, created) VALUES (?, ?, ?)", (*key, now))
+            number_of = int(made.lastrowid or 0)
+        (number,) = db.execute(
+            "INSERT INTO numbers VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last", key
+        ).fetchone()
+        db.execute("INSERT INTO digests VALUES (?, ?) ON CONFLICT DO NOTHING", (new.digest, new.bytes))
+        probe = new.probe
+        db.execute(
+            "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (number_of, number, new.digest, now, new.rank, new.bytes, new.source)
+            + ((probe.prompt, probe.expected) if probe else (None, None)),
+        )
+        db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (number_of, number))
+        self._note(db, key, "registered", f"v{number} {new.digest}")
+        adapter = _one(db, key)
+        return Registered(adapter, adapter.current, created=True)
 
     def _same_content(self, db: sqlite3.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
         """No new version; a probe that is given takes the place of the version's own."""
@@ -164,17 +176,17 @@ class AdapterTable:
     # --- aliases and pins ------------------------------------------------------------------------------------------
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
         """Point `alias` to the version that `ref` names (None: the current one). The move is atomic."""
-        if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
-            raise BadRequest(
-                f"'{alias[:80]}' is no alias: {NAME_RULE}; and it must not look like a version (v3).", param="alias"
-            )
+        check_alias(alias)
         with self._database.write() as db:
-            adapter = _one(db, key)
-            version, before = adapter.version(ref), adapter.aliases.get(alias)
-            if before != version.number:
-                db.execute("REPLACE INTO aliases VALUES (?, ?, ?)", (_id(db, key), alias, version.number))
-                self._note(db, key, "alias", f"{alias}: {f'v{before}' if before else 'new'} -> {version.tag}")
-            return _one(db, key)
+            return self._move_alias(db, key, alias, ref)
+
+    def _move_alias(self, db: sqlite3.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
+        adapter = _one(db, key)
+        version, before = adapter.version(ref), adapter.aliases.get(alias)
+        if before != version.number:
+            db.execute("REPLACE INTO aliases VALUES (?, ?, ?)", (_id(db, key), alias, version.number))
+            self._note(db, key, "alias", f"{alias}: {f'v{before}' if before else 'new'} -> {version.tag}")
+        return _one(db, key)
 
     def remove_alias(self, key: AdapterKey, alias: str) -> Adapter:
         """NotFound (code alias_not_found) when the adapter has no such alias."""
@@ -219,6 +231,14 @@ class AdapterTable:
             "DELETE FROM changes WHERE base = ? AND name = ? AND seq <= "
             "(SELECT seq FROM changes WHERE base = ? AND name = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
             (*key, *key, KEPT_CHANGES),
+        )
+
+
+def check_alias(alias: str) -> None:
+    """BadRequest when it breaks the rule for names, or looks like a version or a digest."""
+    if not ALIAS.match(alias) or VERSION.match(alias) or DIGEST_PREFIX.match(alias):
+        raise BadRequest(
+            f"'{alias[:80]}' is no alias: {NAME_RULE}; and it must not look like a version (v3).", param="alias"
         )
 
 

@@ -52,6 +52,20 @@ def test_register_point_and_roll_back(state: State) -> None:
     assert adapters.history(KEY)[0].detail == "v2 -> v1"
 
 
+def test_a_version_and_its_alias_come_together_or_not_at_all(state: State) -> None:
+    adapters = state.adapters
+    assert adapters.register(KEY, new(1), "prod").adapter.aliases == {"prod": 1}
+    for bad in ("v3", "sha256:00", "a b", ""):
+        with pytest.raises(BadRequest):
+            adapters.register(KEY, new(2), bad)
+    assert (adapters.get(KEY).current.number, adapters.get(KEY).aliases) == (1, {"prod": 1})
+    done = adapters.register(KEY, new(2), "prod")
+    assert (done.created, done.version.number, done.adapter.aliases) == (True, 2, {"prod": 2})
+    adapters.set_alias(KEY, "prod", "v1")
+    again = adapters.register(KEY, new(2), "prod")
+    assert (again.created, again.adapter.aliases) == (False, {"prod": 2})
+
+
 def test_aliases(state: State) -> None:
     adapters = state.adapters
     adapters.register(KEY, new(1))
