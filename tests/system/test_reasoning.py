@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anthropic import Anthropic
-from openai import OpenAI
+from openai import BadRequestError, OpenAI
 
 from tests.contract.chat_script import write_script
 from tests.system.serving import Server
@@ -46,13 +46,17 @@ context_length: 2048
 memory: {{kv_cache: 64MiB}}
 batching: {{max_requests: 8, max_tokens: 2048}}
 """
+PLAIN = RECIPE.replace("thinker", "plain").replace(
+    "  flags: {{reasoning_parser: qwen3, enable_auto", "  # {{enable_auto"
+)
+"""The same model without parsers."""
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("thinker")
     model = write_script(folder / "model", SCRIPTS, context=2048)
-    (folder / "thinker.yaml").write_text(RECIPE.format(model=model))
+    (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}".format(model=model))
     server = Server(folder / "data", [folder / "thinker.yaml"], "--slots", "1", "--no-prewarm")
     try:
         yield server.wait_ready()
@@ -228,3 +232,13 @@ def test_messages_call_tools_after_thoughts(claude: Anthropic) -> None:
     assert [block.type for block in answer.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert [(block.name, block.input) for block in answer.content[2:]] == CALLS
     assert answer.stop_reason == "tool_use"
+
+
+# --- without parsers: last, since the other model leaves for this one ----------------------------------------------
+def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: OpenAI) -> None:
+    message = chat(client, model="plain").choices[0].message
+    assert (message.reasoning, message.content) == (None, f"<think>{THOUGHT}</think>It is 4.")
+    with pytest.raises(BadRequestError, match="tool"):
+        chat(client, BOTH, model="plain", tools=TOOLS)
+    unparsed = chat(client, BOTH, model="plain", tools=TOOLS, tool_choice="none").choices[0].message
+    assert unparsed.content.count("<tool_call>") == 2

@@ -1,14 +1,17 @@
 """The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
 
+import asyncio
+import json
 from collections.abc import Sequence
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import EngineFailed
-from tests.unit.endpoints.fakes import FakeGateway
+from tests.unit.endpoints.fakes import FakeGateway, Wire
 
 ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -92,3 +95,18 @@ async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) 
         told = error["type"] if path == "/v1/messages" else error["code"]  # Anthropic's errors have no code
         assert told in ("invalid_json", "invalid_request_error")
         assert error["message"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
+    link = gateway.links["chat"]
+    link.gate.clear()
+    answers(gateway, 200, b"{}")
+    wire = Wire(app, "/v1/chat/completions", [json.dumps({**ASKED, "stream": stream}).encode()])
+    task = asyncio.create_task(wire.run())
+    await link.started.wait()
+    wire.leave.set()
+    await asyncio.wait_for(task, 5)
+    assert link.cancelled == [1]
+    assert gateway.released == [True]
+    assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
