@@ -12,7 +12,7 @@ places and adapter files:
 - many: 1,000 registrations: how many a second, memory before and after, the time of a step before and after.
 
 Added p99 is the 99th percentile of (TTFT - the base's median TTFT in the same round); `base` shows how much of that is
-the machine's own noise.
+the machine's own noise, and `p99_over_p99` is the 99th percentile less the base's 99th percentile.
 
 Physical limit: a resident adapter costs two thin matrix products per layer. A swap must copy the adapter's bytes once
 (0.3 MB: 0.1 ms; 45 MB: about 10 ms at 5 GB/s), and from disk read them once more. On two cores, staging shares the
@@ -21,6 +21,7 @@ its resident adapters are slow by more than their placement: that is part of wha
 """
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import adapters_many, adapters_storm
@@ -34,21 +35,37 @@ from benchmarks.servers import Roundhouse, Server
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
 
-DEVICE, HOST = 4, 16
-"""Places of the tiers part. One adapter stays resident, twelve fit into host memory but not all into places, and
-twenty-seven fit nowhere."""
-RESIDENT, IN_HOST, ON_DISK = slice(0, 1), slice(1, 13), slice(13, 40)
-TIERS = {"device": RESIDENT, "host": IN_HOST, "disk": ON_DISK}
+TIERS = ("device", "host", "disk")
 AIMS = {"device": 2.0, "host": 10.0, "disk": 50.0}
 """Milliseconds to first token that an adapter may add at p99, by where it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Sizes of the tiers part: one adapter stays resident, `host` less four fit into host memory but not all into the
+    places, and the rest fit nowhere."""
+
+    device: int
+    host: int
+    files: int
+    asked: tuple[int, int, int]
+    """Requests per tier and round: full, quick, smoke."""
+
+    def of(self, names: list[str]) -> dict[str, list[str]]:
+        """The names by the tier that each is to be asked in."""
+        return {"device": names[:1], "host": names[1 : self.host - 3], "disk": names[self.host - 3 :]}
+
+
+SMALL = Places(device=4, host=16, files=40, asked=(100, 27, 3))
+WIDE = Places(device=2, host=8, files=14, asked=(9, 9, 3))
+
+
 async def run(bench: Bench) -> None:
     s = bench.settings
-    model = chat(s, s.work / "adapters", device=DEVICE, host=HOST)
-    files = write_adapters(s.work / "adapters" / "small", model.path, 40, 8)
+    model = chat(s, s.work / "adapters", device=SMALL.device, host=SMALL.host)
+    files = write_adapters(s.work / "adapters" / "small", model.path, SMALL.files, 8)
     bench.note(f"generated adapters of {size(files[0]) / 1e6:.2f} MB, rank 8")
-    await few_places(bench, model, files, "small")
+    await few_places(bench, model, files, "small", SMALL)
     many = s.pick(1000, 100, 24)
     await adapters_many.run(bench, chat(s, s.work / "adapters" / "many", device=24, host=max(64, many)), many)
     for tier, aim in AIMS.items():
@@ -58,7 +75,7 @@ async def run(bench: Bench) -> None:
     bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
 
 
-async def few_places(bench: Bench, model: Chat, files: list[Path], label: str) -> None:
+async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, places: Places) -> None:
     """The tiers and the storm parts; `label` begins the names of their figures."""
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"
@@ -68,13 +85,15 @@ async def few_places(bench: Bench, model: Chat, files: list[Path], label: str) -
             bench.say(f"{server.name} was ready after {server.start_seconds:.1f} s")
             for file in files:
                 register(server, file.name, file)
-        await _tiers(bench, servers, [file.name for file in files], label)
-        await adapters_storm.run(bench, servers, [file.name for file in files[ON_DISK]], label)
+        groups = places.of([file.name for file in files])
+        await _tiers(bench, servers, groups, bench.settings.pick(*places.asked), label)
+        await adapters_storm.run(bench, servers, groups["disk"], label)
 
 
-async def _tiers(bench: Bench, servers: list[Server], names: list[str], label: str) -> None:
+async def _tiers(
+    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str
+) -> None:  # fmt: skip
     workload = Workload(bench.settings.seed)
-    number = bench.settings.pick(100, 27, 3) if label == "small" else bench.settings.pick(27, 13, 3)
     elsewhere = 0
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:
@@ -84,8 +103,7 @@ async def _tiers(bench: Bench, servers: list[Server], names: list[str], label: s
         try:
             await _ask(bench, server, connection, workload, [server.model] * 5, "warm")
             found["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
-            for tier, which in TIERS.items():
-                group = names[which]
+            for tier, group in groups.items():
                 if tier != "disk":  # brought to where they are to be found; what is on disk is there by its number
                     await _ask(bench, server, connection, workload, group, "warm")
                 asked = [group[i % len(group)] for i in range(number)]
@@ -105,6 +123,8 @@ async def _tiers(bench: Bench, servers: list[Server], names: list[str], label: s
             for q in (50, 99):
                 added = [(percentile(times, q) - base) * 1e3 for base, times in both]
                 bench.figure(f"{label}.{name}.{tier}.added_p{q}", added, "ms")
+            over = [(percentile(t[tier], 99) - percentile(t["base"], 99)) * 1e3 for t in turns if t["base"] and t[tier]]
+            bench.figure(f"{label}.{name}.{tier}.p99_over_p99", over, "ms")
         bench.figure(
             f"{label}.{name}.base.ttft_p50", [percentile(t["base"], 50) * 1e3 for t in turns if t["base"]], "ms"
         )

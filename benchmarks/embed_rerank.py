@@ -69,7 +69,7 @@ def _request(workload: Workload, kind: str, words: int) -> bytes:
 async def _cell(
     bench: Bench, servers: list[Server], workload: Workload, kind: str, length: str, level: int
 ) -> None:  # fmt: skip
-    number = max(bench.settings.pick(40, 24, 4), level * bench.settings.pick(4, 3, 1))
+    number = max(bench.settings.pick(40, 24, 4), level * bench.settings.pick(3, 3, 1))
     lengths = WORDS[length]
 
     async def turn(server: Server, round_: int) -> Cell:
