@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from runtime.prefer import PREFERENCE, parse
 
-_SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}$")
+_SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
 
 
 def request_id(scope: Scope) -> str:
