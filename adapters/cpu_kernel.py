@@ -29,7 +29,7 @@ import torch
 SOURCE = Path(__file__).with_name("cpu_lora.c")
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
-    "-fassociative-math", "-shared", "-fPIC",
+    "-fassociative-math", "-Wno-psabi", "-shared", "-fPIC",
 )  # fmt: skip
 """Sums may be reordered, so that they use vector instructions; infinities and NaN stay what they are."""
 MOST_RANK = 512
