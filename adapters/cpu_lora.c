@@ -6,12 +6,20 @@
    of pair i fills, at most max_rank of which count. Rows of one adapter that follow each other are done four or two at
    a time, so that weights are read and widened once for all. The caller checks every other bound: see cpu_kernel.py.
 
-   Vectors of 16 are the compilers' own (GCC and Clang), which split them where the processor's are shorter. */
+   Vectors are the compilers' own (GCC and Clang), as long as the processor's: longer ones are split, badly. */
 
 #include <stdint.h>
 #include <string.h>
 
-enum { MOST_RANK = 512, LANES = 16, LINE = 64 };
+#if defined(__AVX512F__)
+enum { LANES = 16 };
+#elif defined(__AVX__)
+enum { LANES = 8 };
+#else
+enum { LANES = 4 };
+#endif
+
+enum { MOST_RANK = 512 };
 
 #define INLINE static inline __attribute__((always_inline))
 
