@@ -10,6 +10,7 @@ import cohere
 import numpy as np
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub.errors import HfHubHTTPError
 from langchain_core.messages import AIMessageChunk, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAIEmbeddings
 from openai import BadRequestError, OpenAI
@@ -106,3 +107,15 @@ async def test_the_calls_of_langchains_huggingface_endpoint_embeddings(server: S
     assert np.allclose(found, expected, atol=1e-5)
     one = await AsyncInferenceClient(model=url, token="none").feature_extraction(text=DOCUMENTS[0])
     assert np.allclose(one, expected[:1], atol=1e-5)
+
+
+async def test_hugging_faces_own_client_chats(server: Server) -> None:
+    messages = [{"role": "user", "content": "hello world"}]
+    client = InferenceClient(base_url=f"{server.url}/v1", api_key="none")
+    answer = client.chat_completion(messages, model="uppercase", temperature=0)
+    assert (answer.choices[0].message.content, answer.model) == ("HELLO WORLD", "uppercase")
+    async with AsyncInferenceClient(base_url=server.url, api_key="none") as other:
+        parts = await other.chat_completion(messages, model="uppercase", temperature=0, stream=True)
+        assert "".join([part.choices[0].delta.content or "" async for part in parts if part.choices]) == "HELLO WORLD"
+    with pytest.raises(HfHubHTTPError, match="no model or adapter 'dummy'"):
+        client.chat_completion(messages)

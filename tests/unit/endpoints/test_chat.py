@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -11,7 +12,7 @@ from fastapi import FastAPI
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import EngineFailed
-from tests.unit.endpoints.fakes import FakeGateway, Wire
+from tests.unit.endpoints.fakes import FakeGateway, Wire, application, recipe
 
 ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -110,3 +111,19 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
     assert link.cancelled == [1]
     assert gateway.released == [True]
     assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
+
+
+async def test_names_that_clients_make_up_are_answered_only_as_aliases(tmp_path: Path) -> None:
+    """Hugging Face's clients call every model of an address 'dummy' or 'tgi'."""
+    named = recipe("chat", "chat").model_copy(update={"aliases": ("dummy", "tgi")})
+    for recipes, status in (([named], 200), ([recipe("chat", "chat")], 404)):
+        gateway = FakeGateway(tmp_path, recipes)
+        answers(gateway, 200, b"{}")
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            for name in ("dummy", "tgi"):
+                response = await client.post("/v1/chat/completions", json={**ASKED, "model": name})
+                assert response.status_code == status
+                if status == 200:
+                    assert response.headers["x-roundhouse-model"] == "chat@rev"
+                    assert gateway.links["chat"].requests[-1].served == "chat"
