@@ -4,7 +4,7 @@ RoundhouseError
 ├── BadRequest 400                the body or a parameter is wrong
 │   └── ContextLengthExceeded 400 more tokens than the model takes
 ├── NotFound 404                  no such model, adapter, version or alias
-├── RequestTimedOut 408           the body did not arrive, or the wait was longer than the client allowed
+├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
 ├── TooLarge 413                  body, audio or archive over a stated limit
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason

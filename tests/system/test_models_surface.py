@@ -55,12 +55,18 @@ def test_load_and_unload_by_hand(server: Server) -> None:
     post(server, "/v1/models/starter-embed/unload")
     absent = server.model("starter-embed")
     assert (absent["state"], absent["bytes"]) == ("absent", 0)
+    body = {"model": "embed", "input": "x"}
+    late = server.http.post("/v1/embeddings", json=body, headers={"Prefer": "wait=0"})
+    assert (late.status_code, late.json()["error"]["code"]) == (503, "queue_timeout")
+    assert int(late.headers["retry-after"]) >= 1
+    asked = server.http.post("/v1/embeddings", json=body, headers={"Prefer": "respond-async"})
+    assert (asked.status_code, asked.headers["location"]) == (202, "/v1/models/starter-embed")
     answer = server.http.post("/v1/models/embed/load?wait=false")
     assert (answer.status_code, answer.headers["location"]) == (202, "/v1/models/starter-embed")
     assert answer.json()["state"] == "loading"
     loaded = server.wait_state("starter-embed", "ready")
     assert loaded["bytes"] > 0
-    assert loaded["loads"] == absent["loads"] + 1
+    assert loaded["loads"] == absent["loads"] + 1, "one load for all three"
     assert loaded["context_length"] == absent["context_length"]
     assert post(server, "/v1/models/starter-embed/load")["loads"] == loaded["loads"], "it is there already"
     for path in ("/v1/models/uppercase/load", "/v1/models/nobody/load", "/v1/models/nobody/plan"):
