@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from models import chat_vllm
+from models import chat_vllm, importing
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -24,6 +24,8 @@ CPU = (
 )
 CUDA = ("vllm.v1.worker.gpu_worker", "vllm.lora.punica_wrapper.punica_gpu", "vllm.model_executor.models.llama")
 
+LATER = {"scipy_signal": "scipy.signal", "cv2": "cv2", "vr": "cv2.videoio_registry", "av": "av"}
+"""Names in vLLM's modules for media, and what they stand for once it is asked for."""
 MAX_ANSWERS = 128
 """Largest `n` of one request; OpenAI's own limit."""
 
@@ -56,16 +58,17 @@ def without(*packages: str) -> Iterator[None]:
 
 
 def needless() -> tuple[str, ...]:
-    """Packages that vLLM's imports take along for nothing: 950 modules, 150 MB and a sixth of the time in all.
+    """Packages that vLLM's imports take along for nothing: 1,000 modules, 200 MB and a fifth of the time in all.
 
     scikit-learn: transformers wants it for assisted generation, which vLLM does itself. SciPy: transformers wants it
-    for losses of training, vLLM to resample recordings (see `Later`). Triton: PyTorch and vLLM import it on a CPU, too,
-    see that it has no back end for one, and do without.
+    for losses of training, vLLM to resample recordings (see `Later`). OpenCV and PyAV: vLLM reads videos and recordings
+    in messages with them (`Later`, too). Triton: PyTorch and vLLM import it on a CPU, too, see that it has no back end
+    for one, and do without.
     """
     with suppress(PackageNotFoundError):  # the import of vLLM will tell
         if version("torch").endswith("+cpu"):
-            return ("sklearn", "scipy", "triton")
-    return ("sklearn", "scipy")
+            return ("sklearn", "scipy", "cv2", "av", "triton")
+    return ("sklearn", "scipy", "cv2", "av")
 
 
 class Later:
@@ -80,12 +83,15 @@ class Later:
 
 def _take_back() -> None:
     """What was hidden can be used from now on: only the imports were spared."""
-    audio: Any = sys.modules.get("vllm.multimodal.audio")
-    if audio is not None and "scipy" not in sys.modules and hasattr(audio, "scipy_signal"):
-        audio.scipy_signal = Later("scipy.signal")
+    for name, module in list(sys.modules.items()):
+        if name.startswith("vllm.multimodal"):
+            for attribute, real in LATER.items():
+                # not 'isinstance': vLLM's stand-in for what is not installed answers every question with an error
+                if type(vars(module).get(attribute)).__module__ == "vllm.utils.import_utils":
+                    setattr(module, attribute, Later(real))
     packages = sys.modules.get("transformers.utils.import_utils")
-    for name in ("is_sklearn_available", "is_scipy_available"):  # they keep their first answer
-        forget = getattr(getattr(packages, name, None), "cache_clear", None)
+    for name in ("sklearn", "scipy", "cv2", "av"):  # they keep their first answer
+        forget = getattr(getattr(packages, f"is_{name}_available", None), "cache_clear", None)
         if forget is not None:
             forget()
 
@@ -94,9 +100,10 @@ def prewarm() -> None:
     """Blocks for seconds, cheap when called again; safe in any thread. Starts no thread and no process."""
     environment()
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it would tell that Triton is not there
-    with without(*needless()):
-        _import_all()
-    _take_back()
+    with importing.quickly():
+        with without(*needless()):
+            _import_all()
+        _take_back()
     gc.collect()
     gc.freeze()  # what is imported stays: the collector need not look at it, nor copy its pages after the fork
 

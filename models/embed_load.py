@@ -8,6 +8,7 @@ from typing import Any
 
 import psutil
 
+from models import importing
 from models.batching_worker import SHARE, STEP_SECONDS, Limits
 from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
@@ -52,8 +53,9 @@ def environment() -> None:
 def import_library() -> Any:
     """sentence_transformers. Blocks for seconds the first time; safe in any thread."""
     environment()
-    import sentence_transformers
-    from transformers.utils import logging
+    with importing.quickly():
+        import sentence_transformers
+        from transformers.utils import logging
 
     logging.disable_progress_bar()
     return sentence_transformers

@@ -81,6 +81,8 @@ class Hello(Frame, frozen=True):
     """First frame on a connection; `uid` is 0."""
 
     pid: int
+    warms: str | None = None
+    """The engine whose libraries it has begun to import by itself."""
 
 
 class Report(Frame, frozen=True):

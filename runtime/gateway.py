@@ -29,7 +29,7 @@ from runtime.device import Device, MemoryWatch
 from runtime.metrics import Metrics
 from runtime.pool import SlotPool
 from runtime.prefer import PREFERENCE, NotYet
-from runtime.prewarming import keep_warm
+from runtime.prewarming import keep_warm, wanted_at_once
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.record import ResidencyRecord, recall
@@ -89,7 +89,10 @@ class Gateway:
         logs.configure(self.settings.log_level)  # LitServe has set up its own since the fork
         self.state = await asyncio.to_thread(State, self.settings.data_dir)
         self.service = AdapterService(self.settings.data_dir, self.state, leased=self._leased)
-        self.pool = SlotPool(str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link))
+        self.pool = SlotPool(
+            str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link),
+            wanted_at_once(self.settings, self.recipes),
+        )  # fmt: skip
         self._queues: dict[str, ModelQueue] = {}
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
         self.residency = ResidencyManager(
@@ -110,7 +113,12 @@ class Gateway:
         ]
 
     async def _begin(self) -> None:
-        """After the port is open: adapters of the recipes, then preloads, then warm spare slots."""
+        """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
+        for entry in [e for e in self.residency.entries.values() if e.pinned or e.recipe.residency.preload]:
+            try:
+                self.residency.want(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         for recipe in self.recipes:
             if self.residency.get(recipe.id).path is not None or self.residency.get(recipe.id).broken is not None:
                 await self._register(recipe)  # else when its files have been fetched
@@ -119,12 +127,6 @@ class Gateway:
             if adapter.key.base in self.residency.entries:
                 self.hold_pins(adapter)
         self.ready = True
-        wanted_now = [e for e in self.residency.entries.values() if e.pinned or e.recipe.residency.preload]
-        for entry in wanted_now:
-            try:
-                self.residency.want(entry)
-            except RoundhouseError as error:
-                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
         if self.settings.prewarm:
             await keep_warm(self.pool, self.residency, self.device)
 

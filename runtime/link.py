@@ -19,6 +19,7 @@ from typing import Self
 from models.memory_group import Kills
 from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from registry.estimate import PREWARMED
 from runtime import frames
 from runtime.death import UNKNOWN, Cause, cause_of
 
@@ -139,7 +140,7 @@ class SlotLink:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
         self.pid, self._out = hello.pid, frames.Outbox(writer)
-        self.prewarmed, self.prewarmed_bytes = None, 0
+        self.prewarmed, self.prewarmed_bytes = hello.warms, PREWARMED.get(hello.warms or "", 0)
         self.group, self.cause, self._kills = hello.pid, UNKNOWN, Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from registry.errors import Unavailable
 from registry.estimate import PREWARMED
@@ -21,10 +21,14 @@ class SlotPool:
         run_dir: the folder of the slots' sockets.
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
+        wanted: engines that the first slots import by themselves, each in its first life.
     """
 
-    def __init__(self, run_dir: str, size: int, on_death: Callable[[SlotLink], None]) -> None:
+    def __init__(
+        self, run_dir: str, size: int, on_death: Callable[[SlotLink], None], wanted: Sequence[str] = ()
+    ) -> None:
         self._on_death = on_death
+        self._coming = dict(enumerate(wanted[:size]))  # slots of which nothing has been heard yet
         self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
@@ -53,7 +57,11 @@ class SlotPool:
                     break
                 except Unavailable as error:
                     log.error("%s", error.message)
+                    async with self._changed:  # nobody waits for this one any longer
+                        self._coming.pop(link.slot_id, None)
+                        self._changed.notify_all()
             async with self._changed:
+                self._coming.pop(link.slot_id, None)
                 self._free.add(link)
                 self._changed.notify_all()
 
@@ -78,7 +86,7 @@ class SlotPool:
         """
         try:
             async with asyncio.timeout(timeout), self._changed:
-                await self._changed.wait_for(lambda: self._free)
+                await self._changed.wait_for(lambda: self._free and engine not in self._coming.values())
                 ranked = sorted(self._free, key=lambda link: (link.prewarmed != engine, link.prewarmed is not None))
                 link = ranked[0]
                 self._free.discard(link)

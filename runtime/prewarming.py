@@ -1,13 +1,16 @@
 """When empty slots import an engine's libraries ahead of need. The import itself: `models.prewarm`, in the slot."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import NoReturn
 
 from registry.estimate import PREWARMED
+from registry.recipe import Recipe
 from runtime.device import Device
 from runtime.pool import SlotPool
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.table import Table
+from runtime.settings import Settings
 
 EVERY_SECONDS = 0.5
 
@@ -32,3 +35,11 @@ def engines_wanted(table: Table) -> list[str]:
     """Engines of models that could be asked for and are not there, in the order of the recipes."""
     away = (e for e in table.entries.values() if e.state not in HOLDS_MEMORY and e.broken is None)
     return list(dict.fromkeys(entry.recipe.engine.name for entry in away))
+
+
+def wanted_at_once(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+    """Engines of models that are loaded at the start: the first slots import them while the gateway comes up."""
+    if not settings.prewarm:
+        return ()
+    at_once = (r.engine.name for r in recipes if r.residency.preload or r.residency.pin)
+    return tuple(dict.fromkeys(at_once))[: settings.slots]

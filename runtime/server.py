@@ -1,5 +1,6 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
-project touches of LitServe 0.2.19 is in this file and in slot_loop.py; tests/unit/test_litserve_pin.py guards each.
+project touches of LitServe 0.2.19 is in this file and in worker.py, and guarded
+by tests/unit/runtime/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
 """
@@ -13,67 +14,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import litserve as ls
 import litserve.server
 import psutil
 from fastapi import FastAPI
-from litserve.specs.base import LitSpec
 
 from registry.recipe import Recipe
 from runtime import logs
 from runtime.device import Device
 from runtime.gateway import Gateway
 from runtime.middleware import Shell
+from runtime.prewarming import wanted_at_once
 from runtime.settings import Settings
-from runtime.slot_loop import SlotLoop, die_with_parent
+from runtime.slot_loop import die_with_parent
+from runtime.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
 litserve.server._MCP_AVAILABLE = False
 
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
-API_PATH = "/v1/chat/completions"
-
-
-class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
-    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
-
-    def setup(self, device: Any) -> None:
-        logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
-
-    def predict(self, x: Any, **_: Any) -> Any:
-        raise NotImplementedError("requests travel over the slots' own sockets")
-
-
-class RuntimeSpec(LitSpec):  # type: ignore[misc]
-    """Carries all endpoints. `gateway` stays in the API process: workers get a copy without it."""
-
-    def __init__(self, gateway: Gateway) -> None:
-        super().__init__()
-        self.api_path = API_PATH
-        self.gateway: Gateway | None = gateway
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "gateway": None, "_endpoints": []}
-
-    @property
-    def stream(self) -> bool:
-        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
-
-    def pre_setup(self, lit_api: ls.LitAPI) -> None:
-        from runtime.endpoints.routes import routes
-
-        assert self.gateway is not None
-        for path, endpoint, methods in routes(self.gateway):
-            self.add_endpoint(path, endpoint, methods)
-
-    def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
-        return request
-
-    def encode_response(self, output: Any, context_kwargs: Any = None) -> Any:
-        return output
 
 
 def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tuple[ls.LitServer, Gateway]:
@@ -81,7 +43,8 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
     from runtime.endpoints.app import finish
 
     gateway = Gateway(settings, recipes, device)
-    api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=SlotLoop(str(settings.run_dir)), enable_async=False)
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
+    api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
         accelerator="cpu",  # slots take their device from the Load frame, so that one may use any of several

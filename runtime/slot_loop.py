@@ -21,16 +21,12 @@ import contextlib
 import ctypes
 import logging
 import os
-import shutil
 import signal
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from litserve.loops import LitLoop
-
-from models.memory_group import Expendable, Kills, is_out_of_memory
+from models.memory_group import Kills, is_out_of_memory
 from models.messages import (
     EmbedRequest,
     Event,
@@ -57,57 +53,27 @@ def socket_path(run_dir: str, worker_id: int) -> str:
     return f"{run_dir}/slot-{worker_id}.sock"
 
 
-def create_engine(name: str, task: str) -> Engine:
-    from models.factory import create  # only a slot needs engines: the gateway never imports one
-
-    return create(name, task)
-
-
 def die_with_parent() -> None:
     """Have the kernel end this process when its parent ends, however that happens."""
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def own_temporary_folder(run_dir: str, worker_id: int) -> None:
-    """Libraries leave files behind when they are killed (vLLM its sockets): the slot's next process clears them.
-
-    The last ones go with the run's folder.
-    """
-    folder = f"{run_dir}/tmp-{worker_id}"
-    shutil.rmtree(folder, ignore_errors=True)
-    os.makedirs(folder, mode=0o700)
-    os.environ["TMPDIR"] = tempfile.tempdir = folder
-
-
-class SlotLoop(LitLoop):  # type: ignore[misc]
-    """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
-
-    def __init__(self, run_dir: str) -> None:
-        super().__init__()
-        self.run_dir = run_dir
-
-    def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
-        with contextlib.suppress(PermissionError):  # already a session leader
-            os.setsid()
-        die_with_parent()
-        own_temporary_folder(self.run_dir, worker_id)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
-        expendable = Expendable()
-        expendable.serves()
-        server = SlotServer(socket_path(self.run_dir, worker_id), create_engine, loads=expendable.loads)
-        asyncio.run(server.serve())
-        os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
-
-
 class SlotServer:
-    """Serves one gateway connection. `create` makes the engine for (engine name, task); `loads` is around its load."""
+    """Serves one gateway connection.
+
+    Args:
+        create: makes the engine for (engine name, task).
+        loads: is around its load.
+        warms: the engine whose libraries are imported at once, because a model will soon be wanted.
+    """
 
     def __init__(
         self, address: str, create: Callable[[str, str], Engine], *, exit_on_disconnect: bool = True,
         loads: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        warms: str | None = None,
     ) -> None:  # fmt: skip
         self.address = address
-        self._create, self._loads = create, loads
+        self._create, self._loads, self._warms = create, loads, warms
         self._exit_on_disconnect = exit_on_disconnect
         self._engine: Engine | None = None
         self._loading = False
@@ -125,9 +91,21 @@ class SlotServer:
             os.unlink(self.address)
         server = await asyncio.start_unix_server(self._connection, self.address, limit=1 << 20)
         os.chmod(self.address, 0o600)
+        warming = asyncio.create_task(self._warm()) if self._warms else None
         await self._stop.wait()
+        if warming is not None:
+            warming.cancel()
         server.close()
         await self.close()
+
+    async def _warm(self) -> None:
+        from models.prewarm import prewarm
+
+        assert self._warms is not None
+        try:
+            await asyncio.to_thread(prewarm, self._warms)
+        except Exception:  # the load that comes fails with the reason
+            log.warning("importing ahead for %s failed", self._warms, exc_info=True)
 
     async def close(self) -> None:
         for task in list(self._tasks.values()):
@@ -141,7 +119,7 @@ class SlotServer:
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         out = frames.Outbox(writer)
         self._writers.add(writer)
-        out.put(frames.Hello(0, os.getpid()))
+        out.put(frames.Hello(0, os.getpid(), self._warms))
         try:
             while True:
                 for frame in await frames.read_frames(reader, frames.to_slot_decoder):

@@ -15,8 +15,16 @@ hidden = [name for name in chat_prewarm.needless() if name in sys.modules]
 assert not hidden, hidden
 from vllm.multimodal import audio
 assert len(audio.scipy_signal.resample_poly([0.0] * 32, 1, 2)) == 16
-from transformers.utils import is_scipy_available, is_sklearn_available
-assert is_scipy_available() and is_sklearn_available()
+from transformers.utils import is_av_available, is_cv2_available, is_scipy_available, is_sklearn_available
+assert is_scipy_available() and is_sklearn_available() and is_av_available() and is_cv2_available()
+from vllm.multimodal import video
+from vllm.multimodal.media import audio as recordings
+from vllm.multimodal.video_decoders import opencv
+assert video.cv2.__name__ == opencv.cv2.__name__ == "cv2"
+assert opencv.vr.getStreamBackends()
+assert audio.av.open and recordings.av.open
+import gc
+assert gc.isenabled()
 import sentence_transformers  # imports scikit-learn: another engine may load in a slot that is warm for vLLM
 """
 

@@ -1,5 +1,5 @@
 """Every private thing of LitServe that we touch, as it is in the pinned version. A failure here means: look again at
-runtime/server.py and runtime/slot_loop.py before the pin is raised."""
+runtime/server.py and runtime/worker.py before the pin is raised."""
 
 import inspect
 import multiprocessing

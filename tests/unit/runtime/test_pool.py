@@ -15,17 +15,26 @@ from tests.fakes.pool import FakeLink
 MIB = 2**20
 
 
+def in_process(pool: SlotPool, warms: str | None = None) -> list[FakeLink]:
+    """Its slots, in this process; the first one begins to import `warms` by itself."""
+    links = []
+    for link in pool._links:
+        fake = FakeLink(link.slot_id, link.address, pool._died)
+        fake.server = SlotServer(
+            link.address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms=None if links else warms
+        )
+        links.append(fake)
+    pool._links = list(links)
+    return links
+
+
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
     """Three slots in this process; prewarming them imports nothing, as their engine is none that we know."""
     pool = SlotPool(str(tmp_path), 3, lambda link: None)
-    links = []
-    for link in pool._links:
-        fake = FakeLink(link.slot_id, link.address, pool._died)
-        fake.server = SlotServer(link.address, lambda *_: FakeEngine(), exit_on_disconnect=False)
+    links = in_process(pool)
+    for fake in links:
         fake.task = asyncio.create_task(fake.server.serve())
-        links.append(fake)
-    pool._links = list(links)
     pool.start()
     while pool.free < 3:
         await asyncio.sleep(0.001)
@@ -34,6 +43,24 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
     for fake in links:
         if not fake.task.done():
             await fake.end()
+
+
+async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
+    pool = SlotPool(str(tmp_path), 2, lambda link: None, wanted=("engine-a",))
+    slow, quick = in_process(pool, warms="engine-a")
+    quick.task = asyncio.create_task(quick.server.serve())
+    pool.start()
+    while pool.free < 1:
+        await asyncio.sleep(0.001)
+    load = asyncio.create_task(pool.take("engine-a"))
+    await asyncio.sleep(0.01)
+    assert not load.done(), "a slot is free, but it has nothing of the engine"
+    slow.task = asyncio.create_task(slow.server.serve())
+    assert (await asyncio.wait_for(load, 5)).slot_id == 0
+    assert (await pool.take("engine-a")).slot_id == 1, "nothing is on its way any more"
+    await pool.close()
+    for fake in (slow, quick):
+        await fake.end()
 
 
 async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPool) -> None:

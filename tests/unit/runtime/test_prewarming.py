@@ -51,6 +51,25 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prewarming, "EVERY_SECONDS", 0)
 
 
+def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
+    def recipe(engine: str, **residency: bool) -> Any:
+        about = {"preload": False, "pin": False, **residency}
+        return SimpleNamespace(engine=SimpleNamespace(name=engine), residency=SimpleNamespace(**about))
+
+    recipes = [
+        recipe("sentence-transformers"), recipe("vllm", preload=True), recipe("vllm", pin=True),
+        recipe("faster-whisper", pin=True),
+    ]  # fmt: skip
+
+    def wanted(slots: int, prewarm: bool = True) -> tuple[str, ...]:
+        settings: Any = SimpleNamespace(slots=slots, prewarm=prewarm)
+        return prewarming.wanted_at_once(settings, recipes)
+
+    assert wanted(4) == ("vllm", "faster-whisper")
+    assert wanted(1) == ("vllm",)
+    assert wanted(4, prewarm=False) == ()
+
+
 async def test_engines_of_models_that_are_away() -> None:
     models = [
         model("vllm", S.READY), model("sentence-transformers", S.READY), model("sentence-transformers", S.ABSENT),
