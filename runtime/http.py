@@ -49,10 +49,17 @@ def parse_object(body: bytes) -> dict[str, Any]:
     try:
         data = msgspec.json.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        raise unreadable(error) from None
     if not isinstance(data, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
     return data
+
+
+def unreadable(error: Exception) -> BadRequest:
+    """What is wrong with a body that msgspec could not decode."""
+    if isinstance(error, RecursionError):
+        return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
+    return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
 
 
 def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> Response:

@@ -11,6 +11,7 @@ import msgspec
 from registry.errors import BadRequest
 from registry.recipe import Task
 from runtime.gateway import Chosen, Gateway
+from runtime.http import unreadable
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -25,7 +26,7 @@ def decode(body: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise invalid(error) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json") from None
+        raise unreadable(error) from None
 
 
 def convert(data: dict[str, Any], kind: type[T]) -> T:
