@@ -59,11 +59,14 @@ def _count(change: int) -> None:
 
 
 def _threshold(size: int) -> None:
-    _call("mallopt", M_MMAP_THRESHOLD, size)
+    if not _call("mallopt", M_MMAP_THRESHOLD, size):  # before glibc 2.35 it takes no more than the usual
+        _call("mallopt", M_MMAP_THRESHOLD, min(size, USUAL))
     # free memory at the end of a heap that stays: as glibc relates the two by itself, twice as much
     _call("mallopt", M_TRIM_THRESHOLD, max(2 * USUAL, min(2 * size, KEPT)))
 
 
-def _call(function: str, *arguments: int) -> None:
-    with contextlib.suppress(AttributeError):  # another C library has no such words
-        getattr(ctypes.CDLL(None), function)(*arguments)
+def _call(function: str, *arguments: int) -> int:
+    try:
+        return int(getattr(ctypes.CDLL(None), function)(*arguments))
+    except AttributeError:  # another C library has no such words
+        return 1

@@ -18,7 +18,12 @@ TRIM = [("malloc_trim", 0)]
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
     found: list[tuple[object, ...]] = []
-    monkeypatch.setattr(transcribe_memory, "_call", lambda *call: found.append(call))
+
+    def call(*words: object) -> int:
+        found.append(words)
+        return 1
+
+    monkeypatch.setattr(transcribe_memory, "_call", call)
     monkeypatch.setattr(transcribe_memory, "_else", USUAL)
     return found
 
@@ -29,6 +34,21 @@ def test_recordings_side_by_side_share_it(calls: list[tuple[object, ...]]) -> No
             assert calls == ON + TRIM
         assert calls == ON + TRIM + TRIM
     assert calls == ON + TRIM + TRIM + OFF + TRIM
+
+
+def test_an_older_c_library_gets_the_usual_threshold_where_it_takes_no_larger(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    found: list[tuple[object, ...]] = []
+
+    def call(*words: object) -> int:
+        found.append(words)
+        return int(words != ("mallopt", M_MMAP_THRESHOLD, KEPT))
+
+    monkeypatch.setattr(transcribe_memory, "_call", call)
+    monkeypatch.setattr(transcribe_memory, "_else", USUAL)
+    keep()
+    assert found == [KEEP[0], OFF[0], KEEP[1]]
 
 
 def test_a_model_on_a_cpu_keeps_its_memory_but_for_long_recordings(calls: list[tuple[object, ...]]) -> None:
