@@ -45,7 +45,12 @@ def lean() -> Iterator[None]:
         yield
     finally:
         _count(-1)
-        _call("malloc_trim", 0)
+        trim()
+
+
+def trim() -> None:
+    """Give the system what lies free in between, in the heaps of all threads."""
+    _call("malloc_trim", 0)
 
 
 def _count(change: int) -> None:
@@ -55,7 +60,7 @@ def _count(change: int) -> None:
         if not before or not _long:
             _threshold(LEAN if _long else _else)
         if not before:
-            _call("malloc_trim", 0)
+            trim()
 
 
 def _threshold(size: int) -> None:

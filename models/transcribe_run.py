@@ -16,7 +16,7 @@ from models.audio import RATE, Recording
 from models.batching import Item
 from models.batching_worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
-from models.transcribe_memory import lean
+from models.transcribe_memory import lean, trim
 from models.transcribe_model import Heard, Listen, SpeechModel
 from models.transcribe_read import Block, read
 from models.transcribe_windows import WINDOW, Piece, Samples, Window
@@ -92,7 +92,9 @@ class Run:
             stack.callback(lambda: task.cancel())
             long = False
             while (block := await task) is not None:
-                if not block.final and not long:
+                if long:
+                    await asyncio.to_thread(trim)
+                elif not block.final:
                     stack.enter_context(lean())
                     long = True
                 task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
