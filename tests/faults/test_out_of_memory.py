@@ -87,7 +87,7 @@ def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_not
     steady, late, kills = server.slot_pid("steady"), server.slot_pid("late"), limit.kills()
     with Traffic(server, ("steady",)) as traffic:
         traffic.wait_answers()
-        limit.leave(40 * MIB)
+        limit.leave(20 * MIB)
         files = {"file": ("long.wav", long_recording()), "model": (None, "late")}
         words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
         answer = server.http.post("/v1/audio/transcriptions", data=words, files=files)
