@@ -47,7 +47,7 @@ async def run(bench: Bench) -> None:
 
 async def _level(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
     s = bench.settings
-    number = max(s.pick(20, 12, 2), level * s.pick(2, 2, 1))
+    number = max(s.pick(16, 12, 2), level * s.pick(2, 2, 1))
 
     async def turn(server: Server, round_: int) -> Cell:
         if round_ == 0:

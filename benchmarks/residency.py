@@ -98,7 +98,7 @@ async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]],
 
 async def _trace(bench: Bench, server: Server, workload: Workload, names: dict[str, str]) -> None:
     """One client per model draws its pauses so that the n-th model is asked a 1/n-th as often as the first."""
-    seconds = bench.settings.pick(60.0, 40.0, 5.0)
+    seconds = bench.settings.pick(40.0, 40.0, 5.0)
     began = time.perf_counter()
     replies: list[Reply] = []
     resident: list[tuple[float, list[str]]] = []

@@ -43,7 +43,7 @@ async def run(bench: Bench) -> None:
             stack.enter_context(Bare({"speech": path}, s.work / "speech")),
         ]
         await _cell(bench, servers, "alone", short, 1, s.pick(10, 5, 1))
-        await _cell(bench, servers, "four", short, 4, s.pick(24, 12, 4))
+        await _cell(bench, servers, "four", short, 4, s.pick(20, 12, 4))
         for server in servers:
             await _long(bench, server, long)
     bench.bar("one short recording, against bare", "alone.ratio", ">=", 1.0)
