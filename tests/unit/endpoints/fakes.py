@@ -187,3 +187,15 @@ class Wire:
 
     async def run(self) -> None:
         await self.app(self.scope, self.receive, self.send)
+
+
+async def left(wire: Wire, gateway: FakeGateway, model: str) -> None:
+    """The client of `wire` leaves while `model` works: that work is cancelled and its lease given back."""
+    link = gateway.links[model]
+    link.gate.clear()
+    task = asyncio.create_task(wire.run())
+    await link.started.wait()
+    wire.leave.set()
+    await asyncio.wait_for(task, 5)
+    assert link.cancelled == [1]
+    assert gateway.released == [True]

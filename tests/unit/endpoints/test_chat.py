@@ -1,6 +1,5 @@
 """The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from fastapi import FastAPI
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import EngineFailed
-from tests.unit.endpoints.fakes import FakeGateway, Wire, application, recipe
+from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left, recipe
 
 ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
 
@@ -101,16 +100,9 @@ async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) 
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
-    link = gateway.links["chat"]
-    link.gate.clear()
     answers(gateway, 200, b"{}")
     wire = Wire(app, "/v1/chat/completions", [json.dumps({**ASKED, "stream": stream}).encode()])
-    task = asyncio.create_task(wire.run())
-    await link.started.wait()
-    wire.leave.set()
-    await asyncio.wait_for(task, 5)
-    assert link.cancelled == [1]
-    assert gateway.released == [True]
+    await left(wire, gateway, "chat")
     assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
 
 

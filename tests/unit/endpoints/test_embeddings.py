@@ -1,6 +1,5 @@
 """Embeddings in OpenAI's and TEI's dialects."""
 
-import asyncio
 import base64
 import json
 from pathlib import Path
@@ -14,7 +13,7 @@ from fastapi import FastAPI
 
 from models.messages import EmbedRequest, EmbedResult, Event, Finished, Usage
 from registry.errors import BadRequest, ContextLengthExceeded, QueueFull
-from tests.unit.endpoints.fakes import FakeGateway, Wire, application, recipe
+from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left, recipe
 
 DIMENSIONS = 3
 
@@ -225,15 +224,8 @@ async def test_an_engine_that_answers_nonsense_is_500(
 
 
 async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway) -> None:
-    link = gateway.links["embed"]
-    link.gate.clear()
     wire = Wire(app, "/v1/embeddings", [json.dumps({"model": "embed", "input": "x"}).encode()])
-    task = asyncio.create_task(wire.run())
-    await link.started.wait()
-    wire.leave.set()
-    await asyncio.wait_for(task, 5)
-    assert link.cancelled == [1]
-    assert gateway.released == [True]
+    await left(wire, gateway, "embed")
     assert not wire.sent
     assert gateway.outcomes() == {("embed", "/v1/embeddings", "cancelled"): 1.0}
 

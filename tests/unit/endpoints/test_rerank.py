@@ -1,6 +1,5 @@
 """Rerank: Jina's, Cohere's, TEI's and vLLM's dialects over one scripted engine."""
 
-import asyncio
 import itertools
 import json
 import math
@@ -18,7 +17,7 @@ from hypothesis import strategies as st
 from models.messages import Event, Finished, RerankRequest, RerankResult, Usage
 from registry.errors import ContextLengthExceeded, EngineFailed, RoundhouseError, Unavailable
 from runtime.endpoints.rerank_results import Ranking, sigmoid
-from tests.unit.endpoints.fakes import FakeGateway, Wire, application
+from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left
 
 DOCUMENTS = ["low", "high", "middle"]
 LOGITS = {"low": -4.0, "high": 3.0, "middle": 0.5}
@@ -334,15 +333,8 @@ async def test_errors_have_the_dialects_shape(client: httpx.AsyncClient, gateway
 
 @pytest.mark.parametrize("path", list(SHAPES))
 async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, path: str) -> None:
-    link = gateway.links["rerank"]
-    link.gate.clear()
     wire = Wire(app, path, [json.dumps(SHAPES[path][0]).encode()])
-    task = asyncio.create_task(wire.run())
-    await link.started.wait()
-    wire.leave.set()
-    await asyncio.wait_for(task, 5)
-    assert link.cancelled == [1]
-    assert gateway.released == [True]
+    await left(wire, gateway, "rerank")
 
 
 @pytest.mark.parametrize(
