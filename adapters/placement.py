@@ -27,20 +27,13 @@ place drains within the longest run D, staging and placing take S and P, and rul
 within D. Nothing younger can be put before it in any of the four.
 """
 
-from dataclasses import dataclass
-
+from adapters.device_tier import DeviceTier
 from adapters.host_tier import HostTier
 from adapters.placement_types import AdapterStatus, Counts, Plan, Tier, wait_bound
 from adapters.waiting import Request, Waiting
 from registry.errors import Conflict
 
 __all__ = ["AdapterStatus", "Placement", "Plan", "wait_bound"]
-
-
-@dataclass(slots=True)
-class _Place:
-    leases: int
-    last_use: float
 
 
 class Placement:
@@ -61,9 +54,7 @@ class Placement:
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
         self._waiting = Waiting()
         self._running: dict[str, str | None] = {}
-        self._placed: dict[str, _Place] = {}
-        self._closing: set[str] = set()
-        self._placing: dict[str, str | None] = {}  # digest -> the one whose place it takes
+        self._device = DeviceTier(places)
         self._host = HostTier(max(host, places + 1), staging_at_once)
         self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
         self._forgotten: set[str] = set()
@@ -82,8 +73,8 @@ class Placement:
             self._forgotten.discard(digest)  # registered again
             if digest in self._pinned:
                 self._pinned[digest] = True
-            self._count(digest).hits += digest in self._placed
-            self._count(digest).misses += digest not in self._placed
+            self._count(digest).hits += digest in self._device
+            self._count(digest).misses += digest not in self._device
 
     def cancel(self, request_id: str) -> bool:
         """Forget a waiting request. False: it is not waiting; if it runs, abort it and call `finish` then."""
@@ -93,7 +84,7 @@ class Placement:
         """A started request has left the engine, however it ended. Unknown ids are ignored (see `reset`)."""
         digest = self._running.pop(request_id, None)
         if digest is not None:
-            self._placed[digest].leases -= 1
+            self._device.release(digest)
             self._used(digest, now)
 
     def staged(self, digest: str) -> None:
@@ -103,9 +94,7 @@ class Placement:
 
     def placed(self, digest: str, now: float) -> None:
         """A placement ended well."""
-        if digest in self._placing:
-            del self._placing[digest]
-            self._placed[digest] = _Place(0, now)
+        if self._device.arrived(digest, now):
             self._used(digest, now)
             self._count(digest).placements += 1
 
@@ -114,8 +103,8 @@ class Placement:
 
         The digest will stand in the next plan's `drop`; an adapter that was to give up its place counts as out.
         """
-        self._placing.pop(digest, None)
-        if digest not in self._placed:
+        self._device.failed(digest)
+        if digest not in self._device:
             self._host.remove(digest)
             self._failed[digest] = None
             if digest in self._pinned:
@@ -144,7 +133,7 @@ class Placement:
         """The engine is new and empty. Waiting requests and pins stay; returns the requests that ran and are lost.
         Reports about work begun before the reset must not be passed on any more."""
         lost = list(self._running)
-        for table in (self._running, self._placed, self._placing, self._host, self._closing, self._failed):
+        for table in (self._running, self._device, self._host, self._failed):
             table.clear()
         self._pinned = dict.fromkeys(self._pinned, True)
         return lost
@@ -154,13 +143,13 @@ class Placement:
         """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
         drop = self._leave()
         heads = self._waiting.heads()
-        blocked = [head for head in heads if head.digest not in self._placed]
+        blocked = [head for head in heads if head.digest not in self._device]
         overdue = [head for head in blocked if now >= head.since + self.max_overtake]
         place = self._close_places(overdue)
         start = self._start(now)
         place += self._fill_places(blocked)
         stage, dropped = self._host.begin(
-            {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._in_place()
+            {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._device.touched()
         )  # rules 3 and 4
         waits = [head.since + self.max_overtake for head in blocked[len(overdue) :]]
         return Plan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
@@ -173,7 +162,7 @@ class Placement:
             self._forgotten.remove(digest)
             self._counts.pop(digest, None)
             if digest in self._host:
-                self._placed.pop(digest, None)
+                self._device.remove(digest)
                 self._host.remove(digest)
                 drop.append(digest)
         return drop
@@ -186,18 +175,18 @@ class Placement:
             digest = str(request.digest)
             if not self._can_be_placed(digest):
                 continue
-            if self._free_places():
+            if self._device.free:
                 moves.append(self._move(digest, None))
                 continue
-            victims = [v for v in self._placed if v not in closing and self._may_lose(v, request.number)]
+            victims = [v for v in self._device if v not in closing and self._may_lose(v, request.number)]
             if not victims:
                 break  # a younger request may take even fewer places
             victim = min(victims, key=self._cost_of_taking)
-            if self._placed[victim].leases:
+            if self._device.leases(victim):
                 closing.add(victim)
             else:
                 moves.append(self._move(digest, victim))
-        self._closing = closing
+        self._device.closing = closing
         return moves
 
     def _may_lose(self, digest: str, number: int) -> bool:
@@ -206,9 +195,8 @@ class Placement:
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
         """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
-        place = self._placed[digest]
-        wanted = self._waiting.count(digest) > 0
-        return place.leases > 0, digest not in self._closing, wanted, place.leases, place.last_use
+        leases, wanted = self._device.leases(digest), self._waiting.count(digest) > 0
+        return leases > 0, digest not in self._device.closing, wanted, leases, self._device.last_use(digest)
 
     def _start(self, now: float) -> list[str]:
         """Rules 1 and 2."""
@@ -216,11 +204,11 @@ class Placement:
         if room <= 0 or not self._waiting:
             return []
         started: list[str] = []
-        ready: list[str | None] = [None, *(d for d in self._placed if d not in self._closing)]
+        ready: list[str | None] = [None, *self._device.open()]
         for request in self._waiting.take(ready, room):
             self._running[request.id] = request.digest
             if request.digest is not None:
-                self._placed[request.digest].leases += 1
+                self._device.lease(request.digest)
                 self._used(request.digest, now)
             started.append(request.id)
         return started
@@ -232,10 +220,10 @@ class Placement:
         if not wanting:
             return []
         moves: list[tuple[str, str | None]] = []
-        idle = [v for v, p in self._placed.items() if not (p.leases or v in self._pinned or self._waiting.count(v))]
-        idle.sort(key=lambda v: self._placed[v].last_use, reverse=True)
+        idle = [v for v in self._device if not (self.leased(v) or v in self._pinned)]
+        idle.sort(key=self._device.last_use, reverse=True)
         for digest in wanting:
-            if self._free_places():
+            if self._device.free:
                 moves.append(self._move(digest, None))
             elif idle:
                 moves.append(self._move(digest, idle.pop()))
@@ -247,33 +235,24 @@ class Placement:
         return [digest for digest, wanted in self._pinned.items() if wanted]
 
     # --- small questions -----------------------------------------------------------------------------------------
-    def _free_places(self) -> int:
-        return self.places - len(self._placed) - len(self._placing)
-
     def _can_be_placed(self, digest: str) -> bool:
         """Staged, in no place, and not on its way into one or out of one."""
-        return digest in self._host and digest not in self._in_place()
-
-    def _in_place(self) -> set[str]:
-        """In a place, on its way into one, or on its way out: the engine may still touch its host copy."""
-        return {*self._placed, *self._placing, *(d for d in self._placing.values() if d is not None)}
+        return digest in self._host and digest not in self._device.touched()
 
     def _held(self, digest: str) -> bool:
-        moving = digest in self._placing or digest in self._placing.values() or self._host.staging(digest)
-        return moving or self.leased(digest)
+        return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
 
     def _move(self, digest: str, victim: str | None) -> tuple[str, str | None]:
         if victim is not None:
-            del self._placed[victim]
             self._count(victim).evictions += 1
-        self._placing[digest] = victim
+        self._device.move(digest, victim)
         return digest, victim
 
     def _count(self, digest: str) -> Counts:
         return self._counts.setdefault(digest, Counts())
 
     def _used(self, digest: str, now: float) -> None:
-        self._placed[digest].last_use = now
+        self._device.used(digest, now)
         self._host.used(digest)
         self._count(digest).last_use = now
 
@@ -287,23 +266,21 @@ class Placement:
 
     def leased(self, digest: str) -> bool:
         """A request runs with it or waits for it."""
-        place = self._placed.get(digest)
-        return self._waiting.count(digest) > 0 or (place is not None and place.leases > 0)
+        return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
 
     def resident(self) -> tuple[str, ...]:
-        return tuple(self._placed)
+        return tuple(self._device)
 
     def status(self, digest: str) -> AdapterStatus:
         counts = self._counts.get(digest, Counts())
-        place = self._placed.get(digest)
         tier: Tier = "disk"
-        if place is not None:
+        if digest in self._device:
             tier = "device"
         elif digest in self._host:
             tier = "host"
         elif self._host.staging(digest):
             tier = "staging"
         return AdapterStatus(
-            tier, digest in self._pinned, place.leases if place else 0, self._waiting.count(digest), counts.hits,
+            tier, digest in self._pinned, self._device.leases(digest), self._waiting.count(digest), counts.hits,
             counts.misses, counts.stagings, counts.placements, counts.evictions, counts.last_use,
         )  # fmt: skip

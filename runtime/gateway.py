@@ -26,6 +26,7 @@ from registry.state import State
 from runtime import logs
 from runtime.adapter_facts import AdapterFacts
 from runtime.device import Device, MemoryWatch
+from runtime.lease import Lease
 from runtime.metrics import Metrics
 from runtime.pool import SlotPool
 from runtime.prefer import PREFERENCE, NotYet
@@ -35,7 +36,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.record import ResidencyRecord, recall
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, Lease, ModelQueue
+from runtime.scheduler import Bounds, ModelQueue
 from runtime.settings import Settings
 
 log = logging.getLogger("roundhouse.gateway")

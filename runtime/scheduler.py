@@ -20,9 +20,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from types import TracebackType
-from typing import Self
+from dataclasses import dataclass
 
 from adapters.placement import Placement
 from models.messages import AdapterRef
@@ -30,21 +28,8 @@ from registry.errors import QueueFull, RoundhouseError, Unavailable
 from registry.recipe import Recipe, Task
 from registry.records import Probe
 from runtime.adapter_effects import AdapterEffects, AdapterRegistry
+from runtime.lease import Lease, Ticket
 from runtime.link import SlotLink
-
-
-@dataclass(slots=True)
-class Ticket:
-    """One request from its arrival to its end."""
-
-    id: str
-    adapter: AdapterRef | None
-    probe: Probe | None
-    """Of the adapter's version that the request named."""
-    arrived: float
-    turn: asyncio.Future[SlotLink]
-    started: float | None = None
-    aborted: asyncio.Future[RoundhouseError] | None = None
 
 
 @dataclass(slots=True)
@@ -53,31 +38,6 @@ class Bounds:
 
     max_waiting: int
     waiting: int = 0
-    listeners: list[Callable[[], None]] = field(default_factory=list)
-
-
-class Lease:
-    """The hold on a resident model, and on an adapter's place. Use as an async context manager."""
-
-    def __init__(self, queue: "ModelQueue", ticket: Ticket, link: SlotLink) -> None:
-        self.queue, self.ticket, self.link = queue, ticket, link
-        self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
-
-    def abort_reason(self) -> RoundhouseError | None:
-        future = self.ticket.aborted
-        return future.result() if future is not None and future.done() else None
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
-
-    def release(self) -> None:
-        """Give the place back; safe to call twice."""
-        self.queue.release(self.ticket)
 
 
 class ModelQueue:
@@ -204,7 +164,7 @@ class ModelQueue:
                 link = await ticket.turn
             await self._confirm(ticket, link)
             leased = True
-            return Lease(self, ticket, link)
+            return Lease(ticket, link, self.release)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",

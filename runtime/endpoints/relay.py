@@ -29,9 +29,9 @@ from registry.errors import RoundhouseError
 from runtime import frames, http_errors
 from runtime.gateway import Chosen, Gateway
 from runtime.http_errors import Dialect
+from runtime.lease import Lease
 from runtime.link import Call
 from runtime.prefer import NotYet
-from runtime.scheduler import Lease
 
 
 @dataclass(slots=True)
