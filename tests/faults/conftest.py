@@ -38,7 +38,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, small_disk: tuple[Path, bool]
     folder = tmp_path_factory.mktemp("tiny")
     chat_fixtures.write_base(folder / "base")
     recipe = folder / "tiny.yaml"
-    recipe.write_text(RECIPE.format(base=folder / "base"))
+    recipe.write_text(RECIPE.format(base=folder / "base", host=8))
     server = Server(small_disk[0], [recipe], "--slots", "2")
     try:
         server.wait_ready()

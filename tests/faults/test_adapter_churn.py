@@ -21,6 +21,7 @@ import pytest
 
 from adapters.placement import wait_bound
 from tests.contract import chat_fixtures
+from tests.faults.tiny import RECIPE
 from tests.system.serving import Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(7200)]
@@ -31,18 +32,6 @@ CHANGED = 8
 TIMEOUT_SECONDS = 900.0
 """Of one HTTP request; only the bound, worked out from what the run took, decides about waiting."""
 
-RECIPE = """
-id: tiny
-version: 1
-task: chat
-source: {{path: {base}}}
-engine: {{name: vllm}}
-dtype: float32
-context_length: 512
-memory: {{kv_cache: 64MiB, adapters: {{device: 4, host: 24, max_rank: 16}}}}
-batching: {{max_requests: 16, max_tokens: 2048}}
-"""
-
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
@@ -51,7 +40,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     chat_fixtures.write_base(base)
     chat_fixtures.write_tokenizer(base)
     recipe = tmp_path / "tiny.yaml"
-    recipe.write_text(RECIPE.format(base=base))
+    recipe.write_text(RECIPE.format(base=base, host=HOST))
     for i in range(CONTENTS):
         chat_fixtures.write_adapter(tmp_path / f"content-{i}", i)
     server = Server(tmp_path / "data", [recipe], "--slots", "2")

@@ -22,9 +22,10 @@ source: {{path: {base}}}
 engine: {{name: vllm}}
 dtype: float32
 context_length: 512
-memory: {{kv_cache: 64MiB, adapters: {{device: 4, host: 8, max_rank: 16}}}}
+memory: {{kv_cache: 64MiB, adapters: {{device: 4, host: {host}, max_rank: 16}}}}
 batching: {{max_requests: 16, max_tokens: 2048}}
 """
+"""To be filled in: `base`, its folder, and `host`, how many adapters host memory holds."""
 
 
 @dataclass(frozen=True)
