@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.batched_engine import BatchedEngine
 from models.batching import Item
 from models.batching_worker import Batcher
-from models.embed_life import Life
 from models.embed_load import (
     context_of,
     flags_of,
@@ -24,7 +24,7 @@ from models.embed_load import (
 from models.embed_model import Embedder, Ids, Row, finish
 from models.embed_sleep import ModuleSleeper
 from models.embed_tokens import Tokens
-from models.messages import EmbedRequest, EmbedResult, Held, Loaded, Usage
+from models.messages import EmbedRequest, EmbedResult, Loaded, Usage
 from models.protocol import Report
 from registry.errors import BadRequest, EngineFailed
 from registry.recipe import Recipe
@@ -38,19 +38,17 @@ SAME_HALF = 0.02
 """The same with 16 bits, where the order of sums shows."""
 
 
-class EmbeddingEngine:
+class EmbeddingEngine(BatchedEngine[Ids, Row]):
     """A loaded embedding model. See `models.protocol` for what each method does in each state."""
 
     def __init__(self) -> None:
-        self._life = Life("embedding")
+        super().__init__("embedding")
         self._device = "cpu"
         self._embedder: Embedder | None = None
-        self._batcher: Batcher[Ids, Row] | None = None
         self._prompts: dict[str, str] = {}
         self._default: str | None = None
         self._sizes: frozenset[int] = frozenset()
         self._dimensions = 0
-        self._sleeper: ModuleSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -158,25 +156,11 @@ class EmbeddingEngine:
         """What it gives for PROBE, to be compared before and after a sleep."""
         return (await self._vectors(EmbedRequest(inputs=list(PROBE), normalize=False)))[0]
 
-    async def sleep(self) -> Held:
-        return await self._life.sleep(self._sleeper)
+    def _let_go(self) -> None:
+        self._embedder = None
 
-    async def wake(self) -> Held:
-        return await self._life.wake(self._sleeper)
-
-    async def ping(self) -> None:
-        self._life.check_alive()
-        assert self._batcher is not None
-        await self._batcher.ping()
-
-    async def close(self) -> None:
-        self._life.close()
-        batcher, self._batcher = self._batcher, None
-        self._embedder = self._sleeper = None
-        if batcher is not None:
-            await asyncio.to_thread(batcher.close)
-            del batcher
-            await asyncio.to_thread(release, self._device)
+    def _free(self) -> None:
+        release(self._device)
 
 
 def _listed(value: object) -> list[object]:

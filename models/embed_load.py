@@ -3,12 +3,13 @@
 import gc
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from models import importing
+from models import batched_engine, importing
 from models.batching_worker import SHARE, STEP_SECONDS, Limits
 from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
@@ -106,13 +107,9 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
 
 def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> Limits:
     """Of the steps. `packed`: they run without padding."""
-    flags = recipe.engine.flags
-    return Limits(
-        tokens=recipe.batching.max_tokens,
-        items=recipe.batching.max_requests,
-        waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
-        step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
-        workers=workers(path, device, flags),
+    return replace(
+        batched_engine.limits_of(recipe, STEP_SECONDS),
+        workers=workers(path, device, recipe.engine.flags),
         padded=not packed,
         share=PACKED_SHARE if packed else SHARE,
     )

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.batched_engine import BatchedEngine
 from models.batching import Item
 from models.batching_worker import Batcher
 from models.embed_bert import Bert, of_scorer
-from models.embed_life import Life
 from models.embed_load import (
     FLAGS,
     context_of,
@@ -26,7 +26,7 @@ from models.embed_load import (
 from models.embed_model import Ids, tensors
 from models.embed_sleep import ModuleSleeper
 from models.embed_tokens import Tokens
-from models.messages import Held, Loaded, RerankRequest, RerankResult, Usage
+from models.messages import Loaded, RerankRequest, RerankResult, Usage
 from models.protocol import Report
 from models.rerank_pairs import Pairs
 from registry.errors import BadRequest, EngineFailed
@@ -66,15 +66,13 @@ class Scorer:
         return values
 
 
-class RerankingEngine:
+class RerankingEngine(BatchedEngine[Ids, float]):
     """A loaded cross-encoder. See `models.protocol` for what each method does in each state."""
 
     def __init__(self) -> None:
-        self._life = Life("rerank")
+        super().__init__("rerank")
         self._device = "cpu"
         self._pairs: Pairs | None = None
-        self._batcher: Batcher[Ids, float] | None = None
-        self._sleeper: ModuleSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -151,22 +149,8 @@ class RerankingEngine:
         requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
         return np.asarray([(await self._score(request))[0][0] for request in requests], dtype=np.float32)
 
-    async def sleep(self) -> Held:
-        return await self._life.sleep(self._sleeper)
+    def _let_go(self) -> None:
+        self._pairs = None
 
-    async def wake(self) -> Held:
-        return await self._life.wake(self._sleeper)
-
-    async def ping(self) -> None:
-        self._life.check_alive()
-        assert self._batcher is not None
-        await self._batcher.ping()
-
-    async def close(self) -> None:
-        self._life.close()
-        batcher, self._batcher = self._batcher, None
-        self._pairs = self._sleeper = None
-        if batcher is not None:
-            await asyncio.to_thread(batcher.close)
-            del batcher
-            await asyncio.to_thread(release, self._device)
+    def _free(self) -> None:
+        release(self._device)

@@ -11,10 +11,10 @@ import numpy as np
 import psutil
 
 from models.audio import RATE, Decoders
-from models.batching_worker import Batcher, Limits
-from models.embed_life import Life
+from models.batched_engine import BatchedEngine, limits_of
+from models.batching_worker import Batcher
 from models.embed_load import cores, flags_of
-from models.messages import Held, Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.transcribe_cpu import one_thread_for_numpy, widest_vectors
 from models.transcribe_memory import keep
@@ -31,18 +31,16 @@ STEP_SECONDS = 2.0
 VAD_THRESHOLD = 0.5
 
 
-class WhisperEngine:
+class WhisperEngine(BatchedEngine[Listen, Heard]):
     """A loaded speech model. See `models.protocol` for what each method does in each state."""
 
     def __init__(self) -> None:
-        self._life = Life("speech")
+        super().__init__("speech")
         self._model: SpeechModel | None = None
-        self._batcher: Batcher[Listen, Heard] | None = None
         self._decoders = Decoders()
         self._threshold: float | None = VAD_THRESHOLD
         self._running = 0
         self._most = 0
-        self._sleeper: SpeechSleeper | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
@@ -60,13 +58,8 @@ class WhisperEngine:
                 threads = int(str(flags.get("threads", cores())))
                 self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
             with phases.phase("warming", 0.7):
-                limits = Limits(
-                    tokens=max(recipe.batching.max_tokens, WINDOW_TOKENS),
-                    items=recipe.batching.max_requests,
-                    waiting=recipe.queue.max_waiting + recipe.batching.max_requests,
-                    step_seconds=float(str(flags.get("step_seconds", STEP_SECONDS))),
-                    least=WINDOW_TOKENS,
-                )
+                limits = limits_of(recipe, STEP_SECONDS)
+                limits.tokens, limits.least = max(limits.tokens, WINDOW_TOKENS), WINDOW_TOKENS
                 self._most = limits.waiting
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
@@ -122,24 +115,9 @@ class WhisperEngine:
         finally:
             self._running -= 1
 
-    async def sleep(self) -> Held:
-        return await self._life.sleep(self._sleeper)
-
-    async def wake(self) -> Held:
-        return await self._life.wake(self._sleeper)
-
-    async def ping(self) -> None:
-        self._life.check_alive()
-        assert self._batcher is not None
-        await self._batcher.ping()
-
-    async def close(self) -> None:
-        self._life.close()
-        batcher, self._batcher = self._batcher, None
-        self._model = self._sleeper = None
+    def _let_go(self) -> None:
+        self._model = None
         self._decoders.close()
-        if batcher is not None:
-            await asyncio.to_thread(batcher.close)
 
 
 def import_library() -> Any:
