@@ -3,7 +3,7 @@
 from typing import Any
 
 from registry.recipe import Recipe
-from registry.records import Adapter, AdapterKey, Version
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, Version
 
 ENGINE = {
     "chat": "vllm",
@@ -11,6 +11,7 @@ ENGINE = {
     "rerank": "sentence-transformers",
     "transcribe": "faster-whisper",
 }
+KEY = AdapterKey("m", "a")
 
 
 def recipe(id_: str, task: str = "chat", **more: Any) -> Recipe:
@@ -22,6 +23,10 @@ def recipe(id_: str, task: str = "chat", **more: Any) -> Recipe:
 
 def digest(number: int) -> str:
     return f"sha256:{number:064x}"
+
+
+def new(number: int, probe: Probe | None = None) -> NewVersion:
+    return NewVersion(digest(number), rank=8, bytes=100 + number, source=f"path {number}", probe=probe)
 
 
 def adapter(base: str, name: str, *digests: int, aliases: dict[str, int] | None = None) -> Adapter:

@@ -5,7 +5,7 @@ import pytest
 from registry import dtypes
 from registry.dtypes import settle
 from registry.recipe import Recipe
-from tests.unit.registry.test_estimate import recipe
+from tests.unit.registry.makers import recipe
 
 
 def folder(path: Path, size: int) -> Path:

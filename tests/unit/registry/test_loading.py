@@ -1,9 +1,7 @@
 """Recipe files: every fault at once with its line, and nothing hostile gets far."""
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,32 +11,10 @@ from hypothesis import strategies as st
 
 from registry.errors import Unfit
 from registry.loading import load_recipes, remarks
-from registry.parsers import KINDS, parser_faults, parsers
 from registry.recipe import HubSource, PathSource, Recipe, Task
+from tests.unit.registry.recipe_files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"
-GOOD = "id: {}\nversion: 1\ntask: chat\nsource: {{path: weights}}\nengine: {{name: vllm}}\n"
-
-Write = Callable[..., Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def writes(text: str | bytes, name: str = "r.yaml") -> Path:
-        path = tmp_path / name
-        path.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return path
-
-    return writes
-
-
-def faults(path: Path | list[Path], **options: bool) -> list[str]:
-    """Faults with the file's folder left out."""
-    with pytest.raises(Unfit) as caught:
-        load_recipes(path, **options)
-    assert caught.value.code == "bad_recipe"
-    folder = path[0].parent if isinstance(path, list) else path.parent
-    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]
 
 
 def test_every_fault_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,6 +199,7 @@ KEYS = [
     "max_rank",
     "<<",
 ]
+
 VALUES: st.SearchStrategy[object] = st.recursive(
     st.none()
     | st.booleans()
@@ -254,56 +231,3 @@ def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good:
 def test_whatever_the_text_the_answer_is_recipes_or_faults(text: str, write: Write) -> None:
     with pytest.raises(Unfit):
         load_recipes(write(text.encode("utf-8", "surrogatepass")))
-
-
-PARSERS = "engine: {{name: vllm, flags: {}}}"
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ("{tool_call_parser: hermess}", "'engine.flags.tool_call_parser' cannot be 'hermess'; write 'hermes', or "),
-        ("{tool-call-parser: nobody}", "'engine.flags.tool-call-parser' cannot be 'nobody'; write one of: apertus, "),
-        ("{reasoning_parser: qwen33}", "'engine.flags.reasoning_parser' cannot be 'qwen33'; write 'qwen3', or "),
-    ],
-)
-def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) -> None:
-    recipe = GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))
-    [fault] = faults(write(recipe))
-    assert fault.startswith(f"r.yaml:5: {words}")
-    known = fault.rpartition(": ")[2].split(", ")
-    assert {"deepseek_v3", "granite", "mistral"} <= set(known)
-    told = faults(write(recipe.replace("task: chat", "task: walk")))
-    assert len(told) == 2, "beside other faults"
-
-
-def test_the_names_are_those_that_vllm_registers() -> None:
-    """In a process of its own: this one does not import vLLM."""
-    code = """
-from vllm.reasoning import ReasoningParserManager as reasoning
-from vllm.tool_parsers import ToolParserManager as tools
-print(*sorted(tools.lazy_parsers), sep=",")
-print(*sorted(reasoning.lazy_parsers), sep=",")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.splitlines()[-2:] == [",".join(parsers(file, table)) for _, file, table in KINDS.values()]
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        "{tool_call_parser: hermes, reasoning_parser: qwen3}",
-        "{tool_call_parser: mine, tool_parser_plugin: /srv/mine.py}",
-        "{reasoning-parser: mine, reasoning-parser-plugin: /srv/mine.py}",
-    ],
-)
-def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
-    [recipe] = load_recipes(write(GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))))
-    assert recipe.engine.flags
-
-
-def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
-    assert parsers("no/such/file.py", "_ELSEWHERE") == ()
-    monkeypatch.setattr("registry.parsers.parsers", lambda file, table: ())
-    assert list(parser_faults({"tool_call_parser": "nobody"})) == []

@@ -1,113 +1,16 @@
 """The one writer of the model table, with scripted engines behind real sockets."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from models.messages import HttpCall, Loaded
-from registry.errors import Conflict, DoesNotFit, EngineFailed, QueueFull, RoundhouseError, Unavailable
-from registry.recipe import Recipe
-from runtime import frames
-from runtime.death import Cause
+from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from runtime.residency.entry import ModelEntry
-from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
-from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
 from tests.fakes.engine import FakeEngine
-from tests.fakes.pool import FakePool
-
-
-class Witness:
-    def __init__(self) -> None:
-        self.events: list[str] = []
-
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
-        self.events.append(f"loaded {entry.id}")
-
-    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self.events.append(f"failed {entry.id}")
-
-    def retried(self, entry: ModelEntry, reason: str) -> None:
-        self.events.append(f"retried {entry.id} {reason}")
-
-    def grew(self, entry: ModelEntry) -> None:
-        self.events.append(f"grew {entry.id} {entry.bytes}")
-
-    def evicted(self, entry: ModelEntry, reason: str) -> None:
-        self.events.append(f"evicted {entry.id}")
-
-    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
-        self.events.append(f"slept {entry.id}")
-
-    def woke(self, entry: ModelEntry, seconds: float) -> None:
-        self.events.append(f"woke {entry.id}")
-
-    def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
-        self.events.append(f"{step} failed {entry.id}")
-
-    def died(self, entry: ModelEntry, reason: str) -> None:
-        self.events.append(f"died {entry.id} {reason}")
-
-
-def recipe(name: str, **residency: object) -> Recipe:
-    return Recipe.model_validate(
-        {
-            "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
-            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 5},
-            "batching": {"max_requests": 2},
-        }
-    )  # fmt: skip
-
-
-class World:
-    """A manager over `names`, each model 100 bytes, a budget for two."""
-
-    def __init__(self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT) -> None:
-        self.witness = Witness()
-        self.pool = FakePool(folder, 3, FakeEngine)
-        self.queues: dict[str, ModelQueue] = {}
-        bounds = Bounds(100)
-        entries = []
-        for name in names:
-            entry = ModelEntry(
-                recipe=recipe(name), path=folder, revision="r", needed=100, needed_detail="", load_seconds=0.1,
-                queue=None,  # type: ignore[arg-type]
-            )  # fmt: skip
-            queue = ModelQueue(
-                entry.recipe,
-                bounds,
-                want=lambda entry=entry: self.manager.want(entry),
-                released=lambda entry=entry: self.manager.released(entry),
-            )
-            entry.queue = self.queues[name] = queue
-            entries.append(entry)
-
-        async def back(held: int) -> None:
-            return None
-
-        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
-        self.pool.on_death = self.manager.died
-
-    def state(self, name: str) -> ModelState:
-        return self.manager.entries[name].state
-
-    async def ask(self, name: str) -> list[bytes]:
-        """One request from arrival to its end."""
-        async with await self.queues[name].acquire(None) as lease:
-            call = HttpCall(path="/", body=b"", served=name, shown=name)
-            async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
-                return [e.data async for e in answer.events() if hasattr(e, "data")]
-
-
-@pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    world = World(tmp_path)
-    yield world
-    await world.manager.close()
-    await world.pool.close()
+from tests.unit.runtime.scripted import World, recipe
 
 
 async def test_a_request_loads_its_model(world: World) -> None:
@@ -177,43 +80,6 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(tmp_path: Path) ->
     await world.pool.close()
 
 
-async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None:
-    world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no weights"))
-    answers = await asyncio.gather(world.ask("a"), world.ask("a"), return_exceptions=True)
-    assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
-    with pytest.raises(Unavailable, match="next try") as refused:
-        await world.ask("a")
-    assert refused.value.retry_after is not None
-    assert world.queues["a"].waiting == 0
-    world.pool.make = FakeEngine
-    await world.manager.load(world.manager.entries["a"])  # by hand: no back-off
-    assert await world.ask("a")
-
-
-async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
-    await world.ask("a")
-    made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
-    world.pool.make = lambda: next(made)
-    assert await world.ask("b")
-    assert world.witness.events == ["loaded a", "retried b out_of_memory", "evicted a", "loaded b"]
-
-
-async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    b = world.pool.engines[1]
-    b.gate.clear()
-    other = asyncio.create_task(world.ask("b"))
-    while not b.running:
-        await asyncio.sleep(0.001)
-    await world.pool.links[0].crash()
-    assert await asyncio.wait_for(world.ask("a"), 2)
-    b.gate.set()
-    assert len(await other) == 3
-    assert world.witness.events.count("died a ended") == 1
-    assert world.witness.events.count("loaded a") == 2
-
-
 async def test_what_cannot_fit_says_the_sum(world: World) -> None:
     world.manager.entries["a"].needed = 1000
     with pytest.raises(DoesNotFit, match="1000 B"):
@@ -274,91 +140,6 @@ async def test_plan_changes_nothing(world: World) -> None:
     plan = world.manager.plan(world.manager.entries["c"])
     assert [v.id for v in plan.victims] == ["a"]
     assert world.state("a") is ModelState.READY
-
-
-async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
-    held = asyncio.Event()
-
-    async def back(bytes_held: int) -> None:
-        assert bytes_held == 100
-        await held.wait()
-
-    world.manager._memory_back = back
-    await world.ask("a")
-    entry = world.manager.entries["a"]
-    await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
-    assert entry.state is ModelState.UNLOADING
-    assert entry.bytes == 100
-    held.set()
-    assert await asyncio.wait_for(world.ask("a"), 2)
-    assert entry.failure is not None
-    assert entry.failure.cause.code == "engine_hung"
-    assert "no answer" in entry.failure.cause.message
-    assert world.witness.events == ["loaded a", "died a engine_hung", "loaded a"]
-
-
-async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    world.pool.engines[0].ping_gate.clear()
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
-    while "died a engine_hung" not in world.witness.events:
-        await asyncio.sleep(0.001)
-    watching.cancel()
-    assert await asyncio.wait_for(world.ask("a"), 2)
-    assert world.state("b") is ModelState.READY
-    assert world.witness.events.count("loaded b") == 1
-
-
-async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
-    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
-    asking = asyncio.create_task(world.ask("a"))
-    while not world.pool.links or not world.pool.links[0].server._loading:
-        await asyncio.sleep(0.001)
-    world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
-    with pytest.raises(Unavailable, match="died while it loaded"):
-        await asyncio.wait_for(asking, 2)
-    watching.cancel()
-
-
-async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: World) -> None:
-    async def broken(engine: str) -> None:
-        raise OSError("no such slot")
-
-    world.pool.take = broken  # type: ignore[assignment]
-    with pytest.raises(Unavailable, match="inside the server: OSError"):
-        await world.ask("a")
-    assert world.state("a") is ModelState.FAILED
-    assert world.manager._claims == 0
-
-
-async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
-    await world.ask("a")
-    entry = world.manager.entries["a"]
-    assert entry.link is not None
-    world.manager._grew(entry, entry.link, 90)
-    assert entry.bytes == 100
-    world.manager._grew(entry, entry.link, 140)
-    assert (entry.bytes, entry.needed) == (140, 140)
-    await world.ask("b")
-    await world.manager.unload(entry)
-    await world.ask("a")
-    assert entry.bytes == 140
-    assert world.witness.events.count("grew a 140") == 1
-
-
-async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
-    """Two of 100 bytes fit into 250; one of them turns out to hold 180."""
-    await world.ask("a")
-    await world.ask("b")
-    entry = world.manager.entries["b"]
-    assert entry.link is not None
-    world.manager._grew(entry, entry.link, 180)
-    while world.state("a") is not ModelState.ABSENT:
-        await asyncio.sleep(0.001)
-    assert world.state("b") is ModelState.READY
-    assert world.manager.held() == 180
 
 
 async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.record import ResidencyRecord, load_key, recall
 from runtime.residency.states import ModelState
 from runtime.scheduler import Bounds, ModelQueue
-from tests.unit.runtime.test_residency_manager import recipe
+from tests.unit.runtime.scripted import recipe
 
 GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)
 CAN_SLEEP = Loaded(

@@ -1,4 +1,4 @@
-"""Models that fall asleep and wake, with scripted engines in real slots: states, budgets, adapters, faults."""
+"""Models that fall asleep and wake, with scripted engines in real slots: states, budgets, adapters."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -7,34 +7,18 @@ from pathlib import Path
 import pytest
 
 from models.messages import AdapterRef, Held
-from registry.errors import DoesNotFit, EngineFailed
+from registry.errors import DoesNotFit
 from registry.recipe import Recipe
-from runtime.death import Cause
 from runtime.residency.states import ModelState
 from runtime.scheduler import Bounds, ModelQueue
-from tests.fakes.engine import FakeEngine
-from tests.unit.runtime.test_residency_manager import World, recipe
-
-ASLEEP = Held(device_bytes=5, host_bytes=90)
-
-
-def can_sleep() -> FakeEngine:
-    return FakeEngine(asleep=ASLEEP)
+from tests.unit.runtime.scripted import World, recipe
+from tests.unit.runtime.sleepers import can_sleep, held, reached, world_of_sleepers
 
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """Each of 100 bytes; the device has room for one of them, the host for two that sleep."""
-    world = World(tmp_path, "abc", budget=115, host_budget=180)
-    world.pool.make = can_sleep
-    yield world
-    await world.manager.close()
-    await world.pool.close()
-
-
-def held(world: World, name: str) -> tuple[int, int]:
-    entry = world.manager.entries[name]
-    return entry.bytes, entry.host_bytes
+    async with world_of_sleepers(tmp_path) as world:
+        yield world
 
 
 def with_adapters(world: World) -> ModelQueue:
@@ -47,12 +31,6 @@ def with_adapters(world: World) -> ModelQueue:
     )  # fmt: skip
     entry.queue = world.queues["a"] = queue
     return queue
-
-
-async def reached(world: World, name: str, state: ModelState) -> None:
-    async with asyncio.timeout(5):
-        while world.state(name) is not state:
-            await asyncio.sleep(0.001)
 
 
 async def test_a_victim_sleeps_and_wakes_in_its_slot(world: World) -> None:
@@ -115,101 +93,6 @@ async def test_a_slot_that_is_lacking_is_taken_from_the_sleeper(world: World) ->
     assert [world.state(name) for name in "abc"] == [ModelState.ABSENT, ModelState.ASLEEP, ModelState.READY]
 
 
-async def test_one_that_dies_asleep_is_on_disk_and_nobody_backs_off(world: World) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
-    await reached(world, "a", ModelState.ABSENT)
-    entry = world.manager.entries["a"]
-    assert (entry.failures, held(world, "a")) == ([], (0, 0))
-    assert "died a killed" in world.witness.events
-    await asyncio.sleep(0.01)
-    assert world.state("a") is ModelState.ABSENT, "nobody wants it: it is not brought back"
-    assert await world.ask("a")
-
-
-async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world: World) -> None:
-    await world.ask("a")
-    world.pool.engines[0].sleep_gate.clear()
-    other = asyncio.create_task(world.ask("b"))
-    await reached(world, "a", ModelState.DRAINING)
-    await asyncio.sleep(0.01)
-    await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
-    assert await asyncio.wait_for(other, 5)
-    assert world.state("a") is ModelState.ABSENT
-    assert world.manager.entries["a"].failures == []
-
-
-async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again(world: World) -> None:
-    world.pool.make = lambda: FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no"))
-    for name in "aba":
-        assert await world.ask(name)
-    assert world.witness.events[:4] == ["loaded a", "sleep failed a", "evicted a", "loaded b"]
-    assert world.manager.entries["a"].asleep is None
-
-
-async def test_one_that_woke_wrong_is_ended_and_loaded_afresh_before_it_answers(world: World) -> None:
-    made = iter([FakeEngine(asleep=ASLEEP, wake_error=EngineFailed("other weights")), can_sleep(), can_sleep()])
-    world.pool.make = lambda: next(made)
-    await world.ask("a")
-    await world.ask("b")
-    assert len(await world.ask("a")) == 3
-    assert world.pool.engines[0].answered == [("call", "a")], "it answered once, before its sleep"
-    assert world.witness.events[-3:] == ["slept b", "wake failed a", "loaded a"]
-    assert world.manager.entries["a"].asleep is None
-
-
-async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    world.pool.engines[0].sleep_gate.clear()
-    asked = asyncio.create_task(world.ask("a"))
-    await reached(world, "a", ModelState.LOADING)
-    while (progress := world.manager.entries["a"].progress) is None or progress.phase != "waking":
-        await asyncio.sleep(0.001)
-    await world.pool.links[0].crash()
-    assert len(await asyncio.wait_for(asked, 5)) == 3
-    assert world.manager.entries["a"].loads == 2
-
-
-async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_other_slot_is_touched(
-    world: World,
-) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    other = world.pool.engines[1]
-    other.gate.clear()
-    running = asyncio.create_task(world.ask("b"))
-    while not other.running:
-        await asyncio.sleep(0.001)
-    asked = asyncio.create_task(world.ask("a"))
-    await reached(world, "a", ModelState.LOADING)
-    assert held(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
-    await world.pool.links[0].crash()
-    while world.manager.entries["a"].claim:
-        await asyncio.sleep(0.001)
-    other.gate.set()
-    assert len(await running) == 3
-    assert len(await asyncio.wait_for(asked, 5)) == 3
-    assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
-    assert [link.ended for link in world.pool.links] == [0, 0, 0]
-    assert world.manager.entries["a"].asleep is not None
-
-
-async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_ever(world: World) -> None:
-    class Liar(FakeEngine):
-        async def sleep(self) -> Held:
-            await super().sleep()
-            return Held(device_bytes=95, host_bytes=90)
-
-    world.pool.make = lambda: Liar(asleep=ASLEEP)
-    await world.ask("a")
-    assert await asyncio.wait_for(world.ask("b"), 5)
-    assert world.witness.events == ["loaded a", "slept a", "evicted a", "loaded b"]
-    await asyncio.wait_for(world.ask("a"), 5)
-    assert world.manager.entries["a"].asleep is None, "measured: a sleep of this model is worth nothing"
-
-
 async def test_unload_by_hand_ends_a_sleeping_model(world: World) -> None:
     await world.ask("a")
     await world.ask("b")
@@ -243,17 +126,6 @@ async def test_an_idle_one_sleeps_and_ends_when_it_is_idle_for_as_long_again(wor
     assert world.witness.events == ["loaded a", "slept a", "evicted a"]
 
 
-async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> None:
-    await world.ask("a")
-    await world.ask("b")
-    world.pool.engines[0].ping_gate.clear()
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
-    await reached(world, "a", ModelState.ABSENT)
-    watching.cancel()
-    assert "died a engine_hung" in world.witness.events
-    assert world.state("b") is ModelState.READY
-
-
 async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
     world.manager.entries["a"].recipe = recipe("a", sleep="never")
     await world.ask("a")
@@ -266,25 +138,6 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
     assert entry.asleep is None, "nothing stays in memory: a wake reads from disk, as a load does"
     entry.recipe = recipe("b", sleep="always")
     assert entry.asleep is not None
-
-
-async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
-    seen = asyncio.Event()
-
-    async def back(freed: int) -> None:
-        assert freed == 95
-        await seen.wait()
-
-    await world.ask("a")
-    world.manager._memory_back = back
-    other = asyncio.create_task(world.ask("b"))
-    while not world.pool.engines[0].sleeps:
-        await asyncio.sleep(0.001)
-    await asyncio.sleep(0.01)
-    assert (world.state("a"), held(world, "a")[0]) == (ModelState.DRAINING, 100)
-    assert len(world.pool.engines) == 1
-    seen.set()
-    assert await other
 
 
 async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other(world: World) -> None:

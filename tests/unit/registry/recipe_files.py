@@ -1,0 +1,22 @@
+"""What tests of recipe files write, and the faults that they get back."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unfit
+from registry.loading import load_recipes
+
+GOOD = "id: {}\nversion: 1\ntask: chat\nsource: {{path: weights}}\nengine: {{name: vllm}}\n"
+
+Write = Callable[..., Path]
+
+
+def faults(path: Path | list[Path], **options: bool) -> list[str]:
+    """Faults with the file's folder left out."""
+    with pytest.raises(Unfit) as caught:
+        load_recipes(path, **options)
+    assert caught.value.code == "bad_recipe"
+    folder = path[0].parent if isinstance(path, list) else path.parent
+    return [fault.replace(f"{folder}/", "") for fault in caught.value.faults]

@@ -1,0 +1,62 @@
+"""Names of parsers in recipes: those that vLLM has."""
+
+import subprocess
+import sys
+
+import pytest
+
+from registry.loading import load_recipes
+from registry.parsers import KINDS, parser_faults, parsers
+from tests.unit.registry.recipe_files import GOOD, Write, faults
+
+PARSERS = "engine: {{name: vllm, flags: {}}}"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ("{tool_call_parser: hermess}", "'engine.flags.tool_call_parser' cannot be 'hermess'; write 'hermes', or "),
+        ("{tool-call-parser: nobody}", "'engine.flags.tool-call-parser' cannot be 'nobody'; write one of: apertus, "),
+        ("{reasoning_parser: qwen33}", "'engine.flags.reasoning_parser' cannot be 'qwen33'; write 'qwen3', or "),
+    ],
+)
+def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) -> None:
+    recipe = GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))
+    [fault] = faults(write(recipe))
+    assert fault.startswith(f"r.yaml:5: {words}")
+    known = fault.rpartition(": ")[2].split(", ")
+    assert {"deepseek_v3", "granite", "mistral"} <= set(known)
+    told = faults(write(recipe.replace("task: chat", "task: walk")))
+    assert len(told) == 2, "beside other faults"
+
+
+def test_the_names_are_those_that_vllm_registers() -> None:
+    """In a process of its own: this one does not import vLLM."""
+    code = """
+from vllm.reasoning import ReasoningParserManager as reasoning
+from vllm.tool_parsers import ToolParserManager as tools
+print(*sorted(tools.lazy_parsers), sep=",")
+print(*sorted(reasoning.lazy_parsers), sep=",")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
+    assert done.stdout.splitlines()[-2:] == [",".join(parsers(file, table)) for _, file, table in KINDS.values()]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "{tool_call_parser: hermes, reasoning_parser: qwen3}",
+        "{tool_call_parser: mine, tool_parser_plugin: /srv/mine.py}",
+        "{reasoning-parser: mine, reasoning-parser-plugin: /srv/mine.py}",
+    ],
+)
+def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
+    [recipe] = load_recipes(write(GOOD.format("a").replace("engine: {name: vllm}", PARSERS.format(flags))))
+    assert recipe.engine.flags
+
+
+def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
+    assert parsers("no/such/file.py", "_ELSEWHERE") == ()
+    monkeypatch.setattr("registry.parsers.parsers", lambda file, table: ())
+    assert list(parser_faults({"tool_call_parser": "nobody"})) == []

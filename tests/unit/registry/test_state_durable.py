@@ -1,0 +1,163 @@
+"""What survives a restart, a kill, a full disk and older files; threads and processes that share one state."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unavailable
+from registry.records import LoadKey, Probe
+from registry.schema import FILE, MIGRATIONS
+from registry.state import State
+from tests.unit.registry.makers import KEY, new
+
+
+def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
+    """A file of format 1 has no bytes of host memory."""
+    key = LoadKey("m", 1, "0.32.0", "cpu")
+    old = sqlite3.connect(tmp_path / FILE)
+    old.executescript(MIGRATIONS[0])
+    old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, 900, 1000, '{}', 2, 5.0)", key)
+    old.execute("PRAGMA user_version = 1")
+    old.commit()
+    old.close()
+    with State(tmp_path) as state:
+        measured = state.models.measured(key)
+        assert measured is not None
+        assert (measured.peak_bytes, measured.count, measured.host_bytes) == (1000, 2, None)
+        state.models.record_load(key, 900, {}, 70)
+        state.models.record_load(key, 950, {})  # it grew: nothing new is known of the host
+        assert (again := state.models.measured(key)) is not None
+        assert (again.host_bytes, again.count) == (70, 4)
+
+
+def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
+    with State(tmp_path) as state:
+        state.adapters.register(KEY, new(1, Probe("p", "e")))
+        state.adapters.register(KEY, new(2))
+        state.adapters.set_alias(KEY, "prod", "v1")
+        state.adapters.pin(KEY)
+        state.models.set_pin("m", True)
+        before = state.adapters.all()
+        state.sync()
+    state.close()  # a second time
+    with State(tmp_path) as state:
+        assert state.adapters.all() == before
+        assert state.models.pins() == {"m": True}
+
+
+def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
+    with State(tmp_path) as state:
+        path = state.path
+    connection = sqlite3.connect(path)
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.close()
+    with pytest.raises(RuntimeError, match="newer Roundhouse"):
+        State(tmp_path)
+
+
+def test_threads_share_one_state(state: State) -> None:
+    """Two clients that register one name at once: two versions, none lost, numbers without gaps."""
+
+    def work(worker: int) -> None:
+        for turn in range(50):
+            state.adapters.register(KEY, new(worker * 1000 + turn))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [v.number for v in state.adapters.get(KEY).versions] == list(range(1, 201))
+
+
+def test_two_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
+    script = "import sys, pathlib\nfrom registry.state import State\nState(pathlib.Path(sys.argv[1])).close()"
+    started = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
+    assert [process.wait(60) for process in started] == [0, 0, 0, 0]
+
+
+WRITER = """
+import sys, pathlib
+from registry.records import AdapterKey, NewVersion
+from registry.state import State
+state = State(pathlib.Path(sys.argv[1]))
+key = AdapterKey("m", "a")
+for number in range(1, 1_000_000):
+    version = state.adapters.register(key, NewVersion(f"sha256:{number:064x}", 8, 1, "")).version
+    state.adapters.set_alias(key, "prod", version.tag)
+    if number > 20:
+        state.adapters.delete_version(key, f"v{number - 10}", force=True)
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("after", [1, 23, 60])
+def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
+    """A writer dies in the middle of its work: all it had reported is there, and nothing is there by half."""
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert writer.stdout is not None
+    told = 0
+    for line in writer.stdout:
+        told = int(line)
+        if told >= after:
+            os.kill(writer.pid, signal.SIGKILL)
+            break
+    told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
+    writer.wait(30)
+    assert writer.returncode == -signal.SIGKILL
+    with State(tmp_path) as state:
+        adapter = state.adapters.get(KEY)
+        assert adapter.versions[-1].number in (told, told + 1)
+        assert adapter.current == adapter.versions[-1]
+        assert adapter.version("prod").number in (told, told + 1)
+        assert state.adapters.register(KEY, new(5_000_000)).version.number == adapter.versions[-1].number + 1
+    connection = sqlite3.connect(state.path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    connection.close()
+
+
+def test_a_full_disk_is_told_and_changes_nothing(state: State) -> None:
+    state.adapters.register(KEY, new(1))
+    connection = state._database._connection
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    connection.execute(f"PRAGMA max_page_count = {pages}")
+    stored = []
+
+    def fill() -> None:
+        for number in range(2, 500):
+            stored.append(state.adapters.register(KEY, new(number, Probe("x" * 2000, "y"))).version.digest)
+
+    with pytest.raises(Unavailable, match="full") as refused:
+        fill()
+    assert refused.value.code == "disk_full"
+    assert [version.digest for version in state.adapters.get(KEY).versions[1:]] == stored
+    connection.execute("PRAGMA max_page_count = 100000")
+    assert state.adapters.register(KEY, new(500)).version.number == len(stored) + 2
+
+
+def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
+    state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state.adapters.register(KEY, new(1))
+    synced: list[int] = []
+    monkeypatch.setattr("registry.schema.os.fsync", synced.append)
+
+    class Full:
+        def execute(self, _: str) -> None:
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("registry.schema._connect", lambda _: Full())
+    state.sync()
+    assert len(synced) == 1

@@ -1,0 +1,97 @@
+"""A residency manager over scripted engines behind real sockets."""
+
+from pathlib import Path
+
+from models.messages import HttpCall, Loaded
+from registry.errors import RoundhouseError
+from registry.recipe import Recipe
+from runtime import frames
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
+from runtime.residency.victims import NO_LIMIT
+from runtime.scheduler import Bounds, ModelQueue
+from tests.fakes.engine import FakeEngine
+from tests.fakes.pool import FakePool
+
+
+class Witness:
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
+        self.events.append(f"loaded {entry.id}")
+
+    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        self.events.append(f"failed {entry.id}")
+
+    def retried(self, entry: ModelEntry, reason: str) -> None:
+        self.events.append(f"retried {entry.id} {reason}")
+
+    def grew(self, entry: ModelEntry) -> None:
+        self.events.append(f"grew {entry.id} {entry.bytes}")
+
+    def evicted(self, entry: ModelEntry, reason: str) -> None:
+        self.events.append(f"evicted {entry.id}")
+
+    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
+        self.events.append(f"slept {entry.id}")
+
+    def woke(self, entry: ModelEntry, seconds: float) -> None:
+        self.events.append(f"woke {entry.id}")
+
+    def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
+        self.events.append(f"{step} failed {entry.id}")
+
+    def died(self, entry: ModelEntry, reason: str) -> None:
+        self.events.append(f"died {entry.id} {reason}")
+
+
+def recipe(name: str, **residency: object) -> Recipe:
+    return Recipe.model_validate(
+        {
+            "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
+            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 5},
+            "batching": {"max_requests": 2},
+        }
+    )  # fmt: skip
+
+
+class World:
+    """A manager over `names`, each model 100 bytes, a budget for two."""
+
+    def __init__(self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT) -> None:
+        self.witness = Witness()
+        self.pool = FakePool(folder, 3, FakeEngine)
+        self.queues: dict[str, ModelQueue] = {}
+        bounds = Bounds(100)
+        entries = []
+        for name in names:
+            entry = ModelEntry(
+                recipe=recipe(name), path=folder, revision="r", needed=100, needed_detail="", load_seconds=0.1,
+                queue=None,  # type: ignore[arg-type]
+            )  # fmt: skip
+            queue = ModelQueue(
+                entry.recipe,
+                bounds,
+                want=lambda entry=entry: self.manager.want(entry),
+                released=lambda entry=entry: self.manager.released(entry),
+            )
+            entry.queue = self.queues[name] = queue
+            entries.append(entry)
+
+        async def back(held: int) -> None:
+            return None
+
+        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
+        self.pool.on_death = self.manager.died
+
+    def state(self, name: str) -> ModelState:
+        return self.manager.entries[name].state
+
+    async def ask(self, name: str) -> list[bytes]:
+        """One request from arrival to its end."""
+        async with await self.queues[name].acquire(None) as lease:
+            call = HttpCall(path="/", body=b"", served=name, shown=name)
+            async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
+                return [e.data async for e in answer.events() if hasattr(e, "data")]

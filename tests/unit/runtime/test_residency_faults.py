@@ -1,0 +1,133 @@
+"""Loads that fail, engines that die or hang, bytes that were not planned for: with scripted engines."""
+
+import asyncio
+
+import pytest
+
+from registry.errors import EngineFailed, Unavailable
+from runtime.death import Cause
+from runtime.residency.states import ModelState
+from tests.fakes.engine import FakeEngine
+from tests.unit.runtime.scripted import World
+
+
+async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None:
+    world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no weights"))
+    answers = await asyncio.gather(world.ask("a"), world.ask("a"), return_exceptions=True)
+    assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
+    with pytest.raises(Unavailable, match="next try") as refused:
+        await world.ask("a")
+    assert refused.value.retry_after is not None
+    assert world.queues["a"].waiting == 0
+    world.pool.make = FakeEngine
+    await world.manager.load(world.manager.entries["a"])  # by hand: no back-off
+    assert await world.ask("a")
+
+
+async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
+    await world.ask("a")
+    made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
+    world.pool.make = lambda: next(made)
+    assert await world.ask("b")
+    assert world.witness.events == ["loaded a", "retried b out_of_memory", "evicted a", "loaded b"]
+
+
+async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    b = world.pool.engines[1]
+    b.gate.clear()
+    other = asyncio.create_task(world.ask("b"))
+    while not b.running:
+        await asyncio.sleep(0.001)
+    await world.pool.links[0].crash()
+    assert await asyncio.wait_for(world.ask("a"), 2)
+    b.gate.set()
+    assert len(await other) == 3
+    assert world.witness.events.count("died a ended") == 1
+    assert world.witness.events.count("loaded a") == 2
+
+
+async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
+    held = asyncio.Event()
+
+    async def back(bytes_held: int) -> None:
+        assert bytes_held == 100
+        await held.wait()
+
+    world.manager._memory_back = back
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
+    assert entry.state is ModelState.UNLOADING
+    assert entry.bytes == 100
+    held.set()
+    assert await asyncio.wait_for(world.ask("a"), 2)
+    assert entry.failure is not None
+    assert entry.failure.cause.code == "engine_hung"
+    assert "no answer" in entry.failure.cause.message
+    assert world.witness.events == ["loaded a", "died a engine_hung", "loaded a"]
+
+
+async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].ping_gate.clear()
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    while "died a engine_hung" not in world.witness.events:
+        await asyncio.sleep(0.001)
+    watching.cancel()
+    assert await asyncio.wait_for(world.ask("a"), 2)
+    assert world.state("b") is ModelState.READY
+    assert world.witness.events.count("loaded b") == 1
+
+
+async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    asking = asyncio.create_task(world.ask("a"))
+    while not world.pool.links or not world.pool.links[0].server._loading:
+        await asyncio.sleep(0.001)
+    world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    with pytest.raises(Unavailable, match="died while it loaded"):
+        await asyncio.wait_for(asking, 2)
+    watching.cancel()
+
+
+async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: World) -> None:
+    async def broken(engine: str) -> None:
+        raise OSError("no such slot")
+
+    world.pool.take = broken  # type: ignore[assignment]
+    with pytest.raises(Unavailable, match="inside the server: OSError"):
+        await world.ask("a")
+    assert world.state("a") is ModelState.FAILED
+    assert world.manager._claims == 0
+
+
+async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    assert entry.link is not None
+    world.manager._grew(entry, entry.link, 90)
+    assert entry.bytes == 100
+    world.manager._grew(entry, entry.link, 140)
+    assert (entry.bytes, entry.needed) == (140, 140)
+    await world.ask("b")
+    await world.manager.unload(entry)
+    await world.ask("a")
+    assert entry.bytes == 140
+    assert world.witness.events.count("grew a 140") == 1
+
+
+async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
+    """Two of 100 bytes fit into 250; one of them turns out to hold 180."""
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    assert entry.link is not None
+    world.manager._grew(entry, entry.link, 180)
+    while world.state("a") is not ModelState.ABSENT:
+        await asyncio.sleep(0.001)
+    assert world.state("b") is ModelState.READY
+    assert world.manager.held() == 180
