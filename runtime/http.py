@@ -65,7 +65,7 @@ def unreadable(error: Exception) -> BadRequest:
 def error_response(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> Response:
     return Response(
         http_errors.encode(error, dialect),
-        error.status,
+        http_errors.status(error, dialect),
         headers=http_errors.headers(error),
         media_type="application/json",
     )

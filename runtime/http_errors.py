@@ -16,6 +16,7 @@ class Dialect(StrEnum):
     ANTHROPIC = "anthropic"
     COHERE = "cohere"
     TEI = "tei"
+    TGI = "tgi"
     JINA = "jina"
 
 
@@ -33,6 +34,16 @@ _ANTHROPIC = {
 
 _TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
 """The other statuses are its "Validation"."""
+_TGI = {429: "overloaded", 500: "generation", 503: "overloaded"}
+"""The other statuses are its "validation"."""
+_UNREADABLE = ("invalid_json", "json_too_deep")
+
+
+def status(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> int:
+    """The HTTP status. Text Generation Inference says 422 for every fault of a request, but for JSON that is none."""
+    if dialect is Dialect.TGI and error.status == 400 and error.code not in _UNREADABLE:
+        return 422
+    return error.status
 
 
 def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
@@ -45,6 +56,8 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             return {"message": error.message}
         case Dialect.TEI:
             return {"error": error.message, "error_type": _TEI.get(error.status, "Validation")}
+        case Dialect.TGI:
+            return {"error": error.message, "error_type": _TGI.get(error.status, "validation")}
         case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
             return {"detail": error.message, **body(error)}
         case _:

@@ -11,7 +11,8 @@ from runtime.endpoints.openapi import document
 from runtime.gateway import Gateway
 from runtime.http import error_response
 
-DROPPED = {"/", "/litserve/health", "/litserve/info"}
+DROPPED = {("GET", "/"), ("GET", "/litserve/health"), ("GET", "/litserve/info")}
+"""LitServe's own pages; `POST /` is ours."""
 
 
 def finish(app: FastAPI, gateway: Gateway) -> None:
@@ -19,7 +20,11 @@ def finish(app: FastAPI, gateway: Gateway) -> None:
     app.title = "Roundhouse"
     app.version = "0.1.0"
     app.description = "Chat models with LoRA adapters, embeddings, rerankers and speech-to-text on one server."
-    app.router.routes[:] = [r for r in app.router.routes if getattr(r, "path", None) not in DROPPED]
+    app.router.routes[:] = [
+        route
+        for route in app.router.routes
+        if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
+    ]
 
     async def ours(_: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)

@@ -11,6 +11,7 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from runtime.endpoints import openapi_chat as chat
+from runtime.endpoints import openapi_generate as generate
 from runtime.endpoints import openapi_management as management
 from runtime.endpoints import openapi_tasks as tasks
 from runtime.endpoints.openapi_parts import (
@@ -23,10 +24,11 @@ from runtime.endpoints.openapi_parts import (
 )
 from runtime.gateway import Gateway
 
-OPERATIONS = {**chat.OPERATIONS, **tasks.OPERATIONS, **management.OPERATIONS}
-SCHEMAS = {**chat.SCHEMAS, **tasks.SCHEMAS, **management.SCHEMAS, **dict(ERROR_SCHEMAS.values())}
+OPERATIONS = {**chat.OPERATIONS, **generate.OPERATIONS, **tasks.OPERATIONS, **management.OPERATIONS}
+SCHEMAS = {**chat.SCHEMAS, **generate.SCHEMAS, **tasks.SCHEMAS, **management.SCHEMAS, **dict(ERROR_SCHEMAS.values())}
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
+    {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},
     {"name": "Embeddings", "description": "OpenAI's and Text Embeddings Inference's."},
     {"name": "Rerank", "description": "Jina's, Cohere's, Text Embeddings Inference's and vLLM's."},
     {"name": "Audio", "description": "OpenAI's transcription and translation."},

@@ -75,6 +75,7 @@ ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
     Dialect.JINA: ("JinaError", record({"detail": STRING, "error": _ERROR})),
     Dialect.COHERE: ("CohereError", record({"message": STRING})),
     Dialect.TEI: ("TeiError", record({"error": STRING, "error_type": STRING})),
+    Dialect.TGI: ("TgiError", record({"error": STRING, "error_type": STRING})),
 }
 _RETRY: Json = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
 

@@ -5,7 +5,7 @@ can tell how long the first byte took.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -155,6 +155,19 @@ async def transcript(served: Served, call: Call) -> AsyncIterator[TranscriptInfo
                 served.usage = event.usage
 
 
+async def answer(served: Served, call: Call) -> AsyncGenerator[Started | Chunk, None]:
+    """The chat engine's HTTP answer as it comes, for dialects that write it anew."""
+    async with aclosing(_aiter(call)) as events:
+        async for event in events:
+            if isinstance(event, Started):
+                yield event
+            elif isinstance(event, Chunk):
+                served.note_first()
+                yield event
+            elif isinstance(event, Finished):
+                served.usage = event.usage
+
+
 async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> None:
     """Pass the chat engine's HTTP answer on, chunk by chunk; an error after the first chunk is the last event.
 
@@ -172,7 +185,7 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
                         continue
                     if not open_:
                         served.note_first()
-                        await _start(send, started, served)
+                        await start(send, started, served)
                         open_ = True
                     await send({"type": "http.response.body", "body": event.data, "more_body": True})
                 elif isinstance(event, Started):
@@ -188,7 +201,7 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
         await send({"type": "http.response.body", "body": b"", "more_body": False})
         return
     if not open_ and started is not None:
-        await _start(send, started, served)
+        await start(send, started, served)
     if refusal and started is not None:
         adopted = http_errors.adopted(started.status, bytes(refusal), dialect)
         await send({"type": "http.response.body", "body": adopted, "more_body": True})
@@ -197,7 +210,8 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
         served.outcome = "ok" if started.status < 400 else str(started.status)
 
 
-async def _start(send: Send, started: Started, served: Served) -> None:
+async def start(send: Send, started: Started, served: Served) -> None:
+    """The status line and headers of a chat engine's answer."""
     headers = {"content-type": started.content_type, **served.headers()}
     if started.content_type.startswith("text/event-stream"):
         headers["cache-control"] = "no-cache"

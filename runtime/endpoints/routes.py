@@ -7,6 +7,7 @@ from runtime.endpoints.adapters import AdapterEndpoints
 from runtime.endpoints.audio import AudioEndpoints
 from runtime.endpoints.chat import PATHS, ChatEndpoints
 from runtime.endpoints.embeddings import EmbeddingEndpoints
+from runtime.endpoints.generate import GenerateEndpoints
 from runtime.endpoints.models import ModelEndpoints
 from runtime.endpoints.operations import Operations
 from runtime.endpoints.rerank import RerankEndpoints
@@ -20,6 +21,7 @@ def routes(gateway: Gateway) -> list[Route]:
     chat, models = ChatEndpoints(gateway), ModelEndpoints(gateway)
     adapters, operations = AdapterEndpoints(gateway), Operations(gateway)
     found: list[Route] = [(path, chat.handle, ["POST"]) for path in PATHS]
+    found += GenerateEndpoints(gateway).routes()
     found += EmbeddingEndpoints(gateway).routes()
     found += RerankEndpoints(gateway).routes()
     found += AudioEndpoints(gateway).routes()

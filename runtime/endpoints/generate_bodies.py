@@ -1,0 +1,229 @@
+"""Text Generation Inference's request, and the same request for vLLM's completions.
+
+The fields are those of TGI 2 and 3 and of LoRAX, its fork. null and values that change nothing are taken for all of
+them; what vLLM cannot do is refused. Unknown fields are ignored, as TGI does.
+"""
+
+import secrets
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from registry.errors import BadRequest
+
+MOST_BY_DEFAULT = 1024
+"""Tokens of an answer whose request names no number, as in TGI 3; fewer where the context ends before."""
+SOURCES = (None, "hub", "local")
+"""Values of LoRAX's `adapter_source` that mean an adapter which may be registered here."""
+
+Share = Annotated[float, Meta(gt=0, le=1)]
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_NotNegative = Annotated[int, Meta(ge=0, le=2**31 - 1)]
+
+
+class Grammar(msgspec.Struct, kw_only=True):
+    type: Literal["json", "json_schema", "regex"]
+    value: Annotated[str | dict[str, Any], Meta(description="A JSON schema, as an object or as text, or a pattern.")]
+
+
+class ResponseFormat(msgspec.Struct, kw_only=True):
+    """LoRAX's."""
+
+    type: Literal["json_object"]
+    schema: dict[str, Any] | None = None
+
+
+class GenerateParameters(msgspec.Struct, kw_only=True):
+    max_new_tokens: Annotated[
+        _Count | None, Meta(description=f"The default is what the context has room for, {MOST_BY_DEFAULT} at most.")
+    ] = None
+    do_sample: Annotated[
+        bool | None, Meta(description="Sampling also begins by temperature, top_k, top_p or typical_p, as in TGI.")
+    ] = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_k: _NotNegative | None = None
+    top_p: Share | None = None
+    typical_p: Share | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2, le=2)] | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    stop: list[str] | None = None
+    stop_sequences: Annotated[list[str] | None, Meta(description="The same as `stop`.")] = None
+    ignore_eos_token: bool | None = None
+    truncate: Annotated[_Count | None, Meta(description="Keep the last so many tokens of `inputs`.")] = None
+    return_full_text: Annotated[
+        bool | None, Meta(description="Put `inputs` before the answer. The default is false, and true on `POST /`.")
+    ] = None
+    details: bool | None = None
+    decoder_input_details: Annotated[bool | None, Meta(description="The prompt's tokens; not in a stream.")] = None
+    grammar: Grammar | None = None
+    response_format: ResponseFormat | None = None
+    adapter_id: Annotated[str | None, Meta(description="An adapter that is registered here.")] = None
+    adapter_source: Annotated[str | None, Meta(description="hub or local; the adapter is registered already.")] = None
+    api_token: Annotated[str | None, Meta(description="LoRAX's, for private adapters; not used, not kept.")] = None
+    watermark: Annotated[bool | None, Meta(description="Only false.")] = None
+    best_of: Annotated[_Count | None, Meta(description="Only 1.")] = None
+    top_n_tokens: Annotated[_NotNegative | None, Meta(description="Only 0.")] = None
+    return_k_alternatives: Annotated[_NotNegative | None, Meta(description="Only 0.")] = None
+    merged_adapters: Annotated[dict[str, Any] | None, Meta(description="Only null.")] = None
+    apply_chat_template: Annotated[bool | None, Meta(description="Only false.")] = None
+
+    @property
+    def is_sampled(self) -> bool:
+        """TGI's rule: asked for, or implied by a value that changes the distribution. Temperature 0 is greedy here."""
+        shaped = self.temperature not in (None, 1) or self.top_k or self.typical or self.top_p not in (None, 1)
+        return self.temperature != 0 and bool(self.do_sample or shaped)
+
+    @property
+    def typical(self) -> float | None:
+        return None if self.typical_p == 1 else self.typical_p
+
+    @property
+    def wants_details(self) -> bool:
+        return bool(self.details or self.decoder_input_details)
+
+
+class GenerateBody(msgspec.Struct, kw_only=True):
+    """The request of Text Generation Inference and LoRAX. Unknown fields are ignored, as they do."""
+
+    inputs: Annotated[
+        str, Meta(description="The prompt as the model gets it: no chat template.", extra_json_schema={"minLength": 1})
+    ]
+    parameters: GenerateParameters | None = None
+    stream: bool | None = None
+    model: Annotated[
+        str | None, Meta(description="Ours: a chat model or adapter; needed where there are several chat models.")
+    ] = None
+
+
+class Generation(msgspec.Struct, kw_only=True):
+    """A checked request: what of it is needed to write the answer."""
+
+    inputs: str
+    parameters: GenerateParameters
+    stream: bool
+    full_text: bool
+    seed: int | None
+    """Of a sampled answer whose details tell it, or that was asked for with one."""
+
+    @property
+    def prefill(self) -> bool:
+        return bool(self.parameters.decoder_input_details)
+
+    def completion(self, context: int | None) -> dict[str, Any]:
+        """The body for vLLM's /v1/completions, without `model`. context: tokens that the model takes, if known.
+
+        Values that change nothing are sent too: vLLM would put those of the model's generation_config.json there.
+        """
+        asked = self.parameters
+        sampled, typical = asked.is_sampled, asked.typical
+        limits = {"top_k": asked.top_k or 0, "top_p": asked.top_p or 1.0}
+        found: dict[str, Any] = {
+            "prompt": self.inputs,
+            "stream": self.stream,
+            "max_tokens": asked.max_new_tokens or min(MOST_BY_DEFAULT, context or MOST_BY_DEFAULT),
+            "temperature": (1.0 if asked.temperature is None else asked.temperature) if sampled else 0.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            "min_p": 0.0,
+            "repetition_penalty": asked.repetition_penalty or 1.0,
+            "frequency_penalty": asked.frequency_penalty or 0.0,
+            "presence_penalty": 0.0,
+            "stop": [*(asked.stop or ()), *(asked.stop_sequences or ())],
+            "include_stop_str_in_output": True,
+            "ignore_eos": bool(asked.ignore_eos_token),
+        }
+        if sampled and typical is not None:  # our logits processor cuts by all three in TGI's order
+            found["vllm_xargs"] = {"typical_p": typical, **{f"typical_{name}": value for name, value in limits.items()}}
+        elif sampled:
+            found |= limits
+        if sampled and self.seed is not None:
+            found["seed"] = self.seed % 2**63  # vLLM's seeds have a sign, and -1 means none
+        if asked.truncate is not None:
+            found |= {"truncate_prompt_tokens": asked.truncate, "truncation_side": "left"}
+        if (shape := _shape(asked)) is not UNSET:
+            found["structured_outputs"] = shape
+        if self.stream or asked.wants_details:
+            found |= {"logprobs": 0, "return_token_ids": True, "echo": self.prefill}
+        return found
+
+
+def generation(body: GenerateBody, *, stream: bool, full_text: bool) -> Generation:
+    """`body` checked. full_text: the path's default of return_full_text. Raises BadRequest for what cannot be had."""
+    asked = body.parameters or GenerateParameters()
+    if not body.inputs:
+        raise BadRequest("'inputs' cannot be empty.", param="inputs")
+    _refuse(asked, stream=stream)
+    _shape(asked)
+    seed = asked.seed
+    if seed is None and asked.wants_details:
+        seed = secrets.randbits(32)
+    return Generation(
+        inputs=body.inputs,
+        parameters=asked,
+        stream=stream,
+        full_text=full_text if asked.return_full_text is None else asked.return_full_text,
+        seed=seed if asked.is_sampled else None,
+    )
+
+
+def _refuse(asked: GenerateParameters, *, stream: bool) -> None:
+    """Raise BadRequest for what vLLM cannot do; none of it is left out without a word."""
+    alternatives = (
+        "The engine names alternative tokens without their ids. Send /v1/completions with 'logprobs' instead."
+    )
+    for name, refused, text in (
+        ("watermark", asked.watermark, "This engine does not watermark: set 'watermark' to false."),
+        ("best_of", (asked.best_of or 1) > 1, "One answer is made per request: leave 'best_of' out."),
+        ("top_n_tokens", asked.top_n_tokens, alternatives),
+        ("return_k_alternatives", asked.return_k_alternatives, alternatives),
+        (
+            "merged_adapters",
+            asked.merged_adapters is not None,
+            "Adapters are not merged here: merge them into one, register that, and name it in 'adapter_id'.",
+        ),
+        (
+            "apply_chat_template",
+            asked.apply_chat_template,
+            "'inputs' is given to the model as it is. Send /v1/chat/completions, which applies the chat template.",
+        ),
+        (
+            "adapter_source",
+            asked.adapter_source not in SOURCES,
+            "Adapters are not fetched by a request: register it with POST /v1/adapters, and leave this field out.",
+        ),
+        (
+            "decoder_input_details",
+            stream and asked.decoder_input_details,
+            "The prompt's tokens are not told in a stream: leave 'decoder_input_details' out.",
+        ),
+    ):
+        if refused:
+            raise BadRequest(text, param=f"parameters.{name}", code="unsupported_value")
+
+
+def _shape(asked: GenerateParameters) -> dict[str, Any] | UnsetType:
+    """vLLM's `structured_outputs`. Raises BadRequest for two constraints, or one that is not what its type says."""
+    grammar, format_ = asked.grammar, asked.response_format
+    if grammar is None:
+        if format_ is None:
+            return UNSET
+        return {"json_object": True} if format_.schema is None else {"json": format_.schema}
+    if format_ is not None:
+        raise BadRequest("Send 'grammar' or 'response_format', not both.", param="parameters.grammar")
+    value: Any = grammar.value
+    if grammar.type == "regex":
+        if not isinstance(value, str):
+            raise BadRequest("The 'value' of a regex is a string.", param="parameters.grammar.value")
+        return {"regex": value}
+    if isinstance(value, str):
+        try:
+            value = msgspec.json.decode(value)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise BadRequest(f"The schema is not valid JSON: {error}.", param="parameters.grammar.value") from None
+    if isinstance(value, dict) and grammar.type == "json_schema":
+        value = value.get("schema")
+    if not isinstance(value, dict):
+        raise BadRequest("A JSON schema is an object.", param="parameters.grammar.value")
+    return {"json": value}
