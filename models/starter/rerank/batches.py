@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import lzma
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from transformers import BertModel
@@ -16,6 +18,9 @@ from transformers import BertModel
 from .text import Passage
 
 QUERY_TOKENS, PASSAGE_TOKENS = 40, 180
+MINED_TOKENS = 64
+"""Passages are cut here to look for hard negatives."""
+
 POOL = 40
 """Hard negatives kept per query: the embedding's best wrong passages."""
 
@@ -117,6 +122,24 @@ def mine(passages: list[Passage], asked: list[int], query_vectors: Tensor, vecto
         hard.append(cosine[clear].topk(min(POOL, len(passages) // 2)).indices)
     query = torch.cat(kept)
     return Mined(query, right[query], torch.cat(hard), query_vectors, vectors)
+
+
+def by_length(first: Tokens, rows: Tensor, second: Tokens, columns: Tensor, parts: int) -> list[Tensor]:
+    """The numbers of the pairs, shortest first, in `parts` parts: each is padded to its own longest pair only."""
+    return list((first.length[rows] + second.length[columns]).argsort().chunk(parts))
+
+
+def mined(
+    path: Path, passages: list[Passage], asked: list[int], texts: Callable[[], Tensor], queries: Callable[[], Tensor]
+) -> Mined:
+    """What `mine` found, kept in `path`: embedding the corpus takes a core ten minutes.
+
+    `texts` and `queries` embed the passages and the queries, if that has to be done.
+    """
+    if not path.exists():
+        found = mine(passages, asked, queries(), texts())
+        save_file({name: getattr(found, name).cpu().contiguous() for name in Mined.__dataclass_fields__}, path)
+    return Mined(**load_file(path))
 
 
 def neighbours(passages: list[Passage], count: int, device: torch.device, seed: int) -> Tensor:

@@ -136,6 +136,8 @@ def make_student(
     config = BertConfig(**{
         **teacher.config.to_dict(), "vocab_size": vocabulary, "num_hidden_layers": len(layers),
         "intermediate_size": hidden, "max_position_embeddings": MAX_TOKENS, "num_labels": 1,
+        # About one epoch is trained: dropout would only cost time, a seventh of it on a CPU.
+        "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
         "id2label": {0: "relevance"}, "label2id": {"relevance": 0}, "architectures": None,
     })  # fmt: skip
     student = BertForSequenceClassification(config)

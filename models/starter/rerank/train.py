@@ -26,6 +26,7 @@ from registry.dtypes import native_bfloat16
 
 from . import batches
 from .held_out import HeldOut, summary
+from .matching import HEADS, add_matching_heads
 from .shrink import MAX_TOKENS, SPECIAL, cut_tokenizer, load_int8, make_student
 
 NEGATIVES = 15
@@ -131,10 +132,13 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     pairs = [(number, query) for number, passage in enumerate(passages) for query in passage.queries]
     texts, asked = [p.text for p in passages], [query for _, query in pairs]
     say(f"{device}: {len(passages)} passages, {len(pairs)} queries; embedding them")
-    wide = batches.tokenize(large, texts, options.passage_tokens, device)
-    vectors = batches.embed(teacher, wide, cls, sep, fast)
-    query_vectors = batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, fast)
-    mined = batches.mine(passages, [number for number, _ in pairs], query_vectors, vectors)
+    mined = batches.mined(
+        data / f"mined-{options.limit}.safetensors",
+        passages,
+        [number for number, _ in pairs],
+        lambda: batches.embed(teacher, batches.tokenize(large, texts, batches.MINED_TOKENS, device), cls, sep, fast),
+        lambda: batches.embed(teacher, batches.tokenize(large, asked, batches.QUERY_TOKENS, device), cls, sep, fast),
+    )
     near = batches.neighbours(passages, 6, device, options.seed)
     passage_tokens = batches.tokenize(small, texts, options.passage_tokens, device)
     query_tokens = batches.tokenize(small, asked, batches.QUERY_TOKENS, device)
@@ -149,7 +153,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     model = make_student(
         teacher, options.vocabulary, layers, options.hidden, inputs["input_ids"], inputs["attention_mask"]
     )
-    del teacher
+    if options.matching:
+        add_matching_heads(model, sep, options.seed, options.matching)
     model.to(device).train()
     held_out = HeldOut.load(data / "held_out.json.xz")
     if options.limit:
@@ -170,21 +175,19 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
     while clock.share() < 1:
         if at + options.queries > len(order):
             order, at = torch.randperm(len(mined.query), generator=generator, device=device), 0
-        rows = order[at : at + options.queries]
+        picked = order[at : at + options.queries]
         at += options.queries
         easy = clock.share() < options.easy
-        chosen = batches.draw(mined, near, rows, options.negatives, generator, easy=easy)
-        question = mined.query[rows]
-        inputs = batches.join(
-            query_tokens,
-            question.repeat_interleave(chosen.shape[1]),
-            passage_tokens,
-            chosen.flatten(),
-            cls,
-            sep,
-        )
+        chosen = batches.draw(mined, near, picked, options.negatives, generator, easy=easy)
+        question = mined.query[picked]
+        asked_by, shown = question.repeat_interleave(chosen.shape[1]), chosen.flatten()
+        chunks = batches.by_length(query_tokens, asked_by, passage_tokens, shown, 1 if fast else 4)
         with torch.autocast(device.type, torch.bfloat16, enabled=fast or native_bfloat16()):
-            logits = model(**inputs).logits.view(chosen.shape)
+            scored = [
+                model(**batches.join(query_tokens, asked_by[rows], passage_tokens, shown[rows], cls, sep)).logits
+                for rows in chunks
+            ]
+        logits = torch.cat(scored)[torch.cat(chunks).argsort()].view(chosen.shape)
         similar = (mined.vectors[chosen] * mined.query_vectors[question][:, None]).sum(-1)
         loss, parts = loss_of(logits, similar)
         for group in optimizer.param_groups:
@@ -198,8 +201,8 @@ def run(options: argparse.Namespace) -> dict[str, Any]:
         if time.monotonic() - last > 10:
             last = time.monotonic()
             speed = seen / (last - clock.begun)
-            shown = " ".join(f"{key} {float(value):.3f}" for key, value in parts.items())
-            say(f"step {clock.done} ({clock.share():.0%}) {shown} | {speed:.0f} pairs/s")
+            said = " ".join(f"{key} {float(value):.3f}" for key, value in parts.items())
+            say(f"step {clock.done} ({clock.share():.0%}) {said} | {speed:.0f} pairs/s")
         if clock.share() >= next_look and clock.share() < 0.97:
             next_look += 0.25
             say(f"dev nDCG@10 {summary(held_out, score_cases(model, small, held_out, 'dev', device), 'dev')}")
@@ -242,6 +245,7 @@ def main() -> None:
     parser.add_argument("--easy", type=float, default=0.0, help="share of the time with random wrong passages only")
     parser.add_argument("--negatives", type=int, default=NEGATIVES, help="wrong passages beside the right one")
     parser.add_argument("--rate", type=float, default=4e-4)
+    parser.add_argument("--matching", type=int, default=HEADS, help="heads that begin with finding the same word")
     parser.add_argument("--limit", type=int, default=0, help="use about this many passages only, for a try")
     run(parser.parse_args())
 
