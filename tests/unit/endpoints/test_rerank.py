@@ -1,9 +1,5 @@
-"""Rerank: Jina's, Cohere's, TEI's and vLLM's dialects over one scripted engine."""
+"""Rerank: Jina's, Cohere's and TEI's dialects over one scripted engine."""
 
-import itertools
-import json
-import math
-from pathlib import Path
 from typing import Any
 
 import cohere
@@ -11,39 +7,15 @@ import httpx
 import pytest
 from cohere.errors import BadRequestError, UnprocessableEntityError
 from fastapi import FastAPI
-from hypothesis import given
-from hypothesis import strategies as st
 
-from models.messages import Event, Finished, RerankRequest, RerankResult, Usage
-from registry.errors import ContextLengthExceeded, EngineFailed, RoundhouseError, Unavailable
-from runtime.endpoints.rerank_results import Ranking, sigmoid
-from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left
-
-DOCUMENTS = ["low", "high", "middle"]
-LOGITS = {"low": -4.0, "high": 3.0, "middle": 0.5}
-PATHS = ("/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score")
-
-
-def answer(request: RerankRequest) -> list[Event | RoundhouseError]:
-    logits = [LOGITS.get(document, 0.0) for document in request.documents]
-    chunks = [1 if request.truncate else 1 + document.count("§") for document in request.documents]
-    found = RerankResult(logits=logits, chunks=chunks, tokens=[10] * len(logits))
-    return [found, Finished(usage=Usage(prompt_tokens=10 * len(logits)))]
+from runtime.endpoints.rerank_results import sigmoid
+from tests.unit.endpoints.fakes import FakeGateway
+from tests.unit.endpoints.rerank_script import DOCUMENTS, LOGITS, answer, asked, body
 
 
 @pytest.fixture(autouse=True)
 def scripted(gateway: FakeGateway) -> None:
     gateway.links["rerank"].script = answer
-
-
-def asked(gateway: FakeGateway) -> RerankRequest:
-    request = gateway.links["rerank"].requests[-1]
-    assert isinstance(request, RerankRequest)
-    return request
-
-
-def body(**more: Any) -> dict[str, Any]:
-    return {"model": "rerank", "query": "q", "documents": DOCUMENTS, **more}
 
 
 # --- Jina ----------------------------------------------------------------------------------------------------------
@@ -240,134 +212,3 @@ async def test_teis_faults(client: httpx.AsyncClient, more: Any) -> None:
     response = await client.post("/rerank", json={"query": "q", "texts": DOCUMENTS, **more})
     assert response.status_code == 400
     assert response.json().keys() == {"error", "error_type"}
-
-
-# --- vLLM ----------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", ["/score", "/v1/score"])
-async def test_one_query_and_many_texts_are_one_call(
-    client: httpx.AsyncClient, gateway: FakeGateway, path: str
-) -> None:
-    response = await client.post(path, json={"model": "rerank", "text_1": "q", "text_2": DOCUMENTS})
-    found = response.json()
-    assert found["object"] == "list"
-    assert found["data"] == [
-        {"index": i, "object": "score", "score": sigmoid(LOGITS[d])} for i, d in enumerate(DOCUMENTS)
-    ]
-    assert found["usage"]["total_tokens"] == 30
-    assert len(gateway.links["rerank"].requests) == 1
-    assert response.headers["x-roundhouse-model"] == "rerank@rev"
-
-
-async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    pairs = {"text_1": ["a", "b", "a"], "text_2": DOCUMENTS, "use_activation": False}
-    found = (await client.post("/score", json=pairs)).json()
-    assert [item["score"] for item in found["data"]] == [LOGITS[d] for d in DOCUMENTS]
-    sent = {r.query: r.documents for r in gateway.links["rerank"].requests}
-    assert sent == {"a": ["low", "middle"], "b": ["high"]}
-
-
-@pytest.mark.parametrize("names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
-async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[str, str]) -> None:
-    found = (await client.post("/score", json={names[0]: "q", names[1]: {"text": "high"}})).json()
-    assert [item["score"] for item in found["data"]] == [sigmoid(3.0)]
-
-
-@pytest.mark.parametrize(
-    ("wanted", "param"),
-    [
-        ({}, "text_1"),
-        ({"text_1": "q"}, "text_1"),
-        ({"text_1": [], "text_2": "x"}, "text_1"),
-        ({"text_1": "q", "text_2": []}, "text_2"),
-        ({"text_1": ["a", "b"], "text_2": ["x"]}, "text_2"),
-        ({"text_1": "", "text_2": ["x"]}, "text_1[0]"),
-        ({"text_1": "q", "text_2": ["x"] * 2049}, "text_2"),
-        ({"text_1": "q", "text_2": {"content": []}}, "text_2.text"),
-        ({"text_1": "q", "text_2": "x", "instruction": "y"}, "instruction"),
-        ({"text_1": "q", "text_2": "xyz", "max_tokens_per_doc": -2}, "max_tokens_per_doc"),
-    ],
-)
-async def test_scores_faults(client: httpx.AsyncClient, wanted: Any, param: str) -> None:
-    response = await client.post("/score", json=wanted)
-    assert response.status_code == 400
-    assert response.json()["error"]["param"] == param
-
-
-async def test_one_failing_query_fails_the_request_and_ends_the_others(
-    app: FastAPI, client: httpx.AsyncClient, gateway: FakeGateway
-) -> None:
-    link = gateway.links["rerank"]
-    link.script = lambda r: [ContextLengthExceeded("too long")] if r.query == "bad" else answer(r)
-    response = await client.post("/score", json={"text_1": ["a", "bad", "c"], "text_2": DOCUMENTS})
-    assert response.status_code == 400
-    assert response.json()["error"]["code"] == "context_length_exceeded"
-    assert gateway.released == [True] * len(link.requests)
-
-
-# --- all dialects --------------------------------------------------------------------------------------------------
-SHAPES: dict[str, tuple[dict[str, Any], set[str]]] = {
-    "/v1/rerank": (body(), {"detail", "error"}),
-    "/v2/rerank": (body(), {"message"}),
-    "/rerank": ({"query": "q", "texts": ["x"]}, {"error", "error_type"}),
-    "/score": ({"text_1": "q", "text_2": "x"}, {"error"}),
-}
-
-
-@pytest.mark.parametrize("path", list(SHAPES))
-async def test_errors_have_the_dialects_shape(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
-    wanted, keys = SHAPES[path]
-    gateway.refuse = Unavailable("loading", retry_after=4)
-    response = await client.post(path, json=wanted)
-    assert (response.status_code, response.headers["retry-after"]) == (503, "4")
-    assert response.json().keys() == keys
-    gateway.refuse = None
-    gateway.links["rerank"].script = lambda _: [EngineFailed("broke")]
-    response = await client.post(path, json=wanted)
-    assert response.status_code == 500
-    assert response.json().keys() == keys
-    response = await client.post(path, content=b"{")
-    assert response.status_code == 400
-    if path != "/rerank":  # before it is read, nobody knows whose client it is
-        assert response.json().keys() == keys
-
-
-@pytest.mark.parametrize("path", list(SHAPES))
-async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, path: str) -> None:
-    wire = Wire(app, path, [json.dumps(SHAPES[path][0]).encode()])
-    await left(wire, gateway, "rerank")
-
-
-@pytest.mark.parametrize(
-    "broken",
-    [
-        RerankResult(logits=[1.0], chunks=[1], tokens=[1]),
-        RerankResult(logits=[math.nan] * 3, chunks=[1] * 3, tokens=[1] * 3),
-        RerankResult(logits=[1.0] * 3, chunks=[1] * 2, tokens=[1] * 3),
-    ],
-)
-async def test_an_engine_that_answers_nonsense_is_500(
-    client: httpx.AsyncClient, gateway: FakeGateway, broken: RerankResult
-) -> None:
-    gateway.links["rerank"].script = lambda _: [broken, Finished(usage=Usage())]
-    assert (await client.post("/v1/rerank", json=body())).status_code == 500
-
-
-async def test_bodies_are_capped_in_each_dialect(tmp_path: Path) -> None:
-    transport = httpx.ASGITransport(app=application(FakeGateway(tmp_path, max_json=64)))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        for path in PATHS:
-            assert (await client.post(path, json=body(query="x" * 100))).status_code == 413
-
-
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=30), st.integers(0, 40))
-def test_the_order_is_by_score_and_stable(logits: list[float], top_n: int) -> None:
-    ranking = Ranking(RerankResult(logits=logits, chunks=[1] * len(logits), tokens=[1] * len(logits)), len(logits))
-    order = ranking.best(top_n)
-    assert len(order) == min(top_n or len(logits), len(logits))
-    assert all((-logits[a], a) < (-logits[b], b) for a, b in itertools.pairwise(order))
-
-
-@given(st.floats(allow_nan=False))
-def test_sigmoid_is_between_0_and_1(logit: float) -> None:
-    assert 0 <= sigmoid(logit) <= 1
-    assert sigmoid(logit) + sigmoid(-logit) == pytest.approx(1)

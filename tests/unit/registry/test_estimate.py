@@ -8,9 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from safetensors.numpy import save_file
 
 from registry.errors import Unfit
 from registry.estimate import (
@@ -242,60 +239,3 @@ def test_kv_cache_by_formula() -> None:
     assert default_kv_cache(long, shape) == 10_000_000 * one * 2 * 5 // 4, "never less than one context"
     latent = Shape(2, 256, 640, 4, 4, 64, 512, 512, latent=576)
     assert kv_bytes_per_token(recipe("m"), latent) == 2 * 576 * 2
-
-
-def test_configs(tmp_path: Path) -> None:
-    def write(config: object) -> Path:
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        return tmp_path
-
-    base = {"num_attention_heads": 8, "hidden_size": 64, "num_hidden_layers": 2, "vocab_size": 10}
-    assert read_shape(write(base)) == Shape(2, 64, 256, 8, 8, 8, 10, 4096)
-    assert read_shape(
-        write({"text_config": {**base, "head_dim": 16, "num_key_value_heads": 2}})
-    ).kv_values_per_token == (2 * 2 * 2 * 16)
-    assert read_shape(write({**base, "kv_lora_rank": 512, "qk_rope_head_dim": 64})).latent == 576
-    for bad, said in (({**base, "hidden_size": "big"}, "is no model's config"), ({"vocab_size": 1}, "does not tell"),
-                      ([1], "is no model's config")):  # fmt: skip
-        with pytest.raises(Unfit, match=said):
-            read_shape(write(bad))
-    with pytest.raises(Unfit, match="cannot be read"):
-        read_shape(tmp_path / "none")
-
-
-def test_folders_that_cannot_be_loaded(tmp_path: Path) -> None:
-    with pytest.raises(Unfit, match="holds no weights"):
-        read_weights(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"x")
-    with pytest.raises(Unfit, match="only as pickle"):
-        read_weights(tmp_path)
-    (tmp_path / "model.safetensors").write_bytes(b"not a header")
-    with pytest.raises(Unfit, match="cannot be read as safetensors"):
-        read_weights(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "gone.safetensors"}}')
-    with pytest.raises(Unfit, match=r"lacks gone\.safetensors"):
-        read_weights(tmp_path)
-    (tmp_path / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(Unfit, match="is no index"):
-        read_weights(tmp_path)
-
-
-KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, "BOOL": np.bool_}
-SHAPES = st.lists(st.integers(0, 5), max_size=3)
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    tensors=st.dictionaries(st.text("abc.", min_size=1, max_size=8), st.tuples(st.sampled_from(sorted(KINDS)), SHAPES))
-)
-def test_headers_tell_the_bytes(
-    tensors: dict[str, tuple[str, list[int]]], tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    folder = tmp_path_factory.mktemp("any")
-    arrays: dict[str, Any] = {name: np.zeros(shape, dtype=KINDS[kind]) for name, (kind, shape) in tensors.items()}
-    save_file(arrays, folder / "model.safetensors")
-    weights = read_weights(folder)
-    assert weights.bytes == weights.loaded_bytes(None) == sum(array.nbytes for array in arrays.values())
-    assert weights.parameters == sum(array.size for array in arrays.values())
-    floats = sum(array.size for array in arrays.values() if array.dtype.kind == "f")
-    assert weights.loaded_bytes(2) == 2 * floats + sum(a.nbytes for a in arrays.values() if a.dtype.kind != "f")
