@@ -5,6 +5,7 @@
 | CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | vllm_punica.py   |
 | LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | vllm_manager.py |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
+| typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
 | parent watch     | EngineCore lives on after its slot was killed                       | here             |
@@ -61,12 +62,14 @@ def _patch_all() -> None:
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.platforms import current_platform
     from vllm.v1.engine.core import EngineCore
+    from vllm.v1.sample import logits_processor
 
-    from adapters import vllm_core, vllm_manager, vllm_punica
+    from adapters import vllm_core, vllm_manager, vllm_punica, vllm_typical
 
     vllm_punica.patch(PunicaWrapperCPU)
     vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     vllm_core.patch(EngineCore, enter_process)
+    vllm_typical.patch(logits_processor)
     if current_platform.is_cpu():
         _compile_nothing()
 

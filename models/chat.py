@@ -55,6 +55,7 @@ class VllmEngine:
         self._adapters: Adapters | None = None
         self._fields: chat_fields.Fields = {}
         self._model = ""
+        self._typical = False
         self._state = "new"
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
@@ -99,6 +100,7 @@ class VllmEngine:
             effort = chat_fields.knows_effort(path, recipe.engine.flags)
             self._fields = chat_fields.known(self._app, effort=effort)
             self._model = recipe.id
+            self._typical = chat_vllm.samples_typically(self._engine)
             self._children.watch(self._processes(), self._child_died)
             await chat_warm.warm(self._app, recipe.id)
             await self._engine.reset_prefix_cache()
@@ -254,6 +256,7 @@ class VllmEngine:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         chat_guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
         asked = chat_guard.asked_model(request.body)
+        chat_guard.typical(request.body, able=self._typical)
         chat_fields.check(self._fields, request.path, request.body)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)

@@ -1,6 +1,9 @@
 """Checks before vLLM's application sees a body: what it answers with 500, or chews on while every stream waits."""
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from registry.errors import BadRequest, TooLarge
 
@@ -36,6 +39,33 @@ def bounded(path: str, body: bytes, context_length: int) -> None:
     limit = max(LEAST_BYTES, BYTES_PER_TOKEN * context_length)
     if path in TOKENIZING and len(body) > limit:
         raise TooLarge(f"{path} takes up to {limit} bytes for this model; send {len(body)} bytes in parts")
+
+
+class _Typical(msgspec.Struct):
+    typical_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    typical_top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    typical_top_k: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+
+
+class _Extra(msgspec.Struct):
+    vllm_xargs: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def typical(body: bytes, *, able: bool) -> None:
+    """Raise BadRequest for typical decoding that this engine cannot do, or with values that mean nothing."""
+    if b"typical_" not in body:
+        return
+    try:
+        extra = msgspec.json.decode(body, type=_Extra).vllm_xargs
+        asked = msgspec.json.decode(extra, type=_Typical | None)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"vllm_xargs: {error}", param="vllm_xargs") from None
+    if not able and asked is not None and asked.typical_p not in (None, 1):
+        raise BadRequest(
+            "This model runs where vLLM has no typical decoding: leave 'typical_p' out, or set it to null (None).",
+            param="typical_p",
+            code="unsupported_value",
+        )
 
 
 def unanswerable(body: bytes, reached_engine: bool) -> BadRequest | None:

@@ -104,6 +104,15 @@ def sleep_mode_available() -> bool:
         return False
 
 
+def samples_typically(engine: Any) -> bool:
+    """Whether `adapters.vllm_typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    config = engine.vllm_config
+    second = getattr(config, "use_v2_model_runner", None)
+    if second is None:
+        second = bool(getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False))
+    return not second and config.speculative_config is None
+
+
 async def device_bytes(engine: Any) -> int:
     """What EngineCore holds on a CUDA device; 0 on the CPU.
 
