@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from registry.errors import EngineFailed, RoundhouseError, by_status
+from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
 from runtime.endpoints.generate_bodies import Generation
 
 BROKEN = "\ufffd"
@@ -125,7 +125,16 @@ class Stream:
 
     def feed(self, data: bytes) -> list[StreamedToken]:
         """One event per token, and the last of all with the whole text. Raises the error that the engine tells."""
-        choice = _choice(data)
+        try:
+            choice = _choice(data)
+        except EngineFailed:
+            if self._index or not self._asked.is_constrained:
+                raise
+            raise BadRequest(
+                "No text satisfies the grammar of this request.",
+                param="parameters.grammar",
+                code="unsatisfiable_constraint",
+            ) from None
         if choice is None or self.finished:
             return []
         if choice.prompt_token_ids:
@@ -173,11 +182,12 @@ NAMES = {
 }
 """Fields in vLLM's messages, and what they are called here."""
 _NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?=[=`'])")
+_APPENDIX = re.compile(r" \(parameter=[^()]*\)$")
 
 
 def told(status: int, message: str) -> RoundhouseError:
     """vLLM's error under the names of this dialect."""
-    return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], message))
+    return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
 
 
 def _finish(choice: Choice) -> str:

@@ -111,6 +111,10 @@ class Generation(msgspec.Struct, kw_only=True):
     def prefill(self) -> bool:
         return bool(self.parameters.decoder_input_details)
 
+    @property
+    def is_constrained(self) -> bool:
+        return self.parameters.grammar is not None or self.parameters.response_format is not None
+
     def completion(self, context: int | None) -> dict[str, Any]:
         """The body for vLLM's /v1/completions, without `model`. context: tokens that the model takes, if known.
 

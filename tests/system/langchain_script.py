@@ -11,7 +11,7 @@ from typing import Any
 
 import cohere
 from huggingface_hub import AsyncInferenceClient, InferenceClient
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub.errors import HfHubHTTPError, ValidationError
 from langchain_cohere import CohereRerank
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
@@ -36,6 +36,8 @@ PERSON: dict[str, Any] = {
     "required": ["name", "age", "city"],
     "additionalProperties": False,
 }
+PROMPT = "<|user|>hello world<|end|><|assistant|>"
+"""The starter model's chat template; text generation applies none."""
 ALICE = "alice is 30 years old and lives in paris"
 
 
@@ -106,5 +108,38 @@ def chat() -> dict[str, Any]:
     }
 
 
+def generate() -> dict[str, Any]:
+    """HuggingFaceEndpoint by itself, with what it sends by default, `typical_p` among it."""
+
+    def model(path: str = "/?model=uppercase", **more: Any) -> HuggingFaceEndpoint:
+        return HuggingFaceEndpoint(**{"endpoint_url": URL + path, "temperature": 0.01, "max_new_tokens": 60, **more})
+
+    async def parts(endpoint: HuggingFaceEndpoint) -> list[str]:
+        return [part async for part in endpoint.astream(PROMPT)]
+
+    def refusals(path: str = "/?model=uppercase", **more: Any) -> list[dict[str, Any]]:
+        calls = (
+            lambda: model(path, **more).invoke(PROMPT),
+            lambda: list(model(path, **more).stream(PROMPT)),
+            lambda: asyncio.run(model(path, **more).ainvoke(PROMPT)),
+        )
+        return [refused(ValidationError, call) for call in calls]
+
+    named = model("/", model_kwargs={"adapter_id": "uppercase"}, stop_sequences=["<|end|>"])
+    return {
+        "typical_p": model().typical_p,
+        "text": model().invoke(PROMPT),
+        "async": asyncio.run(model().ainvoke(PROMPT)),
+        "generate": model("/generate?model=uppercase").invoke(PROMPT),
+        "stream": list(model().stream(PROMPT)),
+        "async_stream": asyncio.run(parts(model())),
+        "adapter_id": [named.invoke(PROMPT), "".join(named.stream(PROMPT))],
+        "stopped": model().invoke(PROMPT, stop=["WOR"]),
+        "watermark": refusals(watermark=True),
+        "unknown": refusals("/?model=nobody"),
+        "too_many": refusals(max_new_tokens=600),
+    }
+
+
 if __name__ == "__main__":
-    print(json.dumps({"rerank": rerank(), "embed": embed(), "chat": chat()}))
+    print(json.dumps({"rerank": rerank(), "embed": embed(), "chat": chat(), "generate": generate()}))

@@ -135,10 +135,44 @@ def _version(body: dict[str, Any], _path: str, random: Random) -> None:
         body["version"] = random.choice(("v1", "v2", "v9"))
 
 
+def _generate(body: dict[str, Any], path: str, random: Random) -> None:
+    if "model" in body:
+        body["model"] = random.choice(models_for(path))
+    if random.random() < 0.7:
+        body["inputs"] = "hello"
+    parameters = body.get("parameters")
+    if not isinstance(parameters, dict):
+        return
+    parameters["max_new_tokens"] = random.randint(1, FEW_TOKENS)
+    for name in list(parameters):
+        if name == "adapter_id":
+            parameters[name] = random.choice((None, "uppercase", "acronym@v1"))
+            body["model"] = "starter-chat"
+        elif name in GENERATED:
+            if random.random() < 0.7:
+                parameters[name] = GENERATED[name]
+        elif name != "max_new_tokens" and random.random() < 0.8:
+            del parameters[name]
+
+
+GENERATED: Mapping[str, Any] = {
+    "do_sample": True, "temperature": 0.5, "top_k": 5, "top_p": 0.9, "typical_p": 0.9, "seed": 7, "stop": ["x"],
+    "stop_sequences": ["y"], "repetition_penalty": 1.1, "frequency_penalty": 0.1, "ignore_eos_token": True,
+    "truncate": 4, "return_full_text": True, "details": True, "decoder_input_details": True,
+    "grammar": {"type": "regex", "value": "[a-z]+"}, "response_format": None, "adapter_source": "hub",
+    "watermark": False, "best_of": 1, "top_n_tokens": 0, "return_k_alternatives": 0, "apply_chat_template": False,
+    "merged_adapters": None, "api_token": "t",
+}  # fmt: skip
+"""Parameters of text generation that the chat engine takes."""
+
+
 _BODIES: Mapping[str, Callable[[dict[str, Any], str, Random], None]] = {
     "/v1/adapters": _registration,
     "/v1/load_lora_adapter": _registration,
     "/v1/unload_lora_adapter": _registration,
     "/v1/adapters/{name}/aliases/{alias}": _version,
     "/v1/adapters/{name}/rollback": _version,
+    "/generate": _generate,
+    "/generate_stream": _generate,
+    "/": _generate,
 }

@@ -69,3 +69,23 @@ def test_what_hugging_faces_chat_cannot_have_is_said(found: dict[str, Any]) -> N
     assert "response_format.json_schema.schema" in chat["schema"]["text"]
     assert chat["unnamed"]["status"] == 404
     assert "no model or adapter 'dummy'" in chat["unnamed"]["text"]
+
+
+def test_hugging_faces_endpoint_by_itself(found: dict[str, Any]) -> None:
+    generated = found["generate"]
+    assert generated["typical_p"] == 0.95  # what the class sends unless it is told otherwise
+    assert [generated[name] for name in ("text", "async", "generate")] == ["HELLO WORLD"] * 3
+    for name in ("stream", "async_stream"):
+        assert generated[name] == [*"HELLO WORLD", "<|end|>"]  # TGI tells special tokens too, and the class shows them
+    assert generated["adapter_id"] == ["HELLO WORLD"] * 2
+    assert generated["stopped"] == "HELLO "  # the class takes the stop sequence off
+
+
+def test_what_hugging_faces_endpoint_cannot_have_is_said(found: dict[str, Any]) -> None:
+    for name, words in (
+        ("watermark", "This engine does not watermark: set 'watermark' to false."),
+        ("unknown", "There is no model or adapter 'nobody'. There are: starter-chat"),
+        ("too_many", "max_new_tokens=600 cannot be greater than max_model_len=512."),
+    ):
+        assert len(found["generate"][name]) == 3
+        assert all(told["text"].startswith(words) for told in found["generate"][name]), found["generate"][name]

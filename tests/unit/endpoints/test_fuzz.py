@@ -3,6 +3,7 @@
 ROUNDHOUSE_FUZZ_EXAMPLES sets the number of examples per operation and mode (default 10).
 """
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
 from models.messages import (
+    Chunk,
     EmbedRequest,
     EmbedResult,
     Event,
     Finished,
+    HttpCall,
     RerankRequest,
     RerankResult,
+    Started,
     TranscriptInfo,
     Usage,
 )
@@ -29,9 +33,12 @@ from runtime.endpoints.openapi import document
 from tests.unit.endpoints.fakes import FakeGateway, application
 
 EXAMPLES = int(os.environ.get("ROUNDHOUSE_FUZZ_EXAMPLES", "10"))
-MODELS = {"/v1/embeddings": "embed", "/embed": "embed"} | {
-    f"/v1/audio/{name}": "speech" for name in ("transcriptions", "translations")
-}
+GENERATE = ("/generate", "/generate_stream", "/")
+MODELS = (
+    {"/v1/embeddings": "embed", "/embed": "embed"}
+    | dict.fromkeys(GENERATE, "chat")
+    | {f"/v1/audio/{name}": "speech" for name in ("transcriptions", "translations")}
+)
 PATHS = [*MODELS, "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score"]
 END = Finished(usage=Usage())
 
@@ -46,11 +53,21 @@ def rerank(request: RerankRequest) -> list[Event]:
     return [RerankResult(logits=[0.5] * rows, chunks=[1] * rows, tokens=[1] * rows), END]
 
 
+def generate(request: HttpCall) -> list[Event]:
+    logprobs = {"tokens": ["a"], "token_logprobs": [-0.5]}
+    choice = {"text": "a", "token_ids": [7], "logprobs": logprobs, "finish_reason": "stop"}
+    data = json.dumps({"choices": [choice]}).encode()
+    if json.loads(request.body)["stream"]:
+        return [Started(status=200, content_type="text/event-stream"), Chunk(data=b"data: %s\n\n" % data), END]
+    return [Started(status=200, content_type="application/json"), Chunk(data=data), END]
+
+
 @pytest.fixture(scope="module")
 def schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     gateway = FakeGateway(Path(tmp_path_factory.mktemp("fuzz")))
     info = TranscriptInfo(language="en", language_probability=1, duration=1, duration_after_vad=1)
     gateway.links["embed"].script, gateway.links["rerank"].script = embed, rerank
+    gateway.links["chat"].script = generate
     gateway.links["speech"].script = lambda _: [info, END]
     app = application(gateway)
     document(app, gateway)

@@ -1,0 +1,160 @@
+"""Text generation by Hugging Face's own client and by plain HTTP as LoRAX's client sends it, on the starter model."""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from huggingface_hub import AsyncInferenceClient, InferenceClient
+from huggingface_hub.errors import ValidationError
+
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.real
+PROMPT = "<|user|>hello world<|end|><|assistant|>"
+"""The starter model's chat template, which nobody applies here."""
+TOKENS = [*"HELLO WORLD", "<|end|>"]
+
+
+def hub(server: Server, path: str = "/generate", model: str = "uppercase") -> InferenceClient:
+    return InferenceClient(f"{server.url}{path}?model={model}", token="none")
+
+
+async def test_hugging_faces_client_generates(server: Server) -> None:
+    assert hub(server).text_generation(PROMPT) == "HELLO WORLD"
+    assert hub(server, "/").text_generation(PROMPT) == PROMPT + "HELLO WORLD"  # as TGI does on this path
+    assert hub(server, "/").text_generation(PROMPT, return_full_text=False) == "HELLO WORLD"
+    assert list(hub(server, "/generate_stream").text_generation(PROMPT, stream=True)) == TOKENS
+    async with AsyncInferenceClient(f"{server.url}/?model=starter-chat", token="none") as client:
+        parts = await client.text_generation(PROMPT, stream=True, adapter_id="uppercase", details=True)
+        found = [part async for part in parts]
+    assert [part.token.text for part in found] == TOKENS
+    assert [part.token.special for part in found] == [False] * 11 + [True]
+    assert [part.generated_text for part in found] == [None] * 11 + [PROMPT + "HELLO WORLD"]
+    details = found[-1].details
+    assert details is not None
+    assert (details.finish_reason, details.generated_tokens, details.input_length) == ("eos_token", 12, 14)
+
+
+def test_details(server: Server) -> None:
+    whole = hub(server).text_generation(PROMPT, details=True, decoder_input_details=True)
+    assert whole.details is not None
+    assert [token.text for token in whole.details.tokens] == TOKENS
+    assert [token.text for token in whole.details.prefill] == ["<|user|>", *"hello world", "<|end|>", "<|assistant|>"]
+    assert [token.logprob is None for token in whole.details.prefill] == [True] + [False] * 13
+    assert all(token.logprob > -0.1 for token in whole.details.tokens)
+    assert (whole.details.finish_reason, whole.details.seed) == ("eos_token", None)
+    short = hub(server).text_generation(PROMPT, details=True, max_new_tokens=3)
+    assert (short.generated_text, short.details.finish_reason) == ("HEL", "length")  # type: ignore[union-attr]
+    stopped = hub(server).text_generation(PROMPT, details=True, stop=["O W", "zzz"])
+    assert (stopped.generated_text, stopped.details.finish_reason) == ("HELLO W", "stop_sequence")  # type: ignore[union-attr]
+    cut = hub(server).text_generation(f"x{PROMPT}", details=True, decoder_input_details=True, truncate=14)
+    assert (cut.generated_text, cut.details.prefill) == ("HELLO WORLD", whole.details.prefill)  # type: ignore[union-attr]
+
+
+def test_a_seed_that_was_told_gives_the_answer_again(server: Server) -> None:
+    client = hub(server, model="starter-chat")
+    asked: dict[str, Any] = {"temperature": 2.0, "max_new_tokens": 20, "details": True}
+    first = client.text_generation("hello", **asked)
+    assert first.details is not None
+    assert client.text_generation("hello", seed=first.details.seed, **asked) == first
+    assert len({client.text_generation("hello", **asked).generated_text for _ in range(5)}) > 1
+
+
+def test_grammars(server: Server) -> None:
+    client = hub(server)
+    assert client.text_generation(PROMPT, grammar={"type": "json", "value": {"enum": [17]}}) == "17"  # type: ignore[arg-type]
+    assert client.text_generation(PROMPT, grammar={"type": "regex", "value": "[0-9]{2}Q"})[2:] == "Q"  # type: ignore[arg-type]
+    nothing: Any = {"type": "json", "value": {"$ref": "#"}}
+    for call in (lambda: client.text_generation(PROMPT, grammar=nothing),
+                 lambda: list(client.text_generation(PROMPT, grammar=nothing, stream=True))):  # fmt: skip
+        with pytest.raises(ValidationError, match="satisfies"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"watermark": True}, "does not watermark"),
+        ({"best_of": 2}, "best_of"),
+        ({"top_n_tokens": 3}, "/v1/completions"),
+        ({"typical_p": 1.5}, "typical_p"),
+        ({"max_new_tokens": 600}, "max_new_tokens=600"),
+        ({"temperature": 4.0}, "temperature must be in"),
+        ({"adapter_id": "nobody"}, "no adapter 'nobody'"),
+        ({"truncate": 600}, "truncate=600"),
+        ({"stop": [""]}, "empty string"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_had_is_said(server: Server, more: dict[str, Any], words: str) -> None:
+    client = hub(server, model="starter-chat")
+    for stream in (False, True):
+        with pytest.raises(ValidationError, match=words):
+            list(client.text_generation(PROMPT, stream=stream, **more))
+
+
+def test_requests_as_loraxs_client_sends_them(server: Server) -> None:
+    """All fields of its classes, with an adapter by itself, since there is one chat model."""
+    parameters = {
+        "adapter_id": "uppercase", "adapter_source": "hub", "merged_adapters": None, "api_token": None,
+        "do_sample": False, "max_new_tokens": 20, "ignore_eos_token": False, "repetition_penalty": None,
+        "return_full_text": False, "stop": [], "seed": None, "temperature": None, "top_k": None, "top_p": None,
+        "truncate": None, "typical_p": None, "best_of": None, "watermark": False, "details": True,
+        "decoder_input_details": False, "return_k_alternatives": None, "response_format": None,
+    }  # fmt: skip
+    asked = {"inputs": PROMPT, "parameters": parameters}
+    answer = server.http.post("/", json={**asked, "stream": False})
+    assert answer.headers["x-roundhouse-adapter"].startswith("uppercase@sha256:")
+    [found] = answer.json()
+    assert found["generated_text"] == "HELLO WORLD"
+    assert {"finish_reason", "prompt_tokens", "generated_tokens", "skipped_tokens", "prefill", "tokens"} <= found[
+        "details"
+    ].keys()
+    assert all({"id", "text", "logprob", "special", "skipped"} <= token.keys() for token in found["details"]["tokens"])
+    text = ""
+    with server.http.stream("POST", "/", json={**asked, "stream": True}) as response:
+        for line in response.iter_lines():
+            if line.startswith("data:"):
+                token = json.loads(line.lstrip("data:").rstrip("/n"))["token"]  # noqa: B005 as it reads them
+                text += "" if token["special"] else token["text"]
+    assert text == "HELLO WORLD"
+
+
+def test_typical_decoding_takes_typical_tokens_only(server: Server) -> None:
+    """Worked out here from the likeliest twenty, and compared with what many draws of the engine give."""
+    temperature, most = 2.0, 20
+    asked: dict[str, Any] = {"model": "starter-chat", "prompt": "hello", "max_tokens": 1, "return_token_ids": True}
+    greedy = {**asked, "temperature": 0, "logprobs": most, "return_tokens_as_token_ids": True}
+    told = server.http.post("/v1/completions", json=greedy).json()["choices"][0]["logprobs"]["top_logprobs"][0]
+    scores = {int(name.removeprefix("token_id:")): logprob / temperature for name, logprob in told.items()}
+    likeliest = max(scores, key=scores.__getitem__)
+
+    def drawn(**more: Any) -> set[int]:
+        body = {**asked, "n": 64, "temperature": temperature, **more}
+        return {choice["token_ids"][0] for choice in server.http.post("/v1/completions", json=body).json()["choices"]}
+
+    assert drawn(vllm_xargs={"typical_p": 0.01, "typical_top_k": most}) == typical(scores, 0.01) != {likeliest}
+    assert drawn(vllm_xargs={"typical_p": 0.3, "typical_top_k": most}) == typical(scores, 0.3)
+    assert drawn(vllm_xargs={"typical_p": 0.3, "typical_top_k": 1}) == {likeliest}  # cut before, not after
+    assert len(drawn(top_k=most)) > len(typical(scores, 0.3))
+    found = hub(server, model="starter-chat").text_generation(
+        "hello", temperature=temperature, top_k=most, typical_p=0.01, max_new_tokens=1, details=True
+    )
+    assert found.details is not None
+    assert {token.id for token in found.details.tokens} == typical(scores, 0.01)
+
+
+def typical(scores: dict[int, float], mass: float) -> set[int]:
+    """Tokens in order of |surprise - entropy|, until they hold `mass`."""
+    total = math.log(sum(map(math.exp, scores.values())))
+    surprise = {token: total - score for token, score in scores.items()}
+    entropy = sum(math.exp(-value) * value for value in surprise.values())
+    found: set[int] = set()
+    held = 0.0
+    for token in sorted(surprise, key=lambda token: abs(surprise[token] - entropy)):
+        found.add(token)
+        held += math.exp(-surprise[token])
+        if held >= mass:
+            break
+    return found
