@@ -4,28 +4,26 @@ that fit the recording, bounded memory, clear refusals. What the words are is th
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from models.factory import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.transcribe import WhisperEngine
 from models.transcribe_run import Run
-from models.transcribe_split import place_words, split
-from models.transcribe_windows import RATE, WINDOW, Packer, joined
+from models.transcribe_windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
 
 real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(280)]
+
 FLAGS = {"beam_size": 1, "threads": 1}
+
 Event = TranscriptInfo | Segment | Usage
 
 
@@ -249,62 +247,3 @@ class TestEngine:
         check(events, 900.0)
         assert len(held) == 4
         assert max(held) <= 120 * RATE  # 20 s of each minute are speech, of 300 s
-
-
-STRETCHES = st.lists(
-    st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
-).map(lambda parts: _laid_out(parts))  # fmt: skip
-
-
-def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    result, place = [], 0
-    for gap, length in parts:
-        result.append((place + gap, place + gap + length))
-        place += gap + length
-    return result
-
-
-@given(STRETCHES)
-def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]]) -> None:
-    audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)
-    packer, windows = Packer(), []
-    wanted = joined(stretches)
-    for start, stop in wanted:
-        windows += [window for window in [packer.add(audio[start:stop], 7 * RATE + start)] if window]
-    windows += [window for window in [packer.flush()] if window]
-    assert packer.flush() is None
-    heard = np.concatenate([window.audio for window in windows] or [audio[:0]])
-    np.testing.assert_array_equal(heard, np.concatenate([audio[start:stop] for start, stop in wanted] or [audio[:0]]))
-    for window in windows:
-        assert 0 < len(window.audio) <= WINDOW
-        for place in (0, len(window.audio) // 2, len(window.audio) - 1):
-            original = window.audio[place] / RATE + 7
-            assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
-    for before, after in pairwise(windows):
-        assert len(before.audio) + round(after.pieces[0].length * RATE) > WINDOW  # no window was closed too soon
-
-
-def test_split_keeps_all_text_within_the_window() -> None:
-    zero, end = 100, 90
-    tokens = [100, 1, 2, 150, 150, 3, 200, 91, 4]
-    found = split(tokens, zero, end, 10.0)
-    assert [(s.start, s.end, s.tokens, s.closed) for s in found] == [
-        (0.0, 1.0, [1, 2], True),
-        (1.0, 2.0, [3], True),
-        (2.0, 10.0, [4], False),
-    ]
-    assert split([100, 1, 5000], zero, end, 3.0)[0].end == 3.0
-    assert split([], zero, end, 3.0) == []
-
-
-def test_words_go_to_the_segment_of_their_tokens() -> None:
-    found = split([100, 1, 2, 150, 150, 3, 200], 100, 90, 10.0)
-    aligned: list[dict[str, object]] = [
-        {"word": " one", "tokens": [1], "start": 0.1, "end": 0.4, "probability": 0.9},
-        {"word": " two.", "tokens": [2], "start": 0.5, "end": 0.8, "probability": 0.8},
-        {"word": "", "tokens": [], "start": 0.8, "end": 0.8, "probability": 0.1},
-        {"word": " three", "tokens": [3], "start": 1.2, "end": 11.0, "probability": 0.7},
-    ]
-    place_words(found, aligned, 10.0)
-    assert [[word.word for word in segment.words] for segment in found] == [[" one", " two."], [" three"]]
-    assert [(segment.start, segment.end) for segment in found] == [(0.1, 0.8), (1.2, 10.0)]

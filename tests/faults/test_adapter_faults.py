@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import signal
-import tarfile
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ import httpx
 import psutil
 import pytest
 
-from tests.faults.tiny import Bystanders, Tiny, undisturbed
+from tests.faults.tiny import Bystanders, Tiny, archive, same_as_alone, undisturbed
 from tests.unit.adapters.fake_hub import FakeHub
 from tests.unit.adapters.zoo import ZOO, write_zoo
 
@@ -32,12 +31,6 @@ def watched(tiny: Tiny) -> list[str]:
     tiny.add("by-1", 1)
     tiny.add("by-2", 2)
     return WATCHED
-
-
-def same_as_alone(seen: Bystanders, alone: dict[str, list[int]]) -> None:
-    for model, rounds in seen.rounds.items():
-        assert rounds
-        assert all(tokens == alone[model] for tokens in rounds), model
 
 
 def with_text(tiny: Tiny, seeds: range) -> tuple[int, str, list[int]]:
@@ -193,17 +186,6 @@ def test_checking_processes_do_not_hold_the_servers_port(tiny: Tiny) -> None:
     assert not [process.pid for process in found if process.net_connections()]
 
 
-def archive(folder: Path) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
-        tar.add(folder, "mine")
-    return buffer.getvalue()
-
-
-def upload(tiny: Tiny, name: str, data: bytes) -> httpx.Response:
-    return tiny.http.post("/v1/adapters", data={"name": name, "base": "tiny"}, files={"file": ("a.tar.gz", data)})
-
-
 def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, bool]) -> None:
     if not small_disk[1]:
         pytest.skip("no right to mount a small disk")
@@ -217,7 +199,7 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
                 for size in (1 << 20, 4096, 1):
                     fill(file, size)
             assert shutil.disk_usage(tiny.server.data).free == 0
-            for answer in (tiny.register("late", tiny.content(8)), upload(tiny, "late", packed)):
+            for answer in (tiny.register("late", tiny.content(8)), tiny.upload("late", packed)):
                 assert (answer.status_code, answer.json()["error"]["code"]) == (503, "disk_full"), answer.text
                 assert "full" in answer.json()["error"]["message"]
             assert tiny.tokens("kept@prod") == wanted
@@ -227,7 +209,7 @@ def test_a_full_disk(tiny: Tiny, watched: list[str], small_disk: tuple[Path, boo
             filler.unlink(missing_ok=True)
         for name, answer in (
             ("late", tiny.register("late", tiny.content(8))),
-            ("later", upload(tiny, "later", packed)),
+            ("later", tiny.upload("later", packed)),
         ):
             assert answer.status_code == 201, answer.text
             assert len(tiny.tokens(name)) == 8

@@ -1,6 +1,8 @@
 """What tests ask of a server with one tiny base: adapters by number, greedy answers, streams in the background."""
 
+import io
 import json
+import tarfile
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +50,11 @@ class Tiny:
         body = {"name": name, "base": "tiny", "source": {"path": str(source)}, **about}
         return self.http.post("/v1/adapters", json=body)
 
+    def upload(self, name: str, data: bytes) -> httpx.Response:
+        """Register an archive."""
+        form = {"name": name, "base": "tiny"}
+        return self.http.post("/v1/adapters", data=form, files={"file": ("a.tar.gz", data)})
+
     def add(self, name: str, seed: int, **about: Any) -> dict[str, Any]:
         """Register content `seed`; what the server says of it."""
         answer = self.register(name, self.content(seed), **about)
@@ -74,6 +81,14 @@ def body(model: str, tokens: int) -> dict[str, Any]:
         "model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": tokens, "temperature": 0,
         "return_token_ids": True, "ignore_eos": True,
     }  # fmt: skip
+
+
+def archive(folder: Path) -> bytes:
+    """A folder as a tar.gz, below one folder of its own."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        tar.add(folder, "mine")
+    return buffer.getvalue()
 
 
 class Bystanders:
@@ -125,3 +140,9 @@ def undisturbed(tiny: Tiny, models: list[str], tokens: int = 200) -> dict[str, l
     with Bystanders(tiny, models, tokens) as alone:
         alone._stop.set()
     return {model: rounds[0] for model, rounds in alone.rounds.items()}
+
+
+def same_as_alone(seen: Bystanders, alone: dict[str, list[int]]) -> None:
+    for model, rounds in seen.rounds.items():
+        assert rounds
+        assert all(tokens == alone[model] for tokens in rounds), model

@@ -2,41 +2,16 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any, Literal
 
-import anthropic
 import openai
 import pytest
-from anthropic import Anthropic
 from openai import OpenAI
 from pydantic import BaseModel
 
-from tests.system.serving import Server
+from tests.system.tools import CALLS, CLOSE_LIST, HELLO, LIGHT, MODEL, SAYS_CALLS, TOOLS
 
 pytestmark = pytest.mark.real
-MODEL = "starter-chat"
-HELLO: Any = [{"role": "user", "content": "hello"}]
-LIGHT: dict[str, Any] = {
-    "type": "object", "properties": {"state": {"enum": ["on", "off"]}}, "required": ["state"],
-    "additionalProperties": False,
-}  # fmt: skip
-FAN: dict[str, Any] = {"type": "object", "properties": {"speed": {"enum": [1, 2, 3]}}, "required": ["speed"]}
-TOOLS: Any = [
-    {"type": "function", "function": {"name": "set_light", "parameters": LIGHT}},
-    {"type": "function", "function": {"name": "set_fan", "parameters": FAN}},
-]
-CALLS = "[set_light(state='on'), set_fan(speed=2)]"
-SAYS_CALLS = {"structured_outputs": {"choice": [CALLS]}}
-"""Makes the model, which knows no tools, say what one that knows them would: two calls in its parser's format."""
-CLOSE_LIST = {"93": 100}
-"""A bias for ']': the model does not know when to stop calling."""
-
-
-@pytest.fixture(scope="session")
-def claude(server: Server) -> Iterator[Anthropic]:
-    with Anthropic(base_url=server.url, api_key="none", timeout=120, max_retries=0) as client:
-        yield client
 
 
 def chat(client: OpenAI, **more: Any) -> Any:
@@ -210,72 +185,6 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
     assert json.loads(call.arguments)["state"] in ("on", "off")
     shape: Any = {"format": {"type": "json_schema", "name": "n", "schema": {"enum": [17]}, "strict": True}}
     assert client.responses.create(model=MODEL, input="a number", temperature=0, text=shape).output_text == "17"
-
-
-# --- Anthropic -----------------------------------------------------------------------------------------------------
-def test_messages_and_their_events(claude: Anthropic) -> None:
-    asked: Any = {"model": "uppercase", "max_tokens": 40, "messages": [{"role": "user", "content": "hello world"}]}
-    plain = claude.messages.create(**asked)
-    assert (plain.content[0].type, plain.stop_reason, plain.model) == ("text", "end_turn", "uppercase")
-    assert plain.usage.output_tokens == len("HELLO WORLD") + 1
-    kinds: list[str] = []
-    for event in claude.messages.create(**asked, stream=True):
-        if not kinds or kinds[-1] != event.type:
-            kinds.append(event.type)
-    assert kinds == [
-        "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
-        "message_stop",
-    ]  # fmt: skip
-    with claude.messages.stream(**asked) as stream:
-        assert "".join(stream.text_stream) == "HELLO WORLD"
-        assert stream.get_final_message().usage.output_tokens == plain.usage.output_tokens
-    stopped = claude.messages.create(**asked, stop_sequences=["O W"], system="be brief")
-    assert (stopped.stop_reason, stopped.stop_sequence) == ("stop_sequence", "O W")
-
-
-def test_messages_with_tools(claude: Anthropic) -> None:
-    tool: Any = {"name": "set_light", "input_schema": LIGHT}
-    question: Any = [{"role": "user", "content": "light"}]
-    answer = claude.messages.create(
-        model=MODEL, max_tokens=60, messages=question, tools=[tool], tool_choice={"type": "tool", "name": "set_light"}
-    )
-    [use] = [block for block in answer.content if block.type == "tool_use"]
-    assert (answer.stop_reason, use.name) == ("tool_use", "set_light")
-    assert use.input in ({"state": "on"}, {"state": "off"})
-    turns: Any = [
-        *question,
-        {"role": "assistant", "content": [use.to_dict()]},
-        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "done"}]},
-    ]
-    assert claude.messages.create(model=MODEL, max_tokens=60, messages=turns, tools=[tool]).content
-
-
-def test_tokens_of_a_message_are_counted(claude: Anthropic) -> None:
-    asked: Any = {"model": MODEL, "messages": HELLO}
-    counted = claude.messages.count_tokens(**asked).input_tokens
-    assert counted == claude.messages.create(**asked, max_tokens=1).usage.input_tokens
-    assert claude.messages.count_tokens(**asked, system="be brief").input_tokens == counted + len("be brief") + 2
-
-
-def test_anthropics_errors(claude: Anthropic) -> None:
-    asked: Any = {"model": MODEL, "max_tokens": 4, "messages": HELLO}
-    with pytest.raises(anthropic.NotFoundError) as missing:
-        claude.messages.create(**{**asked, "model": "claude-99"})
-    assert missing.value.body["error"]["type"] == "not_found_error"  # type: ignore[index]
-    for more in (
-        {"messages": [{"role": "wizard", "content": "x"}]},
-        {"messages": [{"role": "user", "content": "x" * 5000}]},
-        {"max_tokens": -1},
-        {"extra_body": {"nonsense": 1}},
-        {"max_tokens": 1100, "thinking": {"type": "enabled", "budget_tokens": 1023}},
-        {"extra_body": {"output_config": {"effort": "high"}}},
-        {"extra_body": {"mcp_servers": [{"type": "url", "url": "http://x", "name": "x"}]}},
-    ):
-        with pytest.raises(anthropic.BadRequestError) as refused:
-            claude.messages.create(**{**asked, **more})
-        body: Any = refused.value.body
-        assert (body["type"], body["error"]["type"]) == ("error", "invalid_request_error"), more
-        assert body["error"]["message"]
 
 
 # --- refused, not dropped ------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from openai import BadRequestError, OpenAI
 from pydantic import BaseModel, SecretStr
 
 from tests.system.serving import Server
-from tests.system.test_chat_surface import CLOSE_LIST, SAYS_CALLS, TOOLS
+from tests.system.tools import CLOSE_LIST, SAYS_CALLS, TOOLS
 
 pytestmark = pytest.mark.real
 DOCUMENTS = ["A tuple cannot be changed.", "The open function returns a file object."]

@@ -1,9 +1,13 @@
+"""A base, a folder for an adapter, and registration with its processes."""
+
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from adapters.types import Base
 from tests.unit.adapters.makers import write_base
+from tests.unit.adapters.rig import Rig
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +20,12 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
 def folder(tmp_path: Path) -> Path:
     """Where a test writes its adapter."""
     return tmp_path / "adapter"
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    yield rig
+    await rig.service.close()
+    rig.state.close()

@@ -1,0 +1,32 @@
+"""One engine for all tests in this folder."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from models.chat import VllmEngine
+from registry.errors import EngineFailed
+from tests.contract import chat_fixtures
+from tests.contract.chat_engine.bench import Bench
+from tests.contract.chat_oracle import Oracle
+
+
+@pytest_asyncio.fixture(scope="package", loop_scope="package")
+async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    folder = tmp_path_factory.mktemp("chat")
+    base = chat_fixtures.write_base(folder / "base")
+    adapters = [
+        chat_fixtures.write_adapter(folder / f"adapter-{i}", 100 + i, rank=8 if i % 2 else 16) for i in range(6)
+    ]
+    oracle = Oracle(base, adapters)  # before the load: its OpenMP threads must not disturb the fork
+    bench = Bench(VllmEngine(), base, adapters, oracle)
+    loaded = await bench.engine.load(chat_fixtures.recipe(base), base, "cpu", bench.progress.append)
+    assert loaded.kv_cache_bytes == 64 << 20
+    assert loaded.context_length == chat_fixtures.CONTEXT
+    assert loaded.resident_bytes > loaded.weights_bytes > 0
+    yield bench
+    await bench.engine.close()
+    await bench.engine.close()
+    with pytest.raises(EngineFailed):
+        await bench.engine.ping()

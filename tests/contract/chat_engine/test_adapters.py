@@ -1,0 +1,188 @@
+"""Adapters in the chat engine on the real vLLM: right weights, places, refusals, nothing left of what was refused."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from models.messages import AdapterRef, HttpCall
+from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
+from tests.contract import chat_fixtures
+from tests.contract.chat_engine.bench import PLACES, Bench
+from tests.contract.chat_nasty import TEXT
+from tests.contract.chat_oracle import Oracle
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+
+
+async def test_a_mixed_batch_equals_transformers_and_peft(bench: Bench) -> None:
+    await bench.hold(*bench.adapters[:PLACES])
+    asked = [(f"{word} {i}", ref) for i, word in enumerate(("hello", "what is", "a longer prompt than the others"))
+             for ref in (None, *bench.adapters[:PLACES])]  # fmt: skip
+    answers = await asyncio.gather(*(bench.greedy(text, ref) for text, ref in asked))
+    for (text, ref), (prompt, answer) in zip(asked, answers, strict=True):
+        assert bench.oracle.agrees(ref, prompt, answer), (text, ref)
+    others = [
+        bench.oracle.agrees(None, prompt, answer)
+        for (_, ref), (prompt, answer) in zip(asked, answers, strict=True)
+        if ref
+    ]
+    assert not any(others), "an adapter's answer must not pass for the base's"
+
+
+async def test_base_and_adapter_alone_equal_the_mixed_batch(bench: Bench) -> None:
+    await bench.hold(*bench.adapters[:PLACES])
+    who = (None, *bench.adapters[:PLACES])
+    alone = [await bench.greedy("alone or not", ref) for ref in who]
+    mixed = await asyncio.gather(*(bench.greedy("alone or not", ref) for ref in who))
+    for ref, (prompt, one), (_, other) in zip(who, alone, mixed, strict=True):
+        assert one == other or (bench.oracle.agrees(ref, prompt, one) and bench.oracle.agrees(ref, prompt, other))
+
+
+async def test_an_unplaced_adapter_is_refused_never_the_base(bench: Bench) -> None:
+    await bench.hold()
+    ref = bench.adapters[0]
+    with pytest.raises(EngineFailed):
+        await bench.ask(TEXT, {"prompt": "x", "max_tokens": 1}, ref)
+    await bench.engine.stage(ref)
+    with pytest.raises(EngineFailed):
+        await bench.ask(TEXT, {"prompt": "x", "max_tokens": 1}, ref)
+    await bench.engine.place(ref, None)
+    for body in (b'{"prompt": "x"}', b'{"prompt": "x", "model": "tiny"}', b'{"prompt": "x", "model": null}'):
+        with pytest.raises(EngineFailed):
+            await bench.ask(TEXT, body, ref)
+    assert (await bench.ask(TEXT, {"prompt": "x", "max_tokens": 1}, ref)).status == 200
+
+
+async def test_an_adapter_that_vllm_knows_but_nobody_placed_fails_that_request_only(bench: Bench) -> None:
+    from vllm.lora.request import LoRARequest
+
+    names = bench.engine._app.state.openai_serving_models.lora_requests
+    ref = bench.adapters[5]
+    names[ref.digest] = LoRARequest(ref.digest, 777, ref.path)
+    stream = asyncio.create_task(bench.greedy("a bystander", None, 100))
+    try:
+        body = {"model": ref.digest, "prompt": "x", "max_tokens": 4}
+        path = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=ref.digest, shown="x", adapter=ref)
+        bench.engine._adapters._held[ref.digest] = type(  # type: ignore[union-attr]
+            next(iter(bench.engine._adapters._held.values()))  # type: ignore[union-attr]
+        )(777, True)
+        with pytest.raises(RoundhouseError):
+            async for _ in bench.engine.call(path):
+                pass
+    finally:
+        del names[ref.digest], bench.engine._adapters._held[ref.digest]  # type: ignore[union-attr]
+    prompt, answer = await stream
+    assert bench.oracle.agrees(None, prompt, answer)
+    await bench.engine.ping()
+
+
+async def test_places_are_counted_and_used_adapters_stay(bench: Bench) -> None:
+    await bench.hold(*bench.adapters[:PLACES])
+    newcomer = bench.adapters[4]
+    await bench.engine.stage(newcomer)
+    with pytest.raises(Conflict):
+        await bench.engine.place(newcomer, None)
+    busy = bench.adapters[0]
+    call = bench.begin(TEXT, {"prompt": "x", "max_tokens": 400, "stream": True, "ignore_eos": True}, busy)
+    await anext(call)
+    for refused in (bench.engine.place(newcomer, busy.digest), bench.engine.drop(busy.digest)):
+        with pytest.raises(Conflict):
+            await refused
+    await call.aclose()
+    await bench.engine.place(newcomer, busy.digest)
+    prompt, answer = await bench.greedy("who is it", newcomer)
+    assert bench.oracle.agrees(newcomer, prompt, answer)
+    with pytest.raises(EngineFailed):
+        await bench.greedy("who is it", busy)
+    assert await bench.held() == (PLACES + 1, PLACES)
+
+
+async def test_places_change_under_running_streams(bench: Bench) -> None:
+    await bench.hold(*bench.adapters[:3])
+    watched = [asyncio.create_task(bench.greedy("keep on", ref, 200)) for ref in (None, *bench.adapters[:3])]
+    for _ in range(5):
+        for ref in bench.adapters[3:]:
+            await bench.engine.stage(ref)
+            await bench.engine.place(ref, None)
+            prompt, answer = await bench.greedy("quick", ref, 4)
+            assert bench.oracle.agrees(ref, prompt, answer)
+            await bench.engine.drop(ref.digest)
+    for ref, task in zip((None, *bench.adapters[:3]), watched, strict=True):
+        prompt, answer = await task
+        assert bench.oracle.agrees(ref, prompt, answer)
+    assert await bench.held() == (3, 3)
+
+
+async def test_new_weights_never_meet_old_cache(bench: Bench, tmp_path: Path) -> None:
+    await bench.hold()
+    text = "the same long prompt again and again " * 8
+    for seed in (7, 8, 9):
+        ref = chat_fixtures.write_adapter(tmp_path / "same-folder", seed)
+        await bench.engine.stage(ref)
+        await bench.engine.place(ref, None)
+        prompt, answer = await bench.greedy(text, ref)
+        assert Oracle(bench.base, [ref]).agrees(ref, prompt, answer)
+        await bench.engine.drop(ref.digest)
+    assert await bench.held() == (0, 0)
+
+
+def _bad_adapters(folder: Path) -> dict[str, AdapterRef]:
+    import torch
+
+    prefix = "base_model.model.model.layers.0.self_attn.q_proj.lora_"
+    hidden = chat_fixtures.HIDDEN
+    pair = {prefix + "A.weight": torch.ones(8, hidden), prefix + "B.weight": torch.ones(hidden, 8)}
+    changes: dict[str, dict[str, torch.Tensor]] = {
+        "nan": {prefix + "A.weight": pair[prefix + "A.weight"] * float("nan")},
+        "infinite": {prefix + "B.weight": pair[prefix + "B.weight"] * float("inf")},
+        "input width": {prefix + "A.weight": torch.ones(8, hidden // 2)},
+        "output width": {prefix + "B.weight": torch.ones(hidden + 1, 8)},
+        "halves of two ranks": {prefix + "B.weight": torch.ones(hidden, 4)},
+        "half": {"base_model.model.model.layers.0.self_attn.x_proj.lora_A.weight": torch.ones(8, hidden)},
+        "head": {
+            "base_model.model.lm_head.lora_A.weight": torch.ones(8, hidden),
+            "base_model.model.lm_head.lora_B.weight": torch.ones(chat_fixtures.VOCABULARY, 8),
+        },
+        "embedding": {
+            "base_model.model.model.embed_tokens.lora_embedding_A": torch.ones(8, chat_fixtures.VOCABULARY),
+            "base_model.model.model.embed_tokens.lora_embedding_B": torch.ones(hidden, 8),
+        },
+    }
+    made = {name: chat_fixtures.write_adapter(folder / name, 50, change=change) for name, change in changes.items()}
+    made["too many layers"] = chat_fixtures.write_adapter(folder / "layers", 51, layers=3)
+    made["rank over the limit"] = chat_fixtures.write_adapter(folder / "rank", 52, rank=32)
+    for name, spoil in {"no weights": "adapter_model.safetensors", "no config": "adapter_config.json"}.items():
+        made[name] = chat_fixtures.write_adapter(folder / name, 53)
+        (folder / name / spoil).unlink()
+    made["cut short"] = chat_fixtures.write_adapter(folder / "cut", 54)
+    file = folder / "cut" / "adapter_model.safetensors"
+    file.write_bytes(file.read_bytes()[:1000])
+    return made
+
+
+async def test_bad_adapters_are_refused_and_leave_nothing(bench: Bench, tmp_path: Path) -> None:
+    await bench.hold(bench.adapters[0])
+    watched = asyncio.create_task(bench.greedy("undisturbed", bench.adapters[0], 200))
+    for name, ref in _bad_adapters(tmp_path).items():
+        with pytest.raises(Unfit) as refused:
+            await bench.engine.stage(ref)
+        assert refused.value.faults, name
+        with pytest.raises(EngineFailed):
+            await bench.engine.place(ref, None)
+    prompt, answer = await watched
+    assert bench.oracle.agrees(bench.adapters[0], prompt, answer)
+    assert await bench.held() == (1, 1)
+
+
+async def test_files_may_go_once_an_adapter_is_staged(bench: Bench, tmp_path: Path) -> None:
+    await bench.hold()
+    ref = chat_fixtures.write_adapter(tmp_path / "gone", 60)
+    oracle = Oracle(bench.base, [ref])
+    await bench.engine.stage(ref)
+    (tmp_path / "gone" / "adapter_model.safetensors").write_bytes(b"")
+    await bench.engine.place(ref, None)
+    prompt, answer = await bench.greedy("still there", ref)
+    assert oracle.agrees(ref, prompt, answer)
+    await bench.engine.drop(ref.digest)

@@ -1,0 +1,111 @@
+"""The chat engine on the real vLLM: progress, exact counts, names, aborts."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from models.messages import Chunk, Progress
+from tests.contract import chat_nasty
+from tests.contract.chat_engine.bench import Bench
+from tests.contract.chat_nasty import CHAT, MESSAGES, RESPONSES, TEXT
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+
+
+async def test_progress_goes_up_to_ready(bench: Bench) -> None:
+    fractions = [progress.fraction for progress in bench.progress]
+    assert fractions == sorted(fractions)
+    assert bench.progress[-1] == Progress(phase="ready", fraction=1.0)
+    assert [p.phase for p in bench.progress] == ["importing", "starting", "weights", "warming", "ready"]
+
+
+async def test_engine_core_has_its_threads_and_watches_its_slot(bench: Bench) -> None:
+    compute, python, _ = await bench.engine._engine.engine_core.call_utility_async("process_facts")
+    assert compute == 1, "a tiny model computes in one thread"
+    assert python >= 4, "vLLM's two socket threads, the watch and the main one"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": chat_nasty.HELLO, "max_tokens": 4}),
+        (TEXT, {"prompt": "hi", "max_tokens": 4}),
+        (RESPONSES, {"input": "hi", "max_output_tokens": 4}),
+        (MESSAGES, {"messages": chat_nasty.HELLO, "max_tokens": 4}),
+    ],
+)
+async def test_the_clients_name_is_shown(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
+    ref = bench.adapters[0]
+    await bench.hold(ref)
+    answer = await bench.ask(path, {**body, "stream": stream}, ref)
+    assert answer.status == 200
+    assert b'"model":"my name"' in answer.data
+    assert ref.digest.encode() not in answer.data
+    assert answer.usage.completion_tokens == 4
+
+
+async def test_count_and_tokenize(bench: Bench) -> None:
+    count = await bench.ask(MESSAGES + "/count_tokens", {"messages": chat_nasty.HELLO})
+    tokens = (await bench.ask("/tokenize", {"messages": chat_nasty.HELLO})).json["tokens"]
+    assert count.json["input_tokens"] == len(tokens)
+    assert "hi" in (await bench.ask("/detokenize", {"tokens": tokens})).json["prompt"]
+
+
+async def test_counts_equal_vllms_own(bench: Bench) -> None:
+    for body in (
+        {"prompt": "counts", "max_tokens": 7},
+        {"prompt": ["one", "another one"], "max_tokens": 5, "n": 3, "temperature": 1.0},
+        {"prompt": "x" * 300, "max_tokens": 3},
+        {"prompt": "x" * 300, "max_tokens": 3},
+        {"prompt": "with a stop", "max_tokens": 50, "stop": ["a", "e", "i"], "temperature": 1.0, "seed": 3},
+    ):
+        answer = await bench.ask(TEXT, {"ignore_eos": True, **body})
+        reported = answer.json["usage"]
+        assert answer.usage.prompt_tokens == reported["prompt_tokens"]
+        assert answer.usage.completion_tokens == reported["completion_tokens"]
+    assert (await bench.ask(TEXT, {"prompt": "x" * 300, "max_tokens": 1})).usage.cached_tokens >= 128
+
+
+async def test_usage_is_reported_only_where_it_was_asked_for(bench: Bench) -> None:
+    body = {"messages": chat_nasty.HELLO, "max_tokens": 3, "stream": True}
+    plain = await bench.ask(CHAT, body)
+    asked = await bench.ask(CHAT, {**body, "stream_options": {"include_usage": True}})
+    assert all(not event.get("usage") for event in plain.events)
+    assert asked.events[-1]["usage"]["completion_tokens"] == asked.usage.completion_tokens == 3
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("n", [1, 3])
+async def test_a_cancelled_task_aborts_in_the_engine(bench: Bench, stream: bool, n: int) -> None:
+    body = {"prompt": "on and on", "max_tokens": 500, "n": n, "stream": stream, "ignore_eos": True, "temperature": 1.0}
+    call = bench.begin(TEXT, body)
+    seen = asyncio.Event()
+
+    async def read() -> None:
+        async for event in call:
+            if isinstance(event, Chunk):
+                seen.set()
+
+    task = asyncio.create_task(read())
+    if stream:
+        await seen.wait()
+    while call.usage.completion_tokens < 5:
+        await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.unfinished() == 0
+    usage = call.usage
+    assert usage.prompt_tokens == len("on and on")
+    assert 5 <= usage.completion_tokens < 500 * n
+    await bench.engine.ping()
+    assert call.usage == usage, "nothing was computed after the abort"
+
+
+async def test_a_closed_call_is_aborted_too(bench: Bench) -> None:
+    call = bench.begin(TEXT, {"prompt": "x", "max_tokens": 500, "stream": True, "ignore_eos": True})
+    await anext(call)
+    await call.aclose()
+    assert bench.unfinished() == 0

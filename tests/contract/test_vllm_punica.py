@@ -1,0 +1,120 @@
+"""The patch to vLLM's LoRA products on a CPU: the fault on a fresh copy of vLLM's own code, and that it is gone."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from adapters import vllm_manager, vllm_punica
+from tests.contract.vllm_stock import stock
+
+pytestmark = pytest.mark.real
+WIDTH, RANK, PLACES = 12, 4, 3
+SLICES = (5, 3)
+
+
+def wrapper(*, patched: bool) -> Any:
+    kind = stock("vllm.lora.punica_wrapper.punica_cpu").PunicaWrapperCPU
+    if patched:
+        vllm_punica.patch(kind)
+    return kind(64, 64, "cpu")
+
+
+def mapped(punica: Any, ids: list[int]) -> Any:
+    """Give `punica` a batch; id 0 means no adapter, ids 1, 2, 3 lie in places 0, 1, 2."""
+    from vllm.lora.layers import LoRAMapping
+
+    punica.update_metadata(LoRAMapping(tuple(ids), tuple(ids), is_prefill=True), [1, 2, 3], PLACES + 1, 100)
+    return punica
+
+
+@pytest.fixture
+def weights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+    generator = torch.Generator().manual_seed(0)
+    a = tuple(torch.randn(PLACES, 1, RANK, WIDTH, generator=generator) for _ in SLICES)
+    b = tuple(torch.randn(PLACES, 1, width, RANK, generator=generator) for width in SLICES)
+    return a, b
+
+
+def expected(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, ids: list[int]) -> torch.Tensor:
+    y = y.clone()
+    for row, adapter in enumerate(ids):
+        if adapter:
+            parts = [b_[adapter - 1, 0] @ (a_[adapter - 1, 0] @ x[row]) for a_, b_ in zip(a, b, strict=True)]
+            y[row] += torch.cat(parts)
+    return y
+
+
+MIXES = [[0, 1, 2, 0, 3, 1], [0, 0, 0], [2, 2, 2], [3], [0], [1, 0, 1, 0, 1, 0, 3]]
+
+
+@pytest.mark.parametrize("ids", MIXES)
+def test_rows_get_their_own_adapter(ids: list[int], weights: Any) -> None:
+    x, y = torch.randn(len(ids), WIDTH), torch.randn(len(ids), sum(SLICES))
+    wanted = expected(y, x, *weights, ids)
+    mapped(wrapper(patched=True), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
+    torch.testing.assert_close(y, wanted)
+
+
+def test_stock_gives_a_row_without_adapter_the_last_place(weights: Any) -> None:
+    ids = [0, 1]
+    x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
+    mapped(wrapper(patched=False), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
+    torch.testing.assert_close(y, expected(torch.zeros(2, sum(SLICES)), x, *weights, [3, 1]))
+
+
+@pytest.mark.parametrize("ids", MIXES)
+def test_shrink_and_expand_as_sharded_layers_use_them(ids: list[int], weights: Any) -> None:
+    a, b = weights
+    x, y = torch.randn(len(ids), WIDTH), torch.randn(len(ids), sum(SLICES))
+    wanted = expected(y, x, a, b, ids)
+    punica = mapped(wrapper(patched=True), ids)
+    buffers = torch.zeros(len(SLICES), len(ids), RANK)
+    punica.add_shrink(buffers, x, a, 1.0)
+    punica.add_expand(y, buffers, b, SLICES, add_inputs=True)
+    torch.testing.assert_close(y, wanted)
+
+
+def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: Any) -> None:
+    a, b = weights
+    ids, x = [0, 1], torch.randn(2, WIDTH)
+    punica = mapped(wrapper(patched=False), ids)
+    y, buffers = torch.zeros(2, sum(SLICES)), torch.zeros(len(SLICES), 2, RANK)
+    punica.add_shrink(buffers, x, a, 1.0)
+    punica.add_expand(y, buffers, b, SLICES, add_inputs=True)
+    torch.testing.assert_close(y, expected(torch.zeros_like(y), x, a, b, [3, 1]))
+    head = torch.zeros(2, SLICES[0])
+    punica.add_lora_logits(head, x, a[0], b[0], 1.0)
+    torch.testing.assert_close(head, expected(torch.zeros_like(head), x, a[:1], b[:1], [3, 1]))
+
+
+def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any) -> None:
+    a, b = weights
+    a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 never fills
+    a[1][:, :, 2:] = float("nan")
+    x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
+    punica = wrapper(patched=True)
+    punica.roundhouse_ranks = {0: 2, 1: 2, 2: 2}
+    mapped(punica, [1, 2]).add_lora_linear(y, x, a, b, 1.0, SLICES)
+    assert bool(torch.isfinite(y).all())
+
+
+def test_head_and_embedding_adapters_have_no_way_in() -> None:
+    from vllm.lora import model_manager
+
+    punica = wrapper(patched=True)
+    for method in (punica.add_lora_logits, punica.add_lora_embedding):
+        with pytest.raises(NotImplementedError):
+            method(None, None, None, None, 1.0)
+    fresh = stock("vllm.lora.model_manager")
+    model = torch.nn.Module()
+    model.embedding_modules = {"embed_tokens": "x", "lm_head": "y"}  # type: ignore[assignment]
+    assert set(fresh.get_supported_lora_modules(model)) == {"embed_tokens", "lm_head"}
+    kind = type("Manager", (), {"add_adapter": None})
+    before, vllm_manager._stock_supported_lora_modules = vllm_manager._stock_supported_lora_modules, None
+    try:
+        vllm_manager.patch(kind, fresh)
+        assert fresh.get_supported_lora_modules(model) == []
+    finally:
+        vllm_manager._stock_supported_lora_modules = before
+    assert model_manager is not fresh

@@ -1,0 +1,28 @@
+"""Registration with everything that belongs to it, on a fresh data directory."""
+
+from pathlib import Path
+
+from adapters.service import AdapterService
+from adapters.types import Base, Limits
+from registry.recipe import PathSource
+from registry.records import Registered
+from registry.state import State
+from tests.unit.adapters.makers import write_adapter
+
+
+class Rig:
+    """A service over a fresh data directory; `leases` are the digests in use."""
+
+    def __init__(self, data: Path, base: Base, limits: Limits | None = None) -> None:
+        self.data, self.base, self.leases = data, base, set[str]()
+        data.mkdir(exist_ok=True)
+        self.state = State(data)
+        self.service = AdapterService(data, self.state, leased=self.leases.__contains__, limits=limits)
+
+    async def add(self, name: str, folder: Path, seed: int, **options: object) -> Registered:
+        write_adapter(folder / f"{name}-{seed}", seed=seed)
+        source = PathSource(path=str(folder / f"{name}-{seed}"))
+        return await self.service.register(name, self.base, source, **options)  # type: ignore[arg-type]
+
+    def on_disk(self) -> set[str]:
+        return {path.name for path in (self.data / "store").iterdir()}

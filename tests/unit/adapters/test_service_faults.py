@@ -1,0 +1,127 @@
+"""Registration when something fails: lost files, killed processes, callers that leave, full disks."""
+
+import asyncio
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from adapters.service import AdapterService
+from adapters.types import Base, Limits
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from registry.recipe import PathSource
+from registry.records import AdapterKey
+from registry.state import State
+from tests.unit.adapters.makers import write_adapter
+from tests.unit.adapters.rig import Rig
+
+
+async def test_lost_files_are_told_and_a_new_registration_heals_them(rig: Rig, folder: Path) -> None:
+    registered = await rig.add("tune", folder, 0)
+    digest = registered.version.digest
+    shutil.rmtree(rig.service.store.path(digest))
+    for check in (rig.service.ready, rig.service.verify):
+        with pytest.raises(EngineFailed, match="Register the adapter again"):
+            await check(digest)
+    assert not (await rig.add("tune", folder, 0)).created
+    await rig.service.verify(digest)
+
+
+async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
+    await rig.add("before", folder, 0)
+    pids = rig.service.checker.pids
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    running = [asyncio.create_task(rig.add(f"tune{n}", folder, n)) for n in range(4)]
+    while sum(path.startswith("tmp-") for path in rig.on_disk()) < 4:
+        await asyncio.sleep(0.01)
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    done = await asyncio.gather(*running, return_exceptions=True)
+    lost = [result for result in done if isinstance(result, RoundhouseError)]
+    assert len(lost) == 2
+    assert all("Nothing was registered" in error.message for error in lost)
+    assert len(rig.service.list()) == 3
+    assert not any(path.startswith("tmp-") for path in rig.on_disk())
+
+
+async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> None:
+    for pid in rig.service.checker.pids:
+        os.kill(pid, signal.SIGSTOP)
+    running = asyncio.create_task(rig.add("tune", folder, 0))
+    while not rig.on_disk():
+        await asyncio.sleep(0.01)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    assert not rig.on_disk()
+    for pid in rig.service.checker.pids:
+        os.kill(pid, signal.SIGCONT)
+    assert (await rig.add("tune", folder, 0)).created
+
+
+async def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
+    rig = Rig(tmp_path / "data", base, Limits(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
+    await rig.service.start()
+    with pytest.raises(Unavailable, match="full") as refused:
+        await rig.add("tune", folder, 0)
+    assert refused.value.code == "disk_full"
+    assert not rig.on_disk()
+    assert rig.service.list() == []
+    await rig.service.close()
+    rig.state.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Path) -> None:
+    write_adapter(folder / "one")
+    write_adapter(folder / "two", seed=2)
+    (tmp_path / "small").mkdir()
+    # One adapter of 72 kB fits, two do not.
+    mounted = await asyncio.create_subprocess_exec(
+        "mount", "-t", "tmpfs", "-o", "size=120k", "none", tmp_path / "small"
+    )
+    if await mounted.wait():
+        pytest.skip("no right to mount")
+    state = State(tmp_path)
+    service = AdapterService(tmp_path / "small", state, leased=lambda digest: False)
+    try:
+        await service.start()
+        one = await service.register("one", base, PathSource(path=str(folder / "one")))
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="full"):
+                await service.register("two", base, PathSource(path=str(folder / "two")))
+        assert service.store.digests() == [one.version.digest]
+        assert [adapter.key.name for adapter in service.list()] == ["one"]
+        await service.verify(one.version.digest)
+        await service.remove("small", "one")
+        await service.collect()
+        assert (await service.register("two", base, PathSource(path=str(folder / "two")))).created
+    finally:
+        await service.close()
+        state.close()
+        await (await asyncio.create_subprocess_exec("umount", tmp_path / "small")).wait()
+
+
+async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_there(
+    tmp_path: Path, base: Base, folder: Path
+) -> None:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    promised = await rig.add("tune", folder, 0)
+    stored = await rig.add("gone", folder, 1)
+    rig.state.adapters.delete(AdapterKey("small", "gone"))
+    (rig.data / "store" / "tmp-half").mkdir()
+    (rig.data / "incoming" / "half").mkdir(parents=True)
+    await rig.service.close()
+    rig.state.close()
+    again = Rig(tmp_path / "data", base)
+    await again.service.start()
+    assert again.on_disk() == {promised.version.digest.removeprefix("sha256:")}
+    assert stored.version.digest not in again.on_disk()
+    assert not (again.data / "incoming").exists()
+    await again.service.verify(again.service.resolve("small", "tune").stored.digest)
+    await again.service.close()
+    again.state.close()
