@@ -62,7 +62,8 @@ def typical(body: bytes, *, able: bool) -> None:
         raise BadRequest(f"vllm_xargs: {error}", param="vllm_xargs") from None
     if not able and asked is not None and asked.typical_p not in (None, 1):
         raise BadRequest(
-            "This model runs where vLLM has no typical decoding: leave 'typical_p' out, or set it to null (None).",
+            "This model's engine has no typical decoding (vLLM's Model Runner V2, or speculative decoding): leave "
+            "'typical_p' out, or set it to null (None).",
             param="typical_p",
             code="unsupported_value",
         )

@@ -28,6 +28,7 @@ PAGES = {
     "/v1/messages": "chat.md",
     "/tokenize": "chat.md",
     "/detokenize": "chat.md",
+    "/generate": "generate.md",
 }
 """The page that tells about a path, by the path's beginning."""
 
@@ -39,6 +40,9 @@ def paths() -> str:
         found.setdefault(path.replace(":path}", "}"), []).extend(methods)
     rows = []
     for path, methods in found.items():
+        if path == "/":
+            rows.append((code(path), ", ".join(methods), "[generate](generate.md)"))
+            continue
         page = next(PAGES[start] for start in sorted(PAGES, key=len, reverse=True) if path.startswith(start))
         rows.append((code(path), ", ".join(methods), f"[{page.removesuffix('.md')}]({page})"))
     return table(("path", "methods", "page"), rows)
