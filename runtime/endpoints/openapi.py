@@ -10,6 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
+from runtime.endpoints import openapi_adapters as adapters
 from runtime.endpoints import openapi_chat as chat
 from runtime.endpoints import openapi_generate as generate
 from runtime.endpoints import openapi_management as management
@@ -24,8 +25,12 @@ from runtime.endpoints.openapi_parts import (
 )
 from runtime.gateway import Gateway
 
-OPERATIONS = {**chat.OPERATIONS, **generate.OPERATIONS, **tasks.OPERATIONS, **management.OPERATIONS}
-SCHEMAS = {**chat.SCHEMAS, **generate.SCHEMAS, **tasks.SCHEMAS, **management.SCHEMAS, **dict(ERROR_SCHEMAS.values())}
+_TABLES = (chat, generate, tasks, management, adapters)
+OPERATIONS: dict[tuple[str, str], Operation] = {}
+SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
+for _table in _TABLES:
+    OPERATIONS |= _table.OPERATIONS
+    SCHEMAS |= _table.SCHEMAS
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
     {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from registry.recipe import Task, Tier
 from runtime.http_errors import Dialect
 
 Json = dict[str, Any]
@@ -42,6 +43,11 @@ def record(properties: Mapping[str, Json], required: Sequence[str] | None = None
     names = list(properties) if required is None else list(required)
     found: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
     return {**found, "required": names} if names else found
+
+
+TASK = one_of(*(task.value for task in Task))
+TIER = one_of(*(tier.value for tier in Tier))
+TEXT: Json = {"text/plain": STRING}
 
 
 # --- errors --------------------------------------------------------------------------------------------------------
@@ -97,6 +103,7 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 # --- operations ----------------------------------------------------------------------------------------------------
 INFERENCE = (400, 404, 408, 413, 429, 500, 503)
 MANAGEMENT = (400, 404)
+CONFLICT = (*MANAGEMENT, 409)
 
 HEADERS: Json = {
     "X-Request-Id": {"description": "The client's, if sane, else a new one.", "schema": STRING},
@@ -165,6 +172,11 @@ def json_body(name: str) -> Json:
 
 def answer(name: str) -> Json:
     return {"application/json": ref(name)}
+
+
+def other_answer(description: str, schema: str) -> Json:
+    """An answer of another status than 200."""
+    return {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
 
 
 STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
