@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.transcribe_split import place_words, split
@@ -23,6 +23,7 @@ def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
     return result
 
 
+@settings(deadline=None)
 @given(STRETCHES)
 def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]]) -> None:
     audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)

@@ -1,5 +1,7 @@
 """A residency manager over scripted engines behind real sockets."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from models.messages import HttpCall, Loaded
@@ -95,3 +97,10 @@ class World:
             call = HttpCall(path="/", body=b"", served=name, shown=name)
             async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
                 return [e.data async for e in answer.events() if hasattr(e, "data")]
+
+
+@asynccontextmanager
+async def in_use(world: World, name: str) -> AsyncIterator[None]:
+    """A request runs on the model meanwhile."""
+    async with await world.queues[name].acquire(None):
+        yield

@@ -19,6 +19,7 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
         await world.ask("a")
     assert refused.value.retry_after is not None
     assert world.queues["a"].waiting == 0
+    assert (world.pool.links[0].ended, world.pool.free) == (1, 3), "its process is gone"
     world.pool.make = FakeEngine
     await world.manager.load(world.manager.entries["a"])  # by hand: no back-off
     assert await world.ask("a")

@@ -1,6 +1,7 @@
 """The one writer of the model table, with scripted engines behind real sockets."""
 
 import asyncio
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from tests.fakes.engine import FakeEngine
-from tests.unit.runtime.scripted import World, recipe
+from tests.unit.runtime.scripted import World, in_use, recipe
 
 
 async def test_a_request_loads_its_model(world: World) -> None:
@@ -42,6 +43,45 @@ async def test_the_least_recently_used_one_leaves(world: World) -> None:
         await world.ask(name)
     assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded c"]
     assert world.state("b") is ModelState.ABSENT
+
+
+async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
+    """`c` needs all of the budget and waits for busy `a`; there is room for `b`, which was asked for later."""
+    world = World(tmp_path, "abc")
+    world.manager.entries["c"].needed = 250
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask(name)) for name in "cb"]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert world.witness.events[:3] == ["loaded a", "evicted a", "loaded c"]
+    await world.pool.close()
+
+
+async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=100)
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask(name)) for name in "cb"]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert world.witness.events == ["loaded a", "evicted a", "loaded c", "evicted c", "loaded b"]
+    await world.pool.close()
+
+
+async def test_who_asked_for_a_model_while_it_left_keeps_their_place_in_the_line(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=100)
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask("b"))]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+        for name in "ac":
+            line.append(asyncio.create_task(world.ask(name)))
+            while not world.queues[name].waiting:
+                await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert [event for event in world.witness.events if "loaded" in event] == [f"loaded {name}" for name in "abac"]
+    await world.pool.close()
 
 
 async def test_a_busy_victim_finishes_before_it_leaves(world: World) -> None:
@@ -132,6 +172,19 @@ async def test_nobody_starves_under_a_hot_model(world: World) -> None:
     assert await asyncio.wait_for(world.ask("b"), 3)
     stop.set()
     await asyncio.gather(*hots)
+
+
+async def test_a_model_in_use_is_not_idle_however_long_it_takes(world: World) -> None:
+    entry, pinged = world.manager.entries["a"], asyncio.Event()
+    entry.recipe = recipe("a", idle_timeout=60)
+    async with in_use(world, "a"):
+        entry.clock = lambda: time.monotonic() + 3600
+        assert entry.link is not None
+        entry.link.command = lambda *_: asyncio.sleep(0, pinged.set())  # type: ignore[method-assign]
+        watching = asyncio.create_task(world.manager.watch(heartbeat=0.001))
+        await asyncio.wait_for(pinged.wait(), 2)
+        assert world.state("a") is ModelState.READY
+        watching.cancel()
 
 
 async def test_plan_changes_nothing(world: World) -> None:

@@ -144,3 +144,27 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
     assert len(world.pool.engines) == 1
     seen.set()
     assert await other
+
+
+async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
+    """`c` fits on the device at once, but not into host memory before `a`, which sleeps there, has left it."""
+    seen = asyncio.Event()
+
+    async def back(freed: int) -> None:
+        await seen.wait()
+
+    for name in "ab":
+        await world.ask(name)
+    await world.manager.unload(world.manager.entries["b"])
+    world.manager.entries["c"].host_needed = 120
+    world.manager._memory_back = back
+    leaving = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
+    await reached(world, "a", ModelState.UNLOADING)
+    other = asyncio.create_task(world.ask("c"))
+    await reached(world, "c", ModelState.LOADING)
+    await asyncio.sleep(0.01)
+    assert held(world, "a") == (5, 90)
+    assert len(world.pool.engines) == 2
+    seen.set()
+    await leaving
+    assert await other

@@ -92,6 +92,7 @@ async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(world: 
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert (world.queue.waiting, world.queue.running) == (0, 0)
+    assert world.queue._bounds.waiting == 0, "in the whole server"
     world.queue.open(world.link)
     assert await ask(world, None) == 5
 

@@ -1,0 +1,221 @@
+"""A world on a virtual clock in which slots die, loads fail, and engines sleep or wake badly; and what must hold."""
+
+import asyncio
+import logging
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from models.messages import Held, Loaded, Progress
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from runtime import frames
+from runtime.death import Cause
+from runtime.link import SlotLink
+from runtime.residency import policy
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import AWAY
+from runtime.residency.states import HOLDS_MEMORY, ModelState
+from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
+
+S = ModelState
+FAILED = EngineFailed("it died", code="engine_died")
+AWAKE, DRAIN = 20, 5.0
+"""Bytes of host memory of a model that is awake after its load; seconds after which a drain ends requests."""
+MOST_DRAINING = 2 * DRAIN + 1.0
+"""A model drains, and then may wait until another one, which drains as long, has left host memory to it."""
+
+
+class MortalLink(VirtualLink):
+    """A slot that can die at any moment, and whose engine may fail to sleep or to wake."""
+
+    def __init__(self, world: "Storm") -> None:
+        super().__init__(world)
+        self.gone = asyncio.get_running_loop().create_future()
+        self.storm = world
+        self.changing = False
+
+    @property
+    def alive(self) -> bool:
+        return not self.gone.done()
+
+    async def work(self, seconds: float, *ended_by: asyncio.Future[Any]) -> None:
+        """What runs in the slot, until one of the futures ends it. Raises when it dies."""
+        await asyncio.wait({self.gone, *ended_by}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.gone.done():
+            raise FAILED
+
+    def call(self, make: Any) -> "MortalCall":
+        if not self.alive:
+            raise Unavailable("being restarted", retry_after=1.0)
+        return MortalCall(super().call(make), self)
+
+    async def command(self, make: Any, timeout: float) -> Held:
+        frame = make(0)
+        falls = isinstance(frame, frames.Sleep)
+        assert self.alive is False or self.sleeps is not falls, "a sleeping engine was told to sleep, or the reverse"
+        assert not self.world.queues[self.model].running or not falls, "requests run on an engine that falls asleep"
+        assert not falls or self.model not in self.storm.sleepless, "a sleep is tried again after one that failed"
+        self.changing = True
+        try:
+            await self.work(self.world.wake_seconds)
+        finally:
+            self.changing = False
+        if self.model in self.storm.insomniacs:
+            self.storm.sleepless.add(self.model)
+            raise EngineFailed("it does not sleep or wake well")
+        self.sleeps = falls
+        asleep = self.world.asleep[self.model]
+        return asleep if falls else Held(device_bytes=self.world.bytes[self.model], host_bytes=asleep.host_bytes)
+
+    async def end(self, grace: float = 0.0, cause: object = None) -> None:
+        if self.alive:
+            self.gone.set_result(None)
+            await asyncio.sleep(0.05)
+            self.world.free += 1
+
+    async def die(self) -> None:
+        if not self.alive:
+            return
+        self.cause = Cause("killed", "its process was ended by SIGKILL")
+        self.gone.set_result(None)
+        self.world.manager.died(self)  # type: ignore[arg-type]
+        await asyncio.sleep(0.05)
+        self.world.free += 1
+
+
+class MortalCall(VirtualCall):
+    def __init__(self, call: VirtualCall, link: MortalLink) -> None:
+        super().__init__(call.seconds, call.bytes, call.asleep)
+        self.link = link
+
+    async def done(self, report: Any) -> Loaded:
+        report(Progress(phase="weights", fraction=0.5))
+        await self.link.work(self.seconds)
+        if (code := self.link.storm.spoiled.pop(self.link.model, None)) is not None:
+            raise EngineFailed("it does not load", code=code)
+        return Loaded(
+            resident_bytes=self.bytes, weights_bytes=self.bytes, host_bytes=AWAKE, seconds={"weights": self.seconds},
+            asleep=self.asleep,
+        )  # fmt: skip
+
+
+@dataclass
+class Storm(VirtualWorld):
+    insomniacs: set[str] = field(default_factory=set)
+    sleepless: set[str] = field(default_factory=set)
+    """Those of them whose sleep or wake was tried, and failed."""
+    spoiled: dict[str, str] = field(default_factory=dict)
+    """Models whose next load fails, and the code."""
+    lacking: int = 0
+    """So many of the next loads get no slot."""
+    draining: dict[str, float] = field(default_factory=dict)
+    """Since when."""
+    faults: list[str] = field(default_factory=list)
+    """What the manager would only log, and whom it put before an older wish."""
+    links: list[MortalLink] = field(default_factory=list)
+    answered: int = 0
+    refused: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        start = self.manager._start
+
+        def in_order(entry: ModelEntry, plan: policy.Plan) -> None:
+            for other in self.manager.entries.values():
+                waits = other.state in AWAY and other is not entry and other.wanted_since is not None
+                if waits and (other.wanted_since or 0.0) < (entry.wanted_since or 0.0):
+                    self.faults.append(f"{entry.id} comes before {other.id}, which was wanted first")
+            start(entry, plan)
+
+        self.manager._start = in_order  # type: ignore[method-assign]
+        for entry in self.manager.entries.values():
+            entry.host_needed = AWAKE
+
+    async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
+        end = self.clock() + timeout
+        while not self.free or self.lacking:  # a slot that died is on its way back
+            await asyncio.sleep(0.01)
+            if self.lacking or self.clock() > end:
+                self.lacking = max(0, self.lacking - 1)
+                raise Unavailable("no slot came", code="no_slot")
+        self.free -= 1
+        self.links.append(MortalLink(self))
+        return self.links[-1]  # type: ignore[return-value]
+
+    def retried(self, entry: ModelEntry, reason: str) -> None:
+        """A slot that dies while it loads may have died for want of memory."""
+
+    async def ask(self, model: str, seconds: float) -> None:
+        try:
+            async with await self.queues[model].acquire(None) as lease:
+                link: Any = lease.link
+                if link.alive:
+                    assert not link.sleeps, "a request met a sleeping engine"
+                    assert not link.changing, "a request met an engine that falls asleep or wakes"
+                    assert link.model == model, "a request met another model"
+                assert lease.ticket.aborted is not None
+                await link.work(seconds, lease.ticket.aborted)
+                if (reason := lease.abort_reason()) is not None:
+                    raise reason
+                self.answered += 1
+        except RoundhouseError as error:
+            self.refused.append(error.code)
+
+    async def by_hand(self, model: str, load: bool) -> None:
+        entry = self.manager.entries[model]
+        with suppress(RoundhouseError):
+            await (self.manager.load(entry) if load else self.manager.unload(entry))
+
+    def check(self) -> None:
+        """At any moment."""
+        manager = self.manager
+        assert not self.faults, self.faults
+        assert self.held() <= self.budget
+        assert manager.held_on_host() <= manager.host_budget
+        assert 0 <= self.free <= self.slots
+        alive = [link for link in self.links if link.alive]
+        assert self.free + len(alive) <= self.slots
+        holders = [entry.link for entry in manager.entries.values() if entry.link is not None]
+        assert len(set(map(id, holders))) == len(holders), "two models in one slot"
+        bounds = next(iter(self.queues.values()))._bounds
+        assert bounds.waiting == sum(queue.waiting for queue in self.queues.values())
+        for entry in manager.entries.values():
+            if entry.state in (S.READY, S.ASLEEP):
+                link: Any = entry.link
+                assert link is not None
+                assert link.alive, "a death that nobody noticed"
+                assert link.sleeps is (entry.state is S.ASLEEP)
+            if entry.state is S.DRAINING:
+                since = self.draining.setdefault(entry.id, self.clock())
+                assert self.clock() - since <= MOST_DRAINING, f"{entry.id} does not get drained"
+            else:
+                self.draining.pop(entry.id, None)
+            if entry.state in (S.ABSENT, S.ASLEEP) and entry.queue.oldest is not None:
+                assert entry.wanted_since is not None, f"{entry.id} is waited for, and nobody brings it"
+                assert entry.wanted_since <= entry.queue.oldest, f"{entry.id} lost its place in the line"
+            if entry.state not in HOLDS_MEMORY:
+                assert (entry.link, entry.bytes, entry.host_bytes, entry.claim) == (None, 0, 0, 0), entry.id
+
+    def check_rest(self) -> None:
+        """When nothing goes on any more."""
+        self.check()
+        for entry in self.manager.entries.values():
+            assert entry.state in (S.READY, S.ASLEEP, S.ABSENT, S.FAILED), (entry.id, entry.state)
+            assert (entry.queue.running, entry.queue.waiting) == (0, 0)
+            assert entry.link is None or entry.link.alive  # type: ignore[attr-defined]
+        residents = sum(entry.link is not None for entry in self.manager.entries.values())
+        assert self.free + residents == self.slots, "a slot was lost"
+        assert sum(link.alive for link in self.links) == residents, "a process that nobody knows"
+        assert self.manager._claims == 0
+
+
+class Unmapped(logging.Handler):
+    """Errors that are not ours: the manager logs them and goes on, also when it is an assertion of a link above."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self.faults = faults
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info:
+            self.faults.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
