@@ -92,7 +92,7 @@ class Gateway:
         self.service = AdapterService(self.settings.data_dir, self.state, leased=self._leased)
         self.pool = SlotPool(
             str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link),
-            wanted_at_once(self.settings, self.recipes),
+            wanted_at_once(self.settings, self.recipes), lambda: self.residency.decide(),
         )  # fmt: skip
         self._queues: dict[str, ModelQueue] = {}
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]

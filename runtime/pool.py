@@ -22,12 +22,18 @@ class SlotPool:
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
         wanted: engines that the first slots import by themselves, each in its first life.
+        on_free: called when a slot has come, or come back, and is empty.
     """
 
     def __init__(
-        self, run_dir: str, size: int, on_death: Callable[[SlotLink], None], wanted: Sequence[str] = ()
+        self,
+        run_dir: str,
+        size: int,
+        on_death: Callable[[SlotLink], None],
+        wanted: Sequence[str] = (),
+        on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_death = on_death
+        self._on_death, self._on_free = on_death, on_free
         self._coming = dict(enumerate(wanted[:size]))  # slots of which nothing has been heard yet
         self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
@@ -64,6 +70,7 @@ class SlotPool:
                 self._coming.pop(link.slot_id, None)
                 self._free.add(link)
                 self._changed.notify_all()
+            self._on_free()
 
         task = asyncio.create_task(connect(), name=f"connect-slot-{link.slot_id}")
         self._connecting.add(task)

@@ -19,8 +19,12 @@ from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
 
 S = ModelState
 FAILED = EngineFailed("it died", code="engine_died")
-AWAKE, DRAIN = 20, 5.0
-"""Bytes of host memory of a model that is awake after its load; seconds after which a drain ends requests."""
+AWAKE = 20
+"""Bytes of host memory of a model that is awake after its load."""
+BACK = 2.0
+"""Seconds after which there is an empty slot again in place of one that ended."""
+DRAIN, LEAVES = 5.0, 0.3
+"""Seconds after which a drain ends requests, and those that such a request takes to leave."""
 MOST_DRAINING = 2 * DRAIN + 1.0
 """A model drains, and then may wait until another one, which drains as long, has left host memory to it."""
 
@@ -32,7 +36,7 @@ class MortalLink(VirtualLink):
         super().__init__(world)
         self.gone = asyncio.get_running_loop().create_future()
         self.storm = world
-        self.changing = False
+        self.changing = self.ended = False
 
     @property
     def alive(self) -> bool:
@@ -69,9 +73,10 @@ class MortalLink(VirtualLink):
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         if self.alive:
+            self.ended = True
             self.gone.set_result(None)
             await asyncio.sleep(0.05)
-            self.world.free += 1
+            asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
 
     async def die(self) -> None:
         if not self.alive:
@@ -79,8 +84,7 @@ class MortalLink(VirtualLink):
         self.cause = Cause("killed", "its process was ended by SIGKILL")
         self.gone.set_result(None)
         self.world.manager.died(self)  # type: ignore[arg-type]
-        await asyncio.sleep(0.05)
-        self.world.free += 1
+        asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
 
 
 class MortalCall(VirtualCall):
@@ -131,6 +135,10 @@ class Storm(VirtualWorld):
         for entry in self.manager.entries.values():
             entry.host_needed = AWAKE
 
+    def slot_is_back(self) -> None:
+        self.free += 1
+        self.manager.decide()
+
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         end = self.clock() + timeout
         while not self.free or self.lacking:  # a slot that died is on its way back
@@ -154,9 +162,14 @@ class Storm(VirtualWorld):
                     assert not link.changing, "a request met an engine that falls asleep or wakes"
                     assert link.model == model, "a request met another model"
                 assert lease.ticket.aborted is not None
-                await link.work(seconds, lease.ticket.aborted)
+                with suppress(EngineFailed):
+                    await link.work(seconds, lease.ticket.aborted)
                 if (reason := lease.abort_reason()) is not None:
+                    await asyncio.sleep(LEAVES)
                     raise reason
+                if not link.alive:
+                    assert not link.ended, "a request lost its engine to another model, and nobody told it"
+                    raise FAILED
                 self.answered += 1
         except RoundhouseError as error:
             self.refused.append(error.code)
@@ -166,11 +179,20 @@ class Storm(VirtualWorld):
         with suppress(RoundhouseError):
             await (self.manager.load(entry) if load else self.manager.unload(entry))
 
+    def really_held(self) -> int:
+        """Bytes on the device by what the slots do, whatever the manager's table says."""
+        return sum(
+            self.asleep[link.model].device_bytes if link.sleeps and not link.changing else self.bytes[link.model]
+            for link in self.links
+            if link.alive and link.model
+        )
+
     def check(self) -> None:
         """At any moment."""
         manager = self.manager
         assert not self.faults, self.faults
         assert self.held() <= self.budget
+        assert self.really_held() <= self.budget
         assert manager.held_on_host() <= manager.host_budget
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]

@@ -46,12 +46,14 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
 
 
 async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
-    pool = SlotPool(str(tmp_path), 2, lambda link: None, wanted=("engine-a",))
+    told: list[int] = []
+    pool = SlotPool(str(tmp_path), 2, lambda link: None, wanted=("engine-a",), on_free=lambda: told.append(pool.free))
     slow, quick = in_process(pool, warms="engine-a")
     quick.task = asyncio.create_task(quick.server.serve())
     pool.start()
     while pool.free < 1:
         await asyncio.sleep(0.001)
+    assert told == [1]
     load = asyncio.create_task(pool.take("engine-a"))
     await asyncio.sleep(0.01)
     assert not load.done(), "a slot is free, but it has nothing of the engine"

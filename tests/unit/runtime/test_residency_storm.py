@@ -6,6 +6,8 @@ On a virtual clock, with the real manager and queues. STORMS=3000 runs more of t
 
 import asyncio
 import os
+from collections.abc import Coroutine
+from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -102,8 +104,17 @@ async def _no_ping(*_: object) -> None:
 def test_nothing_is_lost_and_nobody_waits_for_ever(
     actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
 ) -> None:
+    run(storm(actions, sleepers, host, slots))
+
+
+def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
+    """Nothing else happens meanwhile upon which the manager would look again."""
+    run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
     loop = VirtualLoop()
     try:
-        loop.run_until_complete(storm(actions, sleepers, host, slots))
+        loop.run_until_complete(work)
     finally:
         loop.close()
