@@ -140,6 +140,8 @@ def _generate(body: dict[str, Any], path: str, random: Random) -> None:
         body["model"] = random.choice(models_for(path))
     if random.random() < 0.7:
         body["inputs"] = "hello"
+    if random.random() < 0.9 and not isinstance(body.get("parameters"), dict):
+        body["parameters"] = {}  # an answer without a limit takes as long as the context is
     parameters = body.get("parameters")
     if not isinstance(parameters, dict):
         return

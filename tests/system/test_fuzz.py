@@ -110,7 +110,7 @@ def look(case: Any, response: Any) -> None:
     if response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         # The document has the schema of the whole stream, and schemathesis takes it for that of each event.
         case.validate_response(response, checks=[c for c in CONFORMANCE if c is not response_schema_conformance])
-        told = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+        told = [line[5:].lstrip() for line in response.text.split("\n") if line.startswith("data:")]
         assert told, response.text
         assert all(isinstance(json.loads(data), dict) for data in told if data != "[DONE]"), response.text
         return
