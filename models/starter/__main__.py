@@ -30,8 +30,12 @@ MINUTES = {
 }
 
 # Small batches: on a core the number of steps is what counts.
-RERANK_ON_CPU = ("--queries", 24, "--negatives", 7, "--passage-tokens", 96, "--easy", 0.3)
-SPEECH_ON_CPU = ("--workers", 1, "--speech-seconds", 3600, "--hours", 20, "--budget", 8000, 9000, "--rate", 1.3e-3)
+RERANK_ON_CPU = (
+    "--queries", 24, "--negatives", 7, "--passage-tokens", 112, "--layers", "0,1", "--rate", 6e-4,
+)  # fmt: skip
+SPEECH_ON_CPU = (
+    "--workers", 1, "--speech-seconds", 1800, "--hours", 16, "--budget", 8000, 9000, "--rate", 1.3e-3,
+)  # fmt: skip
 
 
 def _python(module: str, *arguments: object, accept: tuple[int, ...] = (0,)) -> None:
