@@ -85,6 +85,21 @@ async def test_who_asks_while_it_falls_asleep_is_served_after_the_wake(world: Wo
     assert "woke a" in world.witness.events
 
 
+async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    entry, engine = world.manager.entries["a"], world.pool.engines[0]
+    engine.sleep_gate.clear()
+    asked = asyncio.create_task(world.ask("a"))
+    async with asyncio.timeout(5):
+        while entry.progress is None or entry.progress.phase != "waking":
+            await asyncio.sleep(0.001)
+    assert world.manager.held() == 100 + 5, "the next load must not take the bytes that the wake is filling"
+    assert entry.claim == 0, "counted once"
+    engine.sleep_gate.set()
+    assert await asked
+
+
 async def test_a_slot_that_is_lacking_is_taken_from_the_sleeper(world: World) -> None:
     world.pool.free = world.pool.size = 2
     for name in "abc":
