@@ -118,3 +118,25 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     finally:
         vllm_manager._stock_supported_lora_modules = before
     assert model_manager is not fresh
+
+
+@pytest.mark.parametrize("native", [False, True])
+@pytest.mark.parametrize("rows", [vllm_punica.WIDE_ROWS - 1, vllm_punica.WIDE_ROWS, 40])
+@pytest.mark.parametrize("whole", [False, True])
+def test_bfloat16_is_right_where_it_is_emulated_and_where_it_is_not(
+    native: bool, rows: int, whole: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vllm_punica, "native_bfloat16", lambda: native)
+    torch.manual_seed(4)
+    a, b = torch.randn(1, 1, 8, 24).bfloat16(), torch.randn(1, 1, 16, 8).bfloat16()
+    inputs, output = torch.randn(rows + 2, 24).bfloat16(), torch.randn(rows + 2, 20).bfloat16()
+    numbers = None if whole else torch.arange(rows) + 1
+    mine = slice(None) if whole else slice(1, rows + 1)
+    exact = output.double()
+    exact[mine, :16] += 0.5 * (inputs[mine].double() @ a[0, 0].double().t()) @ b[0, 0].double().t()
+    vllm_punica.add_lora(output, inputs, (a,), (b,), [(0, numbers, 8)], 0.5, (16,))
+    assert output.dtype is torch.bfloat16
+    assert torch.allclose(output.double(), exact, rtol=2e-2, atol=1e-1)
+    # in float32 nothing is rounded but the result, and the product before it is added
+    if not native and rows >= vllm_punica.WIDE_ROWS:
+        assert torch.allclose(output.double(), exact, rtol=2**-7, atol=2**-5)
