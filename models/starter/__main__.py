@@ -15,17 +15,18 @@ from models.starter import figures
 
 STEPS = ("chat", "rerank", "speech")
 TIMES = """
-times to reach the aims, training alone (see the cards for what the shipped weights had):
+times to reach the aims (see the cards for what the shipped weights had):
   chat     about 4 hours on one CPU core, or about 10 minutes on a data-centre GPU (estimates)
-  rerank   about 1 hour on one CPU core, or about 5 minutes on such a GPU (estimates)
-  speech   about 10 hours on one CPU core, or about 30 minutes on such a GPU (estimates)
+  rerank   1 hour and 20 minutes on one CPU core (measured), or about 5 minutes on such a GPU (estimate)
+  speech   about 3 hours on one CPU core (after 2 all aims but that for long recordings), or about 30 minutes on
+           such a GPU (estimates)
 the measurements after it take about 10 minutes in all on two cores.
 
 needs: espeak-ng (the package espeakng-loader, or libespeak-ng1 of Debian) for speech; apt-get, which
 downloads two Debian packages of text without installing them, for rerank.
 """
 MINUTES = {
-    "cpu": {"chat": 240.0, "rerank": 60.0, "speech": 600.0},
+    "cpu": {"chat": 240.0, "rerank": 60.0, "speech": 180.0},
     "cuda": {"chat": 10.0, "rerank": 5.0, "speech": 30.0},
 }
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 RATE = 16_000
 BAD_FIT_SECONDS = 0.5
+SHORTER = 20
+"""Seconds of the windows that a model which is not yet sure of 30 s hears better."""
 
 
 @dataclass(frozen=True)
@@ -136,16 +138,17 @@ def sequential(model: WhisperModel, *, vad: bool = False, timed: bool = True) ->
     return run
 
 
-def batched(model: WhisperModel, beams: int = 1) -> Transcriber:
-    """faster-whisper's batched pipeline with its voice detector, as the server uses it."""
+def batched(model: WhisperModel, beams: int = 1, window: int = 30) -> Transcriber:
+    """faster-whisper's batched pipeline with its voice detector, as the server uses it. window: seconds at most."""
     from faster_whisper import BatchedInferencePipeline
 
     pipeline = BatchedInferencePipeline(model)
 
     def run(wave: NDArray[np.float32]) -> list[tuple[str, float, float]]:
         segments, _ = pipeline.transcribe(
-            wave, language="en", beam_size=beams, temperature=0.0, vad_filter=True, without_timestamps=False
-        )
+            wave, language="en", beam_size=beams, temperature=0.0, vad_filter=True, without_timestamps=False,
+            chunk_length=window,
+        )  # fmt: skip
         return [(segment.text, segment.start, segment.end) for segment in segments]
 
     return run
@@ -202,7 +205,9 @@ def evaluate(folder: Path, count: int, few_voices: bool = False) -> dict[str, ob
         "voices": round(wer(timed, heldout_voices(count)), 4),
         "recordings": round(wer(timed, long), 4),
         "recordings_batched": round(wer(many, long), 4),
+        "recordings_shorter": round(wer(batched(model, window=SHORTER), long), 4),
         "recordings_segment_fit": round(segment_fit(timed, long), 4),
+        "recordings_segment_fit_shorter": round(segment_fit(batched(model, window=SHORTER), long), 4),
         "invented": invented(timed),
         "invented_without_timestamps": invented(plain),
         "invented_vad": invented(vad),
