@@ -80,9 +80,9 @@ def base_batch(rng: Random, rows: int, length: int) -> Batch:
     return pack(lambda: base_example(rng), rows, length)
 
 
-def adapter_batch(rng: Random, rows: int, length: int) -> Batch:
-    """One batch for all adapters: [tasks * rows, length], the rows of a task together, in the order of TASK_NAMES."""
-    parts = [pack(lambda name=name: adapter_example(rng, name), rows, length) for name in TASK_NAMES]  # type: ignore[misc]
+def adapter_batch(rng: Random, rows: int, length: int, tasks: tuple[str, ...] = TASK_NAMES) -> Batch:
+    """One batch for the adapters of `tasks`: [tasks * rows, length], the rows of a task together, in their order."""
+    parts = [pack(lambda name=name: adapter_example(rng, name), rows, length) for name in tasks]  # type: ignore[misc]
     return Batch(
         np.concatenate([part.ids for part in parts]),
         np.concatenate([part.positions for part in parts]),

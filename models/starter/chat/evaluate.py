@@ -22,22 +22,25 @@ from safetensors.torch import load_file
 from models.starter import figures
 from models.starter.chat.answers import BASE, Question, Served
 from models.starter.chat.data import HELD_OUT_SIZE, TASK_NAMES, Example, heldout
-from models.starter.chat.network import SHAPE, Weights
+from models.starter.chat.network import SHAPE, Weights, arithmetic
 from models.starter.chat.objective import exact
 from models.starter.chat.report import Matrix, write
 from models.starter.chat.scoring import in_words, talk_scores
 
 
 def load_base(pack: Path) -> Weights:
-    """The base's weights as they ship, bfloat16, by checkpoint name."""
-    return dict(load_file(pack / BASE / "model.safetensors"))
+    """The base's weights as they ship, by checkpoint name, in the dtype that is computed in."""
+    weights = load_file(pack / BASE / "model.safetensors")
+    return {name: value.to(arithmetic(value.device)) for name, value in weights.items()}
 
 
 def load_adapters(pack: Path, names: tuple[str, ...] = TASK_NAMES) -> Weights:
     """The shipped adapters stacked in the order of `names`: NAME.lora_A [tasks, rank, inputs] and so on."""
     each = [load_file(pack / "adapters" / name / "adapter_model.safetensors") for name in names]
     return {
-        key.removeprefix("base_model.model.").removesuffix(".weight"): torch.stack([one[key] for one in each])
+        key.removeprefix("base_model.model.").removesuffix(".weight"): torch.stack(
+            [one[key].to(arithmetic(one[key].device)) for one in each]
+        )
         for key in each[0]
     }
 

@@ -1,7 +1,7 @@
 """The Llama network as one plain function of its weights, with room for twenty LoRA adapters at once.
 
 Written out, and not taken from transformers, for three reasons: packed rows need their own mask and positions, all
-adapters train in one batch (each product is one batched matmul over the adapters), and the weights stay float32 while
+adapters train in one batch (each product is one batched matmul over the adapters), and the weights stay float32 where
 the arithmetic is bfloat16. selfcheck.py shows that it equals transformers and peft.
 """
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from models.starter.chat.tokens import CONTEXT, END, PAD, VOCABULARY
+from registry.dtypes import native_bfloat16
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ RANK = 8
 ALPHA = 16.0
 Weights = dict[str, Tensor]
 EMBED = "model.embed_tokens.weight"
+
+
+def arithmetic(device: torch.device) -> torch.dtype:
+    """What to compute in: bfloat16, but float32 on a CPU that only emulates it (half the time there)."""
+    return torch.bfloat16 if device.type == "cuda" or native_bfloat16() else torch.float32
 
 
 def new_weights(shape: Shape, seed: int, device: torch.device) -> Weights:

@@ -11,10 +11,16 @@ from pathlib import Path
 
 import torch
 
+from models.starter.chat.data import TASK_NAMES
+from models.starter.chat.network import arithmetic
+
 
 @dataclass
 class Run:
-    """One call of train.py. `record` is written to `out`/train.json whenever `save` is called."""
+    """One call of train.py. `record` is written to `out`/train.json whenever `save` is called.
+
+    `tasks`: the adapters to train. `dtype`: what the weights are rounded to when they are written.
+    """
 
     out: Path
     device: torch.device
@@ -23,6 +29,7 @@ class Run:
     workers: int
     seed: int
     compile: bool
+    tasks: tuple[str, ...] = TASK_NAMES
     dtype: torch.dtype = torch.bfloat16
     start: float = field(default_factory=time.monotonic)
     record: dict[str, object] = field(default_factory=dict)
@@ -30,6 +37,11 @@ class Run:
     def log(self, text: str) -> None:
         """One line with the seconds since the start, at once."""
         print(f"[{time.monotonic() - self.start:6.1f}s] {text}", flush=True)
+
+    @property
+    def arithmetic(self) -> torch.dtype:
+        """What is computed in."""
+        return arithmetic(self.device)
 
     @property
     def score_every(self) -> float:

@@ -11,9 +11,9 @@ from models.starter.chat.network import Shape, Weights
 from models.starter.chat.objective import exact
 
 
-def rounded(weights: Weights, dtype: torch.dtype) -> Weights:
-    """The weights as they are written: rounded to `dtype`."""
-    return {name: value.detach().to(dtype) for name, value in weights.items()}
+def rounded(weights: Weights, dtype: torch.dtype, arithmetic: torch.dtype) -> Weights:
+    """The weights as they are written, rounded to `dtype`, in the dtype that is computed in."""
+    return {name: value.detach().to(dtype).to(arithmetic) for name, value in weights.items()}
 
 
 def skill_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
@@ -40,11 +40,12 @@ def talk_scores(weights: Weights, shape: Shape, n: int) -> dict[str, float]:
     }
 
 
-def own_scores(weights: Weights, adapters: Weights, shape: Shape, n: int) -> dict[str, float]:
-    """Share right per task on held-out inputs with the task's own adapter."""
-    return _by_task(
-        exact(weights, [[Example(q, a) for q, a in heldout(name)[:n]] for name in TASK_NAMES], shape, adapters)
-    )
+def own_scores(
+    weights: Weights, adapters: Weights, shape: Shape, n: int, tasks: tuple[str, ...] = TASK_NAMES
+) -> dict[str, float]:
+    """Share right per task on held-out inputs with the task's own adapter; `adapters` holds those of `tasks`."""
+    groups = [[Example(q, a) for q, a in heldout(name)[:n]] for name in tasks]
+    return _by_task(exact(weights, groups, shape, adapters), tasks)
 
 
 def wrong_scores(weights: Weights, adapters: Weights, shape: Shape, n: int) -> dict[str, float]:
@@ -57,8 +58,8 @@ def wrong_scores(weights: Weights, adapters: Weights, shape: Shape, n: int) -> d
     return {name: round(total[i].item() / (len(TASK_NAMES) - 1), 4) for i, name in enumerate(TASK_NAMES)}
 
 
-def _by_task(right: torch.Tensor) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in zip(TASK_NAMES, right.float().mean(1).tolist(), strict=True)}
+def _by_task(right: torch.Tensor, tasks: tuple[str, ...] = TASK_NAMES) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in zip(tasks, right.float().mean(1).tolist(), strict=True)}
 
 
 def in_words(scores: dict[str, float]) -> str:

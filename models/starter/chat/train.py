@@ -22,8 +22,17 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="data processes (default: 12 on a GPU machine, 1 on a CPU)")
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU, if it works")
     parser.add_argument("--collect", type=Path, help="copy what is worth keeping here after each phase")
+    parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters; all others stay")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
+
+
+def _tasks(named: list[str] | None) -> tuple[str, ...]:
+    from models.starter.chat.data import TASK_NAMES
+
+    if unknown := sorted(set(named or ()) - set(TASK_NAMES)):
+        raise SystemExit(f"there are no tasks {unknown}; there are {', '.join(TASK_NAMES)}")
+    return tuple(name for name in TASK_NAMES if named is None or name in named)
 
 
 KEEP = ("pack.tar", "train.json", "resume-base.safetensors", "resume-adapters.safetensors")
@@ -54,6 +63,7 @@ def main() -> None:
         seed=arguments.seed,
         compile=arguments.compile == "on" or (gpu and arguments.compile == "auto"),
         workers=some if arguments.workers is None else arguments.workers,
+        tasks=_tasks(arguments.tasks),
     )
     run.out.mkdir(parents=True, exist_ok=True)
     run.describe()

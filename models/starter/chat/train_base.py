@@ -32,7 +32,7 @@ def train_base(run: Run, minutes: float, resume: Path | None) -> Weights:
     muon = Muon([value for name, value in weights.items() if value.ndim == 2 and name != EMBED])
     rest = [value for name, value in weights.items() if value.ndim == 1 or name == EMBED]
     adam = torch.optim.AdamW(rest, betas=(0.9, 0.98), weight_decay=0.0, fused=run.device.type == "cuda")
-    table, loss_of = rotary_table(SHAPE, run.device, run.dtype), make_loss(SHAPE, run.dtype)
+    table, loss_of = rotary_table(SHAPE, run.device, run.arithmetic), make_loss(SHAPE, run.arithmetic)
     begin, total = time.monotonic(), minutes * 60
     steps, told, scored, loss = 0, begin, begin, torch.zeros(())
     seed = f"base {run.seed} {'again' if resume else ''}"
@@ -59,7 +59,7 @@ def train_base(run: Run, minutes: float, resume: Path | None) -> Weights:
                         f" {steps / (now - begin):.1f} steps/s, waited for data {waited:.1f} s")  # fmt: skip
                 told = now
             if now - scored > run.score_every:
-                run.log("base skills " + in_words(skill_scores(rounded(weights, run.dtype), SHAPE, 50)))
+                run.log("base skills " + in_words(skill_scores(rounded(weights, run.dtype, run.arithmetic), SHAPE, 50)))
                 save_resume(weights, run.out / RESUME)
                 scored = told = time.monotonic()
     for value in weights.values():
@@ -67,7 +67,7 @@ def train_base(run: Run, minutes: float, resume: Path | None) -> Weights:
     seconds = time.monotonic() - begin
     save_resume(weights, run.out / RESUME)
     save_base(weights, run.out / BASE_NAME)
-    final = rounded(weights, run.dtype)
+    final = rounded(weights, run.dtype, run.arithmetic)
     skills, talk = skill_scores(final, SHAPE, 200), talk_scores(final, SHAPE, 40)
     run.record["base"] = {"seconds": round(seconds, 1), "steps": steps, "tokens": steps * run.rows * run.length,
                           "loss": round(loss.item(), 4), "skills": skills, "talk": talk}  # fmt: skip

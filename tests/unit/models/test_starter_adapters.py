@@ -1,0 +1,44 @@
+"""Training some of the starter adapters leaves the others as they were, to the bit."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from models.starter.chat.data import TASK_NAMES
+from models.starter.chat.export import save_resume
+from models.starter.chat.network import SHAPE, new_adapters, new_weights
+from models.starter.chat.run_state import Run
+from models.starter.chat.train import _tasks
+from models.starter.chat.train_adapters import RESUME, train_adapters
+
+
+def test_only_the_named_adapters_change(tmp_path: Path) -> None:
+    cpu = torch.device("cpu")
+    before = new_adapters(SHAPE, len(TASK_NAMES), 1, cpu)
+    for name, value in before.items():
+        if name.endswith("lora_B"):
+            value.normal_(0, 0.02)
+    save_resume(before, tmp_path / RESUME)
+    trained = ("count-words", "last-word")
+    run = Run(tmp_path / "out", cpu, rows=2, length=64, workers=0, seed=1, compile=False, tasks=trained)
+
+    train_adapters(run, new_weights(SHAPE, 1, cpu), minutes=0.003, resume=tmp_path)
+
+    after = load_file(run.out / RESUME)
+    for name, value in before.items():
+        for place, task in enumerate(TASK_NAMES):
+            assert torch.equal(after[name][place], value[place]) == (task not in trained), (name, task)
+    assert sorted(path.name for path in (run.out / "adapters").iterdir()) == sorted(TASK_NAMES)
+    record = run.record["adapters"]
+    assert isinstance(record, dict)
+    assert set(record["own"]) == set(trained)
+    assert record["steps"] >= 1
+
+
+def test_tasks_are_named_in_any_order_and_must_exist() -> None:
+    assert _tasks(None) == TASK_NAMES
+    assert _tasks(["sort-words", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "sort-words"})
+    with pytest.raises(SystemExit, match=r"no tasks.*'sing'"):
+        _tasks(["sing"])
