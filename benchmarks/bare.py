@@ -23,6 +23,8 @@ class Bare(Server):
 
     def command(self) -> Sequence[str]:
         words = [sys.executable, "-m", "benchmarks.bare_handler", "--port", str(self.port)]
+        if "speech" in self._models:
+            words += ["--speech-window", str(load_recipes(STARTER / "starter-speech.yaml")[0].window.seconds)]
         return [*words, *(word for kind, path in self._models.items() for word in (f"--{kind}", str(path)))]
 
 

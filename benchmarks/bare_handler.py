@@ -53,28 +53,30 @@ def add_rerank(app: FastAPI, path: Path) -> None:
         return {"results": [{"index": i, "relevance_score": score} for i, score in ranked]}
 
 
-def add_speech(app: FastAPI, path: Path) -> None:
+def add_speech(app: FastAPI, path: Path, window: int) -> None:
     from faster_whisper import BatchedInferencePipeline, WhisperModel
 
     pipeline = BatchedInferencePipeline(WhisperModel(str(path), device="cpu"))
 
     @app.post("/v1/audio/transcriptions")
     def transcriptions(file: UploadFile) -> dict[str, Any]:
-        segments, _ = pipeline.transcribe(file.file, batch_size=8)
+        segments, _ = pipeline.transcribe(file.file, batch_size=8, chunk_length=window)
         return {"text": "".join(segment.text for segment in segments)}
 
 
-def build(embed: Path | None, rerank: Path | None, speech: Path | None) -> FastAPI:
-    """The application with the models that are given, loaded."""
+def build(embed: Path | None, rerank: Path | None, speech: Path | None, speech_window: int = 30) -> FastAPI:
+    """The application with the models that are given, loaded. `speech_window`: seconds heard at once, at most."""
     app = FastAPI()
 
     @app.get("/health")
     def health(_: Request) -> dict[str, str]:
         return {"status": "ok"}
 
-    for path, add in ((embed, add_embed), (rerank, add_rerank), (speech, add_speech)):
+    for path, add in ((embed, add_embed), (rerank, add_rerank)):
         if path is not None:
             add(app, path)
+    if speech is not None:
+        add_speech(app, speech, speech_window)
     return app
 
 
@@ -83,11 +85,14 @@ def main(
     embed: Annotated[Path | None, typer.Option()] = None,
     rerank: Annotated[Path | None, typer.Option()] = None,
     speech: Annotated[Path | None, typer.Option()] = None,
+    speech_window: Annotated[int, typer.Option()] = 30,
 ) -> None:
     """Serve until killed."""
     import uvicorn
 
-    uvicorn.run(build(embed, rerank, speech), host="127.0.0.1", port=port, log_level="warning", access_log=False)
+    uvicorn.run(
+        build(embed, rerank, speech, speech_window), host="127.0.0.1", port=port, log_level="warning", access_log=False
+    )
 
 
 if __name__ == "__main__":

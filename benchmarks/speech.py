@@ -3,7 +3,10 @@
 Measures seconds of audio per second (the inverse of the real-time factor) for one short recording alone, four at once,
 and one long recording; the server's memory while the long one runs, and CPU seconds per minute of audio.
 
-Physical limit: the encoder runs on windows of 30 s whatever the recording's length, so a short one costs a whole
+Both cut recordings into windows as the recipe says (`window.seconds`; the pipeline's `chunk_length`). The pipeline pads
+each to 30 s, and has no option for less; the server pads as the recipe says (`window.padded`).
+
+Physical limit: the encoder runs on a padded window whatever the recording's length, so a short one costs a whole
 window; several recordings gain by sharing a step. For a long one both sides batch its own windows.
 """
 

@@ -19,7 +19,7 @@ from models.protocol import Report
 from models.transcribe_cpu import one_thread_for_numpy, widest_vectors
 from models.transcribe_memory import keep
 from models.transcribe_model import FLAGS, Heard, Listen, SpeechModel
-from models.transcribe_run import WINDOW_TOKENS, Run
+from models.transcribe_run import Run
 from models.transcribe_sleep import SpeechSleeper
 from models.transcribe_voices import Voices
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
@@ -59,12 +59,13 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
                 self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
             with phases.phase("warming", 0.7):
                 limits = limits_of(recipe, STEP_SECONDS)
-                limits.tokens, limits.least = max(limits.tokens, WINDOW_TOKENS), WINDOW_TOKENS
+                # Whisper computes a window with all its padding, however much of it is sound
+                limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
                 self._most = limits.waiting
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)
-                voices = Voices(VAD_THRESHOLD)
+                voices = Voices(VAD_THRESHOLD, recipe.window.seconds * RATE)
                 await asyncio.gather(
                     asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
                 )

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from models.transcribe_split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Flag, Recipe
+from registry.recipe import Flag, Recipe, WindowSpec
 
 FLAGS: Mapping[str, type] = {
     "threads": int,
@@ -29,8 +29,8 @@ FLAGS: Mapping[str, type] = {
 """What `engine.flags` may hold. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
 how long one step may last once the speed is known."""
 COMPUTE = {"auto": "default", "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8": "int8"}
-FRAMES = 3000
-"""Of 10 ms in a window."""
+SECOND_FRAMES = 100
+"""Mel frames of a second."""
 NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
 """Whisper's own bounds: a window that is probably silent and badly heard has no text; one that is badly heard, or
 whose text repeats itself, is heard again at the next temperature."""
@@ -42,7 +42,7 @@ PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """One window to hear. `features`: mel bins x 3000."""
+    """One window to hear. `features`: mel bins x 100 for each second that windows are padded to."""
 
     features: npt.NDArray[np.float32]
     seconds: float
@@ -82,7 +82,10 @@ class Heard:
 
 
 class SpeechModel:
-    """Whisper in CTranslate2, opened by faster-whisper. `run` is for one thread at a time."""
+    """Whisper in CTranslate2, opened by faster-whisper. `run` is for one thread at a time.
+
+    `window`: how much it hears at once.
+    """
 
     def __init__(self, recipe: Recipe, path: Path, device: str, flags: Mapping[str, Flag], threads: int) -> None:
         from faster_whisper import WhisperModel
@@ -100,6 +103,8 @@ class SpeechModel:
                 str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
             )  # fmt: skip
             self._pool = ThreadPoolExecutor(threads, "hear")
+        self.window: WindowSpec = recipe.window
+        self._frames = recipe.window.padded * SECOND_FRAMES
         self.multilingual = bool(self.whisper.model.is_multilingual)
         self._tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task="transcribe", language="en")
         self._first_time: int = self._tokenizer.timestamp_begin
@@ -143,11 +148,11 @@ class SpeechModel:
         return tuple(before[:1] + before[1:][-most:])
 
     def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-        """Mel bins x 3000 of at most 30 s of sound."""
+        """Mel bins x 100 for each second that windows are padded to, of at most a window of sound."""
         from faster_whisper.audio import pad_or_trim
 
         mel = self.whisper.feature_extractor(audio)[..., :-1]
-        padded: npt.NDArray[np.float32] = np.ascontiguousarray(pad_or_trim(mel, FRAMES), dtype=np.float32)
+        padded: npt.NDArray[np.float32] = np.ascontiguousarray(pad_or_trim(mel, self._frames), dtype=np.float32)
         return padded
 
     def run(self, windows: Sequence[Listen]) -> list[Heard]:
@@ -260,7 +265,7 @@ class SpeechModel:
         tokens = [[token for segment in one.segments for token in segment.tokens] for one in heard]
         if not any(tokens):
             return
-        frames = [max(1, min(FRAMES, round(window.seconds * 100))) for window in windows]
+        frames = [max(1, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
         tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
         found = whisper.find_alignment(tokenizer, tokens, encoded, frames)
         for one, window, aligned in zip(heard, windows, found, strict=True):

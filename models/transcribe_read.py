@@ -19,7 +19,7 @@ BLOCK = 300 * RATE
 """Samples after which windows are handed over though they are few. The first ones after PART, so that the first
 segments of a long recording come soon."""
 WINDOWS = 10
-"""In a block, at most about so many: 19 MB of samples, 10 MB of features."""
+"""In a block, at most about so many: of 30 s, 19 MB of samples and 10 MB of features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,9 @@ class Block:
     windows: list[Window]
 
 
-def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
-    """Blocks of a recording, with their windows if there is a threshold. The last is `final`, and may be empty.
+def read(recording: Recording, threshold: float | None, window: int) -> Iterator[Block]:
+    """Blocks of a recording, with their windows of at most `window` samples if there is a threshold. The last is
+    `final`, and may be empty.
 
     Blocks the thread: it waits for the decoder and searches for voices.
     """
@@ -41,11 +42,11 @@ def read(recording: Recording, threshold: float | None) -> Iterator[Block]:
         for audio, offset, final in _parts(recording):
             yield Block(audio, offset, final, [])
         return
-    voices, packer, windows = Voices(threshold), Packer(), list[Window]()
+    voices, packer, windows = Voices(threshold, window), Packer(window), list[Window]()
     handed, patience = 0, PART
     for part, offset, final in _parts(recording):
         found = voices.add(part, final=final)
-        windows += [window for start, audio in found if (window := packer.add(audio, start))]
+        windows += [full for start, audio in found if (full := packer.add(audio, start))]
         end = offset + len(part)
         if (final or (end - handed >= patience and not windows)) and (last := packer.flush()):
             windows.append(last)

@@ -19,10 +19,8 @@ from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, W
 from models.transcribe_memory import lean, trim
 from models.transcribe_model import Heard, Listen, SpeechModel
 from models.transcribe_read import Block, read
-from models.transcribe_windows import WINDOW, Piece, Samples, Window
+from models.transcribe_windows import Piece, Samples, Window
 
-WINDOW_TOKENS = 30
-"""What a window counts in a batch: Whisper computes 30 s, however much of it is sound."""
 SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""
 
@@ -40,6 +38,7 @@ class Run:
     ) -> None:
         self._model, self._batcher, self._request = model, batcher, request
         self._recording, self._threshold = recording, vad_threshold
+        self._window = model.window.seconds * RATE
         self._previous = model.previous(request.prompt, request.hotwords)
         # a model of one language need not hear a first window to know which
         self._language, self._probability = request.language if model.multilingual else "en", 1.0
@@ -86,7 +85,7 @@ class Run:
 
     async def _blocks(self) -> AsyncGenerator[Block, None]:
         """Blocks in order, the next one being prepared while one is used."""
-        source = read(self._recording, self._threshold)
+        source = read(self._recording, self._threshold, self._window)
         task = asyncio.ensure_future(asyncio.to_thread(next, source, None))
         with contextlib.ExitStack() as stack:
             stack.callback(lambda: task.cancel())
@@ -106,7 +105,7 @@ class Run:
             first, windows = windows[0], windows[1:]
             yield first, await self._one(first)
         listens = await asyncio.to_thread(lambda: [self._listen(window, 0) for window in windows])
-        items = [Item(place, WINDOW_TOKENS, listen) for place, listen in enumerate(listens)]
+        items = [Item(place, self._model.window.padded, listen) for place, listen in enumerate(listens)]
         waiting: dict[int, Heard] = {}
         turn = 0
         async with aclosing(self._batcher.stream(items)) as results:
@@ -118,7 +117,7 @@ class Run:
 
     async def _one(self, window: Window) -> Heard:
         listen = await asyncio.to_thread(self._listen, window, 0)
-        heard = (await self._batcher.submit([Item(0, WINDOW_TOKENS, listen)])).results[0]
+        heard = (await self._batcher.submit([Item(0, self._model.window.padded, listen)])).results[0]
         if self._language is None:
             self._language, self._probability = heard.language, heard.language_probability
         return await self._better(window, heard)
@@ -130,7 +129,7 @@ class Run:
             if not heard.poor:
                 break
             listen = await asyncio.to_thread(self._listen, window, step)
-            heard = (await self._batcher.submit([Item(0, WINDOW_TOKENS, listen)])).results[0]
+            heard = (await self._batcher.submit([Item(0, self._model.window.padded, listen)])).results[0]
         return heard
 
     def _listen(self, window: Window, step: int) -> Listen:
@@ -145,16 +144,16 @@ class Run:
         )
 
     async def _follow(self, block: Block) -> AsyncGenerator[tuple[Window, Heard], None]:
-        """Windows one after the other; what is left of a block at its end, less than 30 s, comes with the next."""
+        """Windows one after the other; what is left of a block at its end, less than one, comes with the next."""
         samples = np.concatenate([self._rest, block.audio])
         offset = block.offset - len(self._rest)
         place = 0
-        while place < len(samples) and (block.final or len(samples) - place >= WINDOW):
-            audio = samples[place : place + WINDOW]
+        while place < len(samples) and (block.final or len(samples) - place >= self._window):
+            audio = samples[place : place + self._window]
             window = Window(audio, (Piece(0.0, (offset + place) / RATE, len(audio) / RATE),))
             heard = await self._one(window)
             move = len(audio)
-            if len(audio) == WINDOW and len(heard.segments) > 1 and not heard.segments[-1].closed:
+            if len(audio) == self._window and len(heard.segments) > 1 and not heard.segments[-1].closed:
                 cut_off = int(heard.segments[-1].start * RATE)
                 if cut_off >= SEEK_STEP:
                     move = cut_off

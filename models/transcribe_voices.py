@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.transcribe_windows import GAP, RATE, WINDOW, Samples, Stretch, joined
+from models.transcribe_windows import GAP, RATE, Samples, Stretch, joined
 
 FRAME = 512
 """Samples of which the model tells one probability."""
@@ -24,8 +24,6 @@ PAUSE = 5
 """Frames of silence that end a speech (160 ms)."""
 BREATH = 4
 """Frames of silence at which one that is too long is cut (128 ms)."""
-LONGEST = (WINDOW - 2 * PAD - FRAME) // FRAME
-"""Frames of one speech."""
 FALL = 0.15
 """A speech goes on while the probability is not lower than the threshold by more than this."""
 
@@ -33,13 +31,13 @@ Probabilities = npt.NDArray[np.float32]
 
 
 class Voices:
-    """One recording's stretches with a voice, of at most 30 s each, with silences of up to a second inside.
+    """One recording's stretches with a voice, of at most `window` samples, with silences of up to a second inside.
 
-    It holds the samples of the last stretch, less than 30 s and a few seconds, or a second of silence.
+    It holds the samples of the last stretch, less than a window and a few seconds, or a second of silence.
     """
 
-    def __init__(self, threshold: float) -> None:
-        self._threshold = threshold
+    def __init__(self, threshold: float, window: int) -> None:
+        self._threshold, self._window = threshold, window
         self._model = _Model()
         self._audio: Samples = np.zeros(0, dtype=np.float32)
         self._begin = 0
@@ -60,7 +58,7 @@ class Voices:
         begin, count = self._begin, self._begin + len(self._audio)
         frames = self._frame + len(self._probabilities)
         speeches = [(self._frame + start, self._frame + end) for start, end in self._speeches()]
-        found = joined(padded(speeches, begin, count))
+        found = joined(padded(speeches, begin, count), self._window)
         done, frame = max(begin, count - RATE), frames
         if found and not final:
             # Whatever comes is too far away to be joined, or to share the silence with it.
@@ -75,14 +73,19 @@ class Voices:
         return settled
 
     def _speeches(self) -> Iterator[Stretch]:
-        return speeches(self._probabilities, self._threshold)
+        return speeches(self._probabilities, self._threshold, longest_speech(self._window))
 
 
-def speeches(probabilities: Probabilities, threshold: float) -> Iterator[Stretch]:
+def longest_speech(window: int) -> int:
+    """Frames of one speech that fits into a window of so many samples, with what is kept around it."""
+    return (window - 2 * PAD - FRAME) // FRAME
+
+
+def speeches(probabilities: Probabilities, threshold: float, longest: int) -> Iterator[Stretch]:
     """Speeches as their first frame, and the one after the last. The last may end with the probabilities.
 
     One begins at a frame of at least `threshold`, and ends where PAUSE frames in a row have none that high and begin
-    with one that is much lower. One of more than LONGEST frames is cut where it last drew BREATH, else there.
+    with one that is much lower. One of more than `longest` frames is cut where it last drew BREATH, else there.
     """
     voice = probabilities >= threshold
     silent = probabilities < max(threshold - FALL, 0.01)
@@ -92,11 +95,11 @@ def speeches(probabilities: Probabilities, threshold: float) -> Iterator[Stretch
         if not len(ahead):
             return
         start = place + int(ahead[0])
-        end, place = _end(voice, silent, start)
+        end, place = _end(voice, silent, start, longest)
         yield start, end
 
 
-def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int) -> Stretch:
+def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int, longest: int) -> Stretch:
     """Where the speech that begins at `start` ends, and where to look for the next one."""
     quiet = breath = 0
     """Where a silence began that lasts, and the last one that was long enough to cut at. 0: none."""
@@ -105,7 +108,7 @@ def _end(voice: npt.NDArray[np.bool_], silent: npt.NDArray[np.bool_], start: int
             quiet = 0
         elif silent[frame] and not quiet:
             quiet = frame
-        if frame - start > LONGEST:
+        if frame - start > longest:
             return (breath, breath) if breath else (frame, frame)
         if quiet and silent[frame]:
             if frame - quiet >= BREATH:

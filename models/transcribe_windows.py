@@ -1,4 +1,6 @@
-"""Which parts of a recording the network hears: windows of at most 30 seconds, made of the stretches with speech.
+"""Which parts of a recording the network hears: windows of a length at most, made of the stretches with speech.
+
+How long they may be is the recipe's `window.seconds`; here it is counted in samples.
 
 Silence of more than a second between two stretches is left out of a window, and times are brought back afterwards.
 """
@@ -10,8 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 RATE = 16_000
-WINDOW = 30 * RATE
-"""Samples that Whisper hears at once."""
 GAP = RATE
 """Silences of up to this many samples stay: words are heard in their rhythm."""
 
@@ -49,36 +49,37 @@ class Window:
         return found.start + min(max(inside - found.at, 0.0), found.length)
 
 
-def joined(stretches: Sequence[Stretch]) -> list[Stretch]:
-    """Neighbours with a gap of at most a second become one, up to 30 s. Overlaps are cut off."""
+def joined(stretches: Sequence[Stretch], window: int) -> list[Stretch]:
+    """Neighbours with a gap of at most a second become one, up to `window` samples. Overlaps are cut off."""
     result: list[Stretch] = []
     for start, end in stretches:
-        if result and start - result[-1][1] <= GAP and end - result[-1][0] <= WINDOW:
+        if result and start - result[-1][1] <= GAP and end - result[-1][0] <= window:
             result[-1] = (result[-1][0], max(end, result[-1][1]))
             continue
         start = max(start, result[-1][1]) if result else start
-        while end - start > WINDOW:
-            result.append((start, start + WINDOW))
-            start += WINDOW
+        while end - start > window:
+            result.append((start, start + window))
+            start += window
         if end > start:
             result.append((start, end))
     return result
 
 
 class Packer:
-    """Puts stretches, as they come, into windows of at most 30 s without what lies between them.
+    """Puts stretches, as they come, into windows of at most `window` samples without what lies between them.
 
-    It holds copies of at most 30 s of sound, whatever the recording they are from.
+    It holds copies of at most one window of sound, whatever the recording they are from.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, window: int) -> None:
+        self._window = window
         self._parts: list[Samples] = []
         self._pieces: list[Piece] = []
         self._count = 0
 
     def add(self, audio: Samples, start: int) -> Window | None:
         """Take a stretch that begins at sample `start` of its recording; the window that it found no room in."""
-        full = self.flush() if self._count + len(audio) > WINDOW else None
+        full = self.flush() if self._count + len(audio) > self._window else None
         self._pieces.append(Piece(self._count / RATE, start / RATE, len(audio) / RATE))
         self._parts.append(audio.copy())
         self._count += len(audio)

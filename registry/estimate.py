@@ -44,8 +44,8 @@ OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
 
 FULL_CONTEXTS = 8
 DEFAULT_KV_CACHE = 4 * GIB
-WINDOW_SECONDS, WINDOW_FRAMES = 30, 1500
-"""Whisper reads windows of 30 s as 1,500 frames."""
+SECOND_FRAMES = 50
+"""Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
 PREWARMED: Mapping[str, int] = {"vllm": 690 * MIB, "sentence-transformers": 560 * MIB, "faster-whisper": 140 * MIB}
@@ -171,10 +171,10 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
     values of the decoder's layers for the frames of each window, once for each beam.
     """
     if shape is None:
-        windows = max(1, recipe.batching.max_tokens // WINDOW_SECONDS)
+        windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
         beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
-        return int(windows * WINDOW_FRAMES * values * each)
+        return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
     logits = 3 * 4 * recipe.batching.max_requests * shape.vocabulary if recipe.task is Task.CHAT else 0
     return int(step) + logits

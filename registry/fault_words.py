@@ -33,6 +33,8 @@ POINTS: Mapping[str, Loc] = {
     "engine_task": ("engine", "name"),
     "adapters_places": ("adapters",),
     "adapter_places": ("memory", "adapters", "host"),
+    "window_padded": ("window", "padded"),
+    "window_task": ("window",),
 }
 
 

@@ -177,6 +177,24 @@ class Queue(Strict):
     max_wait: Seconds = 120.0
 
 
+class WindowSpec(Strict):
+    """What a speech model hears at once, in whole seconds. Whisper was trained on 30 s, padded to 30 s."""
+
+    seconds: int = Field(default=30, ge=1, le=30, description="seconds of a recording that are heard at once, at most")
+    padded: int = Field(
+        default=30,
+        ge=1,
+        le=30,
+        description="seconds that each piece is filled up to for the network, at least `seconds`: what it costs",
+    )
+
+    @model_validator(mode="after")
+    def _holds_the_sound(self) -> Self:
+        if self.padded < self.seconds:
+            raise PydanticCustomError("window_padded", "padded must be at least seconds: what is heard has to fit in")
+        return self
+
+
 class Residency(Strict):
     """How long a model stays, and how it leaves."""
 
@@ -219,6 +237,7 @@ class Recipe(Strict):
     dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     context_length: int | None = Field(default=None, ge=16)
     memory: Memory = Memory()
+    window: WindowSpec = WindowSpec()
     batching: Batching = Batching()
     queue: Queue = Queue()
     residency: Residency = Residency()
@@ -240,4 +259,6 @@ class Recipe(Strict):
             raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {right}")
         if self.adapters and not self.memory.adapters.device:
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
+        if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
+            raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")
         return self

@@ -21,7 +21,7 @@ RECIPE: dict[str, str] = {
     "memory.adapters.host": "Adapters kept ready in host memory, those in places included.",
     "memory.adapters.max_rank": "Largest rank that fits into a place.",
     "batching.max_requests": "Requests (chat: sequences) in one step of the engine.",
-    "batching.max_tokens": "Tokens in one step of the engine; for speech, seconds of audio.",
+    "batching.max_tokens": "Tokens in one step of the engine; for speech, seconds of its windows, padding included.",
     "queue.max_waiting": "Requests that may wait for this model. One more is a 429.",
     "queue.max_wait": "Longest wait of a request. Then it is a 503.",
     "residency.pin": "Never evicted. `PUT`/`DELETE /v1/models/{id}/pin` overrides it and is remembered.",

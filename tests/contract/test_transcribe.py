@@ -4,6 +4,7 @@ that fit the recording, bounded memory, clear refusals. What the words are is th
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ FLAGS = {"beam_size": 1, "threads": 1}
 Event = TranscriptInfo | Segment | Usage
 
 
-def whisper_recipe(**more: Any) -> Any:
+def whisper_recipe(*, window: dict[str, int] | None = None, **more: Any) -> Any:
     engine = {"name": "faster-whisper", "flags": {**FLAGS, **more}}
-    return recipe("transcribe", engine=engine, dtype="auto", batching={"max_requests": 8, "max_tokens": 240})
+    batching = {"max_requests": 8, "max_tokens": 240}
+    return recipe("transcribe", engine=engine, dtype="auto", batching=batching, window=window or {})
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +70,15 @@ async def english(english_model: Path) -> AsyncIterator[WhisperEngine]:
 async def multilingual(folder: Path) -> AsyncIterator[WhisperEngine]:
     engine = WhisperEngine()
     await engine.load(whisper_recipe(), build(folder / "multilingual", multilingual=True), "cpu", Reports())
+    yield engine
+    await engine.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def short_windows(folder: Path, multilingual: WhisperEngine) -> AsyncIterator[WhisperEngine]:
+    """The multilingual model again, in windows of 5 s that are padded to 8."""
+    engine = WhisperEngine()
+    await engine.load(whisper_recipe(window={"seconds": 5, "padded": 8}), folder / "multilingual", "cpu", Reports())
     yield engine
     await engine.close()
 
@@ -186,6 +197,48 @@ class TestEngine:
             check(events, 40.0 if name == "long.flac" else events[-1].audio_seconds)  # type: ignore[union-attr]
             assert [s.tokens for s in segments(events)] == [s.tokens for s in alone[name]]
         assert max(event.batch for events in together for event in events if isinstance(event, Usage)) > 1
+
+    @pytest.mark.parametrize("vad", [True, False])
+    async def test_short_windows(
+        self, short_windows: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch, vad: bool
+    ) -> None:
+        """No window is longer, nothing is lost between them, and the network computes no more than their padding."""
+        heard: list[tuple[Any, float]] = []
+        batcher = short_windows._batcher
+        assert batcher is not None
+        run = batcher.run
+
+        def watched(windows: Any) -> Any:
+            heard.extend((window.features.shape, window.seconds) for window in windows)
+            return run(windows)
+
+        monkeypatch.setattr(batcher, "run", watched)
+        events = await everything(short_windows, sounds["long.flac"], word_timestamps=True, vad=vad)
+        check(events, 40.0)
+        assert {shape for shape, _ in heard} == {(80, 800)}
+        assert max(seconds for _, seconds in heard) <= 5.0
+        assert sum(seconds for _, seconds in heard) >= 39.0
+        starts = [segment.start for segment in segments(events)]
+        assert starts == sorted(starts)
+        seeks = [0, *sorted({segment.seek for segment in segments(events)}), 4000]
+        assert max(after - before for before, after in pairwise(seeks)) <= 500
+
+    async def test_the_encoder_works_on_the_padded_window(self, short_windows: WhisperEngine) -> None:
+        model = short_windows._model
+        assert model is not None
+        assert model.whisper.encode(model.features(voice(5))).shape == [1, 400, 32]
+
+    async def test_languages_and_words_in_short_windows(
+        self, short_windows: WhisperEngine, sounds: dict[str, Path]
+    ) -> None:
+        told, translated = await asyncio.gather(
+            everything(short_windows, sounds["short.wav"], word_timestamps=True),
+            everything(short_windows, sounds["short.wav"], language="de", task="translate", word_timestamps=True),
+        )
+        for events in (told, translated):
+            check(events, 5.0)
+        assert isinstance(told[0], TranscriptInfo)
+        assert 0 < told[0].language_probability < 1
 
     async def test_languages(self, multilingual: WhisperEngine, sounds: dict[str, Path]) -> None:
         told, given, translated = await asyncio.gather(

@@ -12,22 +12,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models import transcribe_voices
-from models.transcribe_voices import FRAME, LONGEST, Voices
-from models.transcribe_windows import GAP, RATE, WINDOW, Samples, Stretch, joined
+from models.transcribe_voices import FRAME, Voices, longest_speech
+from models.transcribe_windows import GAP, RATE, Samples, Stretch, joined
 from tests.contract.transcribe_fixtures import noise, silence, voice
 
 SAMPLES = Path(__file__).parents[2] / "models" / "starter" / "pack" / "samples"
 THRESHOLD = 0.5
+WINDOW = 30 * RATE
+WINDOWS = [RATE, 5 * RATE, 12 * RATE, WINDOW]
 
 
-def found(audio: Samples, cuts: Sequence[int] = ()) -> list[Stretch]:
+def found(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> list[Stretch]:
     """Stretches of a recording that comes in parts. Their sound is the recording's; no more is held than they need."""
-    voices, stretches, begin = Voices(THRESHOLD), list[Stretch](), 0
+    voices, stretches, begin = Voices(THRESHOLD, window), list[Stretch](), 0
     for end in [*cuts, len(audio)]:
         for start, part in voices.add(audio[begin:end], final=end == len(audio)):
             np.testing.assert_array_equal(part, audio[start : start + len(part)])
             stretches.append((start, start + len(part)))
-        assert voices.held <= WINDOW + 2 * GAP
+        assert voices.held <= window + 2 * GAP
         begin = end
     return stretches
 
@@ -67,14 +69,15 @@ def test_parts_of_all_lengths(talk: Samples) -> None:
 
 
 @pytest.mark.real
-def test_a_speech_without_a_pause() -> None:
-    """It is cut into what Whisper can hear, at the same places whatever the parts."""
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_speech_without_a_pause(window: int) -> None:
+    """It is cut into what is heard at once, at the same places whatever the parts."""
     audio = np.concatenate([silence(3), voice(75), silence(3)])
-    whole = found(audio)
-    assert len(whole) >= 3
-    assert all(end - start <= WINDOW for start, end in whole)
+    whole = found(audio, window=window)
+    assert len(whole) >= 75 * RATE // window
+    assert all(end - start <= window for start, end in whole)
     for every in (5.0, 31.0):
-        assert found(audio, cuts_of(audio, every)) == whole
+        assert found(audio, cuts_of(audio, every), window) == whole
 
 
 @pytest.mark.real
@@ -83,7 +86,7 @@ def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
 
     options = VadOptions(threshold=THRESHOLD, max_speech_duration_s=30.0, min_silence_duration_ms=160)
     theirs = [(part["start"], part["end"]) for part in get_speech_timestamps(talk, options)]
-    assert found(talk) == joined(theirs)
+    assert found(talk) == joined(theirs, WINDOW)
 
 
 @pytest.mark.real
@@ -91,7 +94,7 @@ def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
 def test_a_word_before_a_long_silence_is_not_waited_for(talk: Samples, after: Samples) -> None:
     """Nor is the silence kept."""
     [(start, end), *_] = found(talk)
-    voices = Voices(THRESHOLD)
+    voices = Voices(THRESHOLD, WINDOW)
     assert voices.add(talk[: end - RATE // 2], final=False) == []
     [(begin, _)] = voices.add(after, final=False)
     assert begin == start
@@ -106,7 +109,10 @@ def test_an_empty_recording() -> None:
 
 
 RUNS = st.lists(
-    st.tuples(st.sampled_from([0.0, 0.3, 0.4, 0.6, 1.0]), st.integers(1, 60) | st.integers(1, 2 * LONGEST)), max_size=12
+    st.tuples(
+        st.sampled_from([0.0, 0.3, 0.4, 0.6, 1.0]), st.integers(1, 60) | st.integers(1, 2 * longest_speech(WINDOW))
+    ),
+    max_size=12,
 )
 
 
@@ -123,15 +129,15 @@ class _Scripted:
 
 
 @settings(deadline=None)
-@given(RUNS, st.lists(st.floats(0, 1), max_size=12))
-def test_rules_for_any_course_of_voices(runs: list[tuple[float, int]], places: list[float]) -> None:
+@given(RUNS, st.lists(st.floats(0, 1), max_size=12), st.sampled_from(WINDOWS))
+def test_rules_for_any_course_of_voices(runs: list[tuple[float, int]], places: list[float], window: int) -> None:
     probabilities = [level for level, length in runs for _ in range(length)]
     audio = np.zeros(len(probabilities) * FRAME, dtype=np.float32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transcribe_voices, "_Model", lambda: _Scripted(probabilities))
-        whole = found(audio)
-        assert found(audio, sorted(int(place * len(audio)) for place in places)) == whole
-    assert all(0 < end - start <= WINDOW for start, end in whole)
+        whole = found(audio, window=window)
+        assert found(audio, sorted(int(place * len(audio)) for place in places), window) == whole
+    assert all(0 < end - start <= window for start, end in whole)
     assert all(before[1] <= after[0] for before, after in pairwise(whole))
     inside = np.zeros(len(audio) + 1, dtype=bool)
     for start, end in whole:

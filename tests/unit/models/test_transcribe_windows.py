@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from models.transcribe_split import place_words, split
-from models.transcribe_windows import RATE, WINDOW, Packer, joined
+from models.transcribe_windows import RATE, Packer, joined
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15
@@ -24,11 +24,11 @@ def _laid_out(parts: list[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 @settings(deadline=None)
-@given(STRETCHES)
-def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]]) -> None:
+@given(STRETCHES, st.integers(1, 30).map(lambda seconds: seconds * RATE))
+def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple[int, int]], most: int) -> None:
     audio = np.arange(stretches[-1][1] if stretches else 0, dtype=np.float32)
-    packer, windows = Packer(), []
-    wanted = joined(stretches)
+    packer, windows = Packer(most), []
+    wanted = joined(stretches, most)
     for start, stop in wanted:
         windows += [window for window in [packer.add(audio[start:stop], 7 * RATE + start)] if window]
     windows += [window for window in [packer.flush()] if window]
@@ -36,12 +36,12 @@ def test_windows_hold_all_speech_once_and_know_their_times(stretches: list[tuple
     heard = np.concatenate([window.audio for window in windows] or [audio[:0]])
     np.testing.assert_array_equal(heard, np.concatenate([audio[start:stop] for start, stop in wanted] or [audio[:0]]))
     for window in windows:
-        assert 0 < len(window.audio) <= WINDOW
+        assert 0 < len(window.audio) <= most
         for place in (0, len(window.audio) // 2, len(window.audio) - 1):
             original = window.audio[place] / RATE + 7
             assert window.time(place / RATE) == pytest.approx(original, abs=1e-2)
     for before, after in pairwise(windows):
-        assert len(before.audio) + round(after.pieces[0].length * RATE) > WINDOW  # no window was closed too soon
+        assert len(before.audio) + round(after.pieces[0].length * RATE) > most  # no window was closed too soon
 
 
 def test_split_keeps_all_text_within_the_window() -> None:

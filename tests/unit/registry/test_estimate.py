@@ -20,6 +20,7 @@ from registry.estimate import (
     kv_bytes_per_token,
 )
 from registry.loading import load_recipes
+from registry.recipe import WindowSpec
 from registry.shape import Shape, read_shape
 from registry.sources import locate
 from registry.weights import BITS, read_weights
@@ -179,6 +180,9 @@ def test_a_ctranslate2_model(speech: Path) -> None:
     assert estimate(recipe("w", "transcribe", dtype="int8"), speech, "cpu").weights < on_gpu.weights
     more = recipe("w", "transcribe", batching={"max_tokens": 300})
     assert estimate(more, speech, "cpu").activations == 10 * 1500 * 16 * (12 + 2 * 3 * 5) * 4
+    assert estimate(
+        more.model_copy(update={"window": WindowSpec(seconds=8, padded=12)}), speech, "cpu"
+    ).activations == (25 * 600 * 16 * (12 + 2 * 3 * 5) * 4), "a step holds more windows, each of fewer frames"
     greedy = recipe("w", "transcribe", engine={"name": "faster-whisper", "flags": {"beam_size": 1}})
     windows = 8192 // 30
     assert estimate(greedy, speech, "cpu").activations == windows * 1500 * 16 * (12 + 2 * 3) * 4

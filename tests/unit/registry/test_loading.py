@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import Unfit
 from registry.loading import load_recipes, remarks
-from registry.recipe import HubSource, PathSource, Recipe, Task
+from registry.recipe import HubSource, PathSource, Recipe, Task, WindowSpec
 from tests.unit.registry.recipe_files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -70,6 +70,38 @@ memory: {<<: *room, kv_cache: 2GB}
     merged = second.replace("*room", "{overhead: 1MB, kv_cache: 1GB}")
     assert load_recipes(write(merged))[0].memory.kv_cache == 2 * 10**9
     assert "undefined alias 'room'" in faults(write(text))[0], "an anchor ends with its document"
+
+
+SPEECH = "id: w\nversion: 1\ntask: transcribe\nsource: {path: x}\nengine: {name: faster-whisper}\n"
+
+
+def test_a_speech_models_window(write: Write) -> None:
+    assert load_recipes(write(SPEECH))[0].window == WindowSpec(seconds=30, padded=30)
+    assert load_recipes(write(SPEECH + "window: {seconds: 1}"))[0].window == WindowSpec(seconds=1, padded=30)
+    assert load_recipes(write(SPEECH + "window: {seconds: 8, padded: 8}"))[0].window == WindowSpec(seconds=8, padded=8)
+
+
+@pytest.mark.parametrize(
+    ("window", "said"),
+    [
+        ("{seconds: 0}", "'window.seconds' cannot be 0; write 1 or more"),
+        ("{seconds: 31}", "'window.seconds' cannot be 31; write 30 or less"),
+        ("{seconds: 7.5}", "'window.seconds' cannot be 7.5; write a whole number"),
+        ("{seconds: short}", "'window.seconds' cannot be 'short'; write a whole number"),
+        ("{padded: 60}", "'window.padded' cannot be 60; write 30 or less"),
+        ("{padded: 20}", "'window.padded': padded must be at least seconds: what is heard has to fit in"),
+        ("{second: 20}", "unknown key 'window.second'; write 'seconds'"),
+        ("12", "'window' cannot be 12; write its keys below it, or leave 'window' out"),
+    ],
+)
+def test_windows_that_cannot_be(write: Write, window: str, said: str) -> None:
+    assert faults(write(f"{SPEECH}window: {window}")) == [f"r.yaml:6: {said}"]
+
+
+def test_only_speech_has_windows(write: Write) -> None:
+    text = SPEECH.replace("transcribe", "embed").replace("faster-whisper", "sentence-transformers")
+    said = "'window': only task transcribe has windows; leave 'window' out"
+    assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {said}"]
 
 
 @pytest.mark.parametrize(
