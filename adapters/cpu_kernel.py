@@ -1,4 +1,4 @@
-"""The compiled LoRA kernel, `cpu_lora.c`: all adapters of a batch in one call per layer.
+"""The compiled LoRA kernel, `cpu_lora.c`: all adapters of a batch in one call per layer. Built with `cpu_stage.c`.
 
 PyTorch needs some six small operations per adapter and layer slice: with twenty adapters in a batch they cost twenty
 times what the base layer does. One call of this kernel costs a third of the base layer (20 rows, each with an adapter
@@ -26,7 +26,7 @@ from pathlib import Path
 
 import torch
 
-SOURCE = Path(__file__).with_name("cpu_lora.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_lora.c", "cpu_stage.c"))
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
     "-fassociative-math", "-Wno-psabi", "-shared", "-fPIC",
@@ -53,6 +53,8 @@ def load() -> ctypes.CDLL | None:
         for name in KINDS.values():
             function = getattr(library, name)
             function.argtypes, function.restype = _ARGUMENTS, None
+        stage = library.stage_bfloat16
+        stage.argtypes, stage.restype = [ctypes.c_int, _POINTER, _INT, _POINTER, _INT], _INT
     except (OSError, AttributeError, subprocess.SubprocessError) as fault:
         said = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
         _log.warning("no compiled LoRA kernel, mixed batches are slower: %s %s", fault, " ".join(said[:1]))
@@ -71,7 +73,8 @@ def build(folder: Path) -> Path:
     Raises OSError when there is no compiler or the folder is not safely ours, CalledProcessError when it fails.
     """
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    made = hashlib.sha256(repr((SOURCE.read_bytes(), compiler, FLAGS, _processor())).encode()).hexdigest()[:24]
+    texts = [source.read_bytes() for source in SOURCES]
+    made = hashlib.sha256(repr((texts, compiler, FLAGS, _processor())).encode()).hexdigest()[:24]
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
@@ -82,7 +85,7 @@ def build(folder: Path) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         output = Path(scratch) / target.name
         subprocess.run(
-            [*compiler, *FLAGS, "-o", str(output), str(SOURCE)], check=True, capture_output=True, timeout=120
+            [*compiler, *FLAGS, "-o", str(output), *map(str, SOURCES)], check=True, capture_output=True, timeout=120
         )
         output.replace(target)
     return target

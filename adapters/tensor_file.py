@@ -18,6 +18,7 @@ from adapters.faults import shown
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4,
               "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
+SHRANK = "it became shorter while it was read"
 _MAX_DIMENSION = 1 << 40
 
 
@@ -72,6 +73,15 @@ def read_bits(fd: int, tensor: TensorInfo) -> npt.NDArray[Any]:
     return np.frombuffer(_read(fd, tensor.start, tensor.end - tensor.start), dtype=kind).reshape(tensor.shape)
 
 
+def read_into(fd: int, view: memoryview, start: int) -> None:
+    """Fill `view` with the bytes from `start` on. Raises BadFile when there are not so many."""
+    while view:
+        got = os.preadv(fd, [view], start)
+        if not got:
+            raise BadFile(SHRANK)
+        view, start = view[got:], start + got
+
+
 def to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
     """Exact. uint16 is taken for bfloat16."""
     if bits.dtype == np.uint16:
@@ -92,12 +102,7 @@ def finite_bfloat16(bits: npt.NDArray[Any]) -> bool:
 
 def _read(fd: int, start: int, length: int) -> bytearray:
     data = bytearray(length)
-    view, done = memoryview(data), 0
-    while done < length:
-        got = os.preadv(fd, [view[done:]], start + done)
-        if not got:
-            raise BadFile("it became shorter while it was read")
-        done += got
+    read_into(fd, memoryview(data), start)
     return data
 
 

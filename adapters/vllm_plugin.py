@@ -4,6 +4,7 @@
 |------------------|--------------------------------------------------------------------|------------------|
 | CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | vllm_punica.py   |
 | LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | vllm_manager.py |
+| reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | staged_file.py  |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
@@ -57,6 +58,7 @@ def enter_process() -> None:
 
 
 def _patch_all() -> None:
+    import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
@@ -64,10 +66,11 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import vllm_core, vllm_manager, vllm_punica, vllm_typical
+    from adapters import staged_file, vllm_core, vllm_manager, vllm_punica, vllm_typical
 
     vllm_punica.patch(PunicaWrapperCPU)
     vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
+    staged_file.patch(lora_model)
     vllm_core.patch(EngineCore, enter_process)
     vllm_typical.patch(logits_processor)
     if current_platform.is_cpu():

@@ -15,17 +15,20 @@ adapter, so no step reads it; it is published in `poll_adapter`, after the copy 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from adapters import cpu_kernel
+from adapters.staged_file import StagedFile, instead_of_safetensors
+from adapters.staged_memory import StagedMemory
 from adapters.vllm_core import Outcome
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
+FILES = ("adapter_config.json", "adapter_model.safetensors")
 SMALL = 1 << 20
 """Bytes up to which an adapter is copied into its place at once: the copy takes less time than a second call."""
 
@@ -37,6 +40,8 @@ class _State:
         self.staging: dict[int, Future[Any]] = {}
         self.placing: dict[int, tuple[int, Future[None]]] = {}
         self.bytes: dict[int, int] = {}
+        self.memory = StagedMemory()
+        """Touched in the thread only."""
         self.stream: Any = None
 
 
@@ -52,7 +57,13 @@ def finite(values: torch.Tensor) -> bool:
     return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
 
 
-def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, workers: int = 1) -> list[str]:
+def faults_of(
+    loras: dict[str, Any],
+    modules: dict[str, Any],
+    max_rank: int,
+    workers: int = 1,
+    known: Collection[int] = (),
+) -> list[str]:
     """Every reason why packed weights do not fit the layers they name: [] when they fit.
 
     Args:
@@ -60,6 +71,7 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
         modules: module name -> LoRA layer with `lora_a_stacked` (places, 1, rank, in), `lora_b_stacked`.
         max_rank: rows of A that a place has.
         workers: tensor-parallel size; above 1 the layers hold a part of `out`, so that width is not compared.
+        known: addresses of tensors that were found finite already.
     """
     faults = [f"{name}: the model has no such layer for adapters" for name in loras if name not in modules]
     if not loras:
@@ -82,34 +94,43 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
             elif a.shape[1] != place_a.shape[-1] or (workers == 1 and b.shape[0] != place_b.shape[-2]):
                 wanted = (place_b.shape[-2], place_a.shape[-1])
                 faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {wanted}")
-            elif not (finite(a) and finite(b)):
+            elif not all(half.data_ptr() in known or finite(half) for half in (a, b)):
                 faults.append(f"{name}: values that are not finite")
     return faults
 
 
-def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
-    """Read a folder into vLLM's packed form, in memory of its own. Raises ValueError with every fault, one a line."""
+def read_adapter(worker_manager: Any, adapter_id: int, path: str, memory: StagedMemory) -> Any:
+    """Read a folder into vLLM's packed form, in memory of its own (on a CPU: a piece of `memory`, B turned round).
+
+    Raises ValueError with every fault, one a line.
+    """
     from vllm.lora.request import LoRARequest
 
-    for name in ("adapter_config.json", "adapter_model.safetensors"):
+    for name in FILES:
         if not (Path(path) / name).is_file():
             raise ValueError(f"{name} is not there")
-    lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
-    manager = worker_manager._adapter_manager
-    on_cpu = (
-        manager.device.type == "cpu"
-    )  # there, places lie as the kernel reads them: copies of the same order are quick
+    request, manager = LoRARequest(str(adapter_id), adapter_id, path), worker_manager._adapter_manager
+    known: set[int] = set()
+    if manager.device.type == "cpu":
+        file = StagedFile(str(Path(path) / FILES[1]), memory)
+        with instead_of_safetensors(file):
+            lora = worker_manager._load_adapter(request)
+        known = file.finite
+    else:
+        lora = worker_manager._load_adapter(request)
     for name, weights in lora.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             raise ValueError(f"{name}: one half of the pair is missing")
-        # safetensors hands out views of the mapped file: a file cut short later would end the engine with SIGBUS
-        weights.lora_a = weights.lora_a.clone()
-        weights.lora_b = cpu_kernel.turned(weights.lora_b) if on_cpu else weights.lora_b.clone()
+        if manager.device.type != "cpu":
+            # safetensors hands out views of the mapped file: a file cut short later would end the engine with SIGBUS
+            weights.lora_a, weights.lora_b = weights.lora_a.clone(), weights.lora_b.clone()
+        elif weights.scaling != 1:
+            known.discard(weights.lora_b.data_ptr())  # is multiplied in place when modules are merged
     if not lora.loras:
         raise ValueError("the adapter has no weights")
     manager._create_merged_loras_inplace(lora)
     workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
-    if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers):
+    if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers, known):
         raise ValueError("\n".join(faults))
     return lora
 
@@ -142,7 +163,9 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
                 return ["full"]
-            state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
+            state.staging[adapter_id] = state.threads.submit(
+                read_adapter, worker_manager, adapter_id, path, state.memory
+            )
         return ["running"]
 
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
@@ -230,6 +253,7 @@ class StagedAdapters:
             del state.placing[adapter_id]
         state.bytes.pop(adapter_id, None)
         manager.remove_adapter(adapter_id)
+        state.threads.submit(state.memory.trim)
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
@@ -240,6 +264,7 @@ class StagedAdapters:
         for adapter_id in held:
             self.drop_adapter(adapter_id)
         manager.remove_all_adapters()
+        state.threads.submit(state.memory.trim, keep=0)
         manager._last_mapping = None  # the next step computes and writes its mapping anew
         return ["done"]
 
