@@ -102,7 +102,7 @@ def _processor() -> str:
 
 def turned(b: torch.Tensor) -> torch.Tensor:
     """A copy with equal shape and values whose last dimension but one lies contiguous: the order of the kernel."""
-    return b.transpose(-1, -2).contiguous().transpose(-1, -2)
+    return b.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
 
 
 class Arena:
@@ -129,8 +129,7 @@ class _Layer(ctypes.Structure):
     """`struct layer` of the source."""
 
     _fields_ = (
-        ("inputs", _INT), ("slices", _INT), ("max_rank", _INT),
-        ("a", _POINTER), ("b", _POINTER), ("width", _POINTER),
+        ("inputs", _INT), ("slices", _INT), ("width", _POINTER), ("a", _POINTER), ("b", _POINTER), ("rank", _POINTER),
     )  # fmt: skip
 
 
@@ -140,17 +139,23 @@ class _Rows(ctypes.Structure):
     _fields_ = (("row", _POINTER), ("place", _POINTER), ("rank", _POINTER), ("count", _INT))
 
 
-class Layer:
-    """One layer's stacked weights as the kernel takes them, one pair per slice.
+Pair = tuple[torch.Tensor, torch.Tensor]
+"""A (rank, inputs) and B (width, rank), the latter as `turned` lays it out."""
 
-    Shapes: A (places, 1, rank, inputs), B (places, 1, width, rank) as `turned` lays it out.
+
+class Layer:
+    """One layer's weights in all places as the kernel takes them, one pair per slice.
+
+    Shapes of `stacked`: A (places, 1, rank, inputs), B (places, 1, width, rank) as `turned` lays it out. A place's
+    weights lie there, unless `put` says where else.
     """
 
     def __init__(
         self, stacked_a: tuple[torch.Tensor, ...], stacked_b: tuple[torch.Tensor, ...], slices: tuple[int, ...]
     ) -> None:
         self.places, _, self.rank, self.inputs = stacked_a[0].shape
-        self.outputs, count, self.dtype = sum(slices), len(slices), stacked_a[0].dtype
+        self.outputs, self.slices, self.dtype = sum(slices), slices, stacked_a[0].dtype
+        count = len(slices)
         self.work = count * self.inputs + self.outputs
         """Multiplications per row and rank."""
         self.fits = self.rank <= MOST_RANK and all(
@@ -163,12 +168,53 @@ class Layer:
             for a, b, width in zip(stacked_a, stacked_b, slices, strict=True)
         )
         self.stacked = (stacked_a, stacked_b)
-        a = (_POINTER * count)(*(t.data_ptr() for t in stacked_a))
-        b = (_POINTER * count)(*(t.data_ptr() for t in stacked_b))
-        widths = (_INT * count)(*slices)
-        self._kept = (a, b, widths)  # and `stacked`: the struct only points to them
-        self._struct = _Layer(self.inputs, count, self.rank, *(ctypes.addressof(array) for array in self._kept))
+        self._put: dict[int, Sequence[Pair | None]] = {}
+        self._a, self._b = (_POINTER * (count * self.places))(), (_POINTER * (count * self.places))()
+        self._ranks, self._widths = (_INT * (count * self.places))(), (_INT * count)(*slices)
+        for place in range(self.places):
+            self.clear(place)
+        tables = (self._widths, self._a, self._b, self._ranks)
+        self._struct = _Layer(self.inputs, count, *(ctypes.addressof(table) for table in tables))
         self.address = ctypes.addressof(self._struct)
+
+    def pair(self, place: int, number: int) -> Pair | None:
+        """The weights of a slice in a place; None: it has none."""
+        if place in self._put:
+            return self._put[place][number]
+        a, b = (halves[number] for halves in self.stacked)
+        return a[place, 0], b[place, 0]
+
+    def put(self, place: int, pairs: Sequence[Pair | None]) -> None:
+        """From now on the place's weights are these tensors, one pair per slice; they stay alive until `clear`.
+
+        Raises ValueError when they are not what the layer takes.
+        """
+        for pair, width in zip(pairs, self.slices, strict=True):
+            if pair is not None and not self._takes(*pair, width):
+                raise ValueError(f"{[(t.shape, t.stride(), t.dtype) for t in pair]} are no weights for this layer")
+        self._put[place] = pairs
+        for at, pair in enumerate(pairs, place * len(self.slices)):
+            self._a[at], self._b[at] = (half.data_ptr() for half in pair) if pair else (None, None)
+            self._ranks[at] = len(pair[0]) if pair else 0
+
+    def clear(self, place: int) -> None:
+        """From now on the place's weights are those of `stacked`."""
+        self._put.pop(place, None)
+        for at, (a, b) in enumerate(zip(*self.stacked, strict=True), place * len(self.slices)):
+            self._a[at] = a.data_ptr() + place * a.stride(0) * a.itemsize
+            self._b[at] = b.data_ptr() + place * b.stride(0) * b.itemsize
+            self._ranks[at] = self.rank
+
+    def _takes(self, a: torch.Tensor, b: torch.Tensor, width: int) -> bool:
+        return (
+            a.shape == (a.shape[0], self.inputs)
+            and b.shape == (width, a.shape[0])
+            and a.shape[0] <= self.rank
+            and a.dtype == b.dtype == self.dtype
+            and a.is_contiguous()
+            and b.t().is_contiguous()
+            and a.device.type == b.device.type == "cpu"
+        )
 
 
 class Rows:

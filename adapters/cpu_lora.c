@@ -1,10 +1,10 @@
 /* LoRA for a few rows of a batch, each with an adapter of its own: y[row, slice] += scale * B (A x[row]).
 
    One call does all slices of one layer. Sums are kept in 32 bits; the result is rounded once. Shapes, row-major:
-   x (rows, n), y (rows, all widths), A of a slice (places, max_rank, n), B of a slice, the other way round than PyTorch
-   has it, (places, max_rank, width). `row` and `place` name `count` pairs; `rank[i]` is how many rows of A the adapter
-   of pair i fills, at most max_rank of which count. Rows of one adapter that follow each other are done four or two at
-   a time, so that weights are read and widened once for all. The caller checks every other bound: see cpu_kernel.py.
+   x (rows, n), y (rows, all widths); per place and slice A (rank, n) and B, the other way round than PyTorch has it,
+   (rank, width). `row` and `place` name `count` pairs; of their adapters the first `rank[i]` ranks count, where a slice
+   has as many. Rows of one adapter that follow each other are done four or two at a time, so that weights are read and
+   widened once for all. The caller checks every bound: see cpu_kernel.py.
 
    Vectors are the compilers' own (GCC and Clang), as long as the processor's: longer ones are split, badly. */
 
@@ -24,9 +24,10 @@ enum { MOST_RANK = 512 };
 #define INLINE static inline __attribute__((always_inline))
 
 struct layer {
-    int64_t inputs, slices, max_rank;
-    const void *const *a, *const *b;
-    const int64_t *width;
+    int64_t inputs, slices;
+    const int64_t *width;            /* per slice */
+    const void *const *a, *const *b; /* per place and slice, and so: */
+    const int64_t *rank;
 };
 
 struct rows {
@@ -145,7 +146,6 @@ INLINE float sum_of(floats value) {
         for (int64_t i = 0, m; i < count; i += m) {                                                            \
             for (m = 1; m < 4 && i + m < count && place[i + m] == place[i]; m++) {}                            \
             m -= m == 3;                                                                                       \
-            const int64_t rank = rows->rank[i] < layer->max_rank ? rows->rank[i] : layer->max_rank;            \
             TYPE *y_i[4];                                                                                      \
             const TYPE *x_i[4];                                                                                \
             for (int64_t j = 0; j < m; j++) {                                                                  \
@@ -153,9 +153,9 @@ INLINE float sum_of(floats value) {
                 x_i[j] = x + rows->row[i + j] * x_stride;                                                      \
             }                                                                                                  \
             for (int64_t s = 0; s < layer->slices; s++) {                                                      \
-                const int64_t width = layer->width[s], at = place[i] * layer->max_rank;                        \
-                const WEIGHT *a = (const WEIGHT *)layer->a[s] + at * n;                                        \
-                const WEIGHT *b = (const WEIGHT *)layer->b[s] + at * width;                                    \
+                const int64_t width = layer->width[s], at = place[i] * layer->slices + s;                      \
+                const int64_t rank = rows->rank[i] < layer->rank[at] ? rows->rank[i] : layer->rank[at];        \
+                const WEIGHT *a = layer->a[at], *b = layer->b[at];                                             \
                 if (m == 4)                                                                                    \
                     NAME##_rows(4, y_i, x_i, n, a, b, width, rank, scale);                                     \
                 else if (m == 2)                                                                               \

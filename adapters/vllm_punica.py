@@ -84,19 +84,11 @@ class Batch:
         return cpu_kernel.Rows(self._row[chosen], self._place[chosen], torch.tensor(ranks, dtype=torch.int64)), groups
 
 
-def add_lora(
-    output: torch.Tensor,
-    inputs: torch.Tensor,
-    stacked_a: tuple[torch.Tensor, ...],
-    stacked_b: tuple[torch.Tensor, ...],
-    groups: Groups,
-    scale: float,
-    slices: tuple[int, ...],
-) -> None:
+def add_lora(output: torch.Tensor, inputs: torch.Tensor, layer: cpu_kernel.Layer, groups: Groups, scale: float) -> None:
     """output[rows, slice] += scale * (inputs[rows] @ A.T) @ B.T for every group and slice, in place.
 
-    Shapes: output (rows, sum of slices), inputs (rows, width), A (places, 1, rank, width), B (places, 1, slice, rank).
-    A and B are widened to the inputs' dtype where theirs is narrower; see `WIDE_ROWS` for those that are bfloat16.
+    Shapes: output (rows, sum of slices), inputs (rows, width). A and B are widened to the inputs' dtype where theirs is
+    narrower; see `WIDE_ROWS` for those that are bfloat16.
     """
     emulated = inputs.dtype is torch.bfloat16 and not native_bfloat16()
     for place, rows, rank in groups:
@@ -104,17 +96,48 @@ def add_lora(
         if emulated and len(chosen) >= WIDE_ROWS:
             chosen = chosen.float()
         offset = 0
-        for a, b, width in zip(stacked_a, stacked_b, slices, strict=True):
-            shrunk = chosen @ a[place, 0, :rank].to(chosen.dtype).t()
-            delta = shrunk @ b[place, 0, :, :rank].to(chosen.dtype).t()
+        for number, width in enumerate(layer.slices):
             target = output[:, offset : offset + width]
+            offset += width
+            pair = layer.pair(place, number)
+            if pair is None:
+                continue
+            a, b = pair
+            shrunk = chosen @ a[:rank].to(chosen.dtype).t()
+            delta = shrunk @ b[:, :rank].to(chosen.dtype).t()
             if scale != 1.0:
                 delta = delta * scale
             if rows is None:
                 target += delta
             else:
                 target.index_add_(0, rows, delta.to(output.dtype))
-            offset += width
+
+
+def put(modules: dict[str, Any], loras: dict[str, list[cpu_kernel.Pair | None]], place: int, *, copy: bool) -> None:
+    """Let a place hold an adapter: from the next step on, all layers take their weights from these tensors, or with
+    `copy` from copies in the place's own memory. What no layer asks for stays as it is: nothing is zeroed.
+
+    Raises ValueError when the tensors are not what a layer takes.
+    """
+    for name, module in modules.items():
+        a, b = module.lora_a_stacked, module.lora_b_stacked
+        pairs = loras.get(name, [None] * len(a))
+        if copy:
+            pairs = [pair and _copied(pair, a_, b_, place) for pair, a_, b_ in zip(pairs, a, b, strict=True)]
+        _layer(module.punica_wrapper, a, b, module.output_slices)[0].put(place, pairs)
+
+
+def clear(modules: dict[str, Any], place: int) -> None:
+    """Nothing holds on to what `put` was given; the place's weights are those in its own memory."""
+    for module in modules.values():
+        _layer(module.punica_wrapper, module.lora_a_stacked, module.lora_b_stacked, module.output_slices)[0].clear(
+            place
+        )
+
+
+def _copied(pair: cpu_kernel.Pair, stacked_a: torch.Tensor, stacked_b: torch.Tensor, place: int) -> cpu_kernel.Pair:
+    rank = len(pair[0])
+    return stacked_a[place, 0, :rank].copy_(pair[0]), stacked_b[place, 0, :, :rank].copy_(pair[1])
 
 
 _ALL_ROWS = 1 << 30
@@ -124,7 +147,7 @@ _ALL_ROWS = 1 << 30
 def lay_out(modules: dict[str, Any]) -> None:
     """Move the empty places into one piece of memory, the B halves turned round as the kernel reads them. Shapes and
     dtypes stay: writers see no change."""
-    layers = [m for m in modules.values() if all(_stacked(getattr(m, name, None)) for name in _HALVES)]
+    layers = [module for module in modules.values() if linear(module)]
     halves = [half for module in layers for name in _HALVES for half in getattr(module, name)]
     arena = cpu_kernel.Arena(sum(half.nbytes + cpu_kernel.LINE for half in halves))
     for module in layers:
@@ -138,6 +161,11 @@ def lay_out(modules: dict[str, Any]) -> None:
 _HALVES = ("lora_a_stacked", "lora_b_stacked")
 
 
+def linear(module: Any) -> bool:
+    """Whether a LoRA layer keeps one pair of matrices per place and slice."""
+    return all(_stacked(getattr(module, name, None)) for name in _HALVES)
+
+
 def _stacked(halves: Any) -> bool:
     return isinstance(halves, tuple) and all(isinstance(half, torch.Tensor) and half.ndim == 4 for half in halves)
 
@@ -145,7 +173,6 @@ def _stacked(halves: Any) -> bool:
 def _update_metadata(self: Any, mapping: Any, *args: Any, **kwargs: Any) -> None:
     self._update_base_metadata(mapping, *args)
     self.is_prefill = mapping.is_prefill
-    self.__dict__.setdefault("roundhouse_layers", {})
     self.roundhouse_batch = Batch(self.token_lora_indices, self.__dict__.get("roundhouse_ranks", {}), _ALL_ROWS)
 
 
@@ -165,27 +192,26 @@ def _add_lora_linear(
     if batch.any:
         if y.ndim != 2 or x.ndim != 2:
             y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        # `Layer` holds on to the tuple, so its identity is not given to another one
-        found = self.roundhouse_layers.get(id(lora_a_stacked))
-        if found is None or found[0].stacked[1] is not lora_b_stacked:
-            found = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
-        layer, most = found
+        layer, most = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
         rows, groups = batch.split(most)
         if rows is not None and not cpu_kernel.add(self.roundhouse_kernel, y, x, layer, rows, scale):
             _, groups = batch.split(0)
         if groups:
-            add_lora(y, x, lora_a_stacked, lora_b_stacked, groups, scale, output_slices)
+            add_lora(y, x, layer, groups, scale)
 
 
 def _layer(
     self: Any, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]
 ) -> tuple[cpu_kernel.Layer, int]:
     """The layer as the kernel takes it, and up to how many rows times rank the kernel is the quicker. Made when first
-    seen: LoRA layers keep their tensors, in which only values change."""
-    layer = cpu_kernel.Layer(a, b, slices)
-    usable = self.roundhouse_kernel is not None and layer.fits
-    found = layer, KERNEL_WORK // torch.get_num_threads() // layer.work if usable else 0
-    self.roundhouse_layers[id(a)] = found
+    seen: LoRA layers keep their tensors."""
+    layers = self.__dict__.setdefault("roundhouse_layers", {})
+    # `Layer` holds on to the tuple, so its identity is not given to another one
+    found: tuple[cpu_kernel.Layer, int] | None = layers.get(id(a))
+    if found is None or found[0].stacked[1] is not b:
+        layer = cpu_kernel.Layer(a, b, slices)
+        usable = self.roundhouse_kernel is not None and layer.fits
+        found = layers[id(a)] = layer, KERNEL_WORK // torch.get_num_threads() // layer.work if usable else 0
     return found
 
 

@@ -1,8 +1,9 @@
-"""Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
+"""Worker side of adapter swaps: read and pack in a thread, put into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `vllm_core` on
 the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
 adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended (on CUDA: after its event).
+On a CPU nothing needs to be copied: the place refers to the staged weights, and `place_adapter` is done at once.
 
 | method        | unknown adapter | staging | in host memory | placing | in a place |
 |---------------|-----------------|---------|----------------|---------|------------|
@@ -15,22 +16,21 @@ adapter, so no step reads it; it is published in `poll_adapter`, after the copy 
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from adapters.staged_file import StagedFile, instead_of_safetensors
+from adapters import vllm_punica
 from adapters.staged_memory import StagedMemory
 from adapters.vllm_core import Outcome
+from adapters.vllm_read import read_adapter, tensors
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
-FILES = ("adapter_config.json", "adapter_model.safetensors")
 SMALL = 1 << 20
-"""Bytes up to which an adapter is copied into its place at once: the copy takes less time than a second call."""
+"""Bytes up to which an adapter is copied into its place: a step reads many such faster where they lie together, in huge
+pages, than wherever they were staged."""
 
 
 class _State:
@@ -45,94 +45,20 @@ class _State:
         self.stream: Any = None
 
 
-def _tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
-    if isinstance(weights.lora_a, list):
-        return list(zip(weights.lora_a, weights.lora_b, strict=True))
-    return [(weights.lora_a, weights.lora_b)]
+def refers(manager: Any) -> bool:
+    """Whether places may refer to weights outside of their own memory: all layers are whole, linear, and on a CPU."""
+    if manager.device.type != "cpu" or manager.lora_config.fully_sharded_loras:
+        return False
+    return all(module.tp_size == 1 and vllm_punica.linear(module) for module in manager.modules.values())
 
 
-def finite(values: torch.Tensor) -> bool:
-    """Whether no value is infinite or NaN. By their sum, which no such value can leave again: an eighth of the time
-    that looking at each takes, and 0.1 s for 45 MB. A sum that overflows is looked into."""
-    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())
-
-
-def faults_of(
-    loras: dict[str, Any],
-    modules: dict[str, Any],
-    max_rank: int,
-    workers: int = 1,
-    known: Collection[int] = (),
-) -> list[str]:
-    """Every reason why packed weights do not fit the layers they name: [] when they fit.
-
-    Args:
-        loras: module name -> packed weights with `lora_a` (rank, in) and `lora_b` (out, rank), or lists of them.
-        modules: module name -> LoRA layer with `lora_a_stacked` (places, 1, rank, in), `lora_b_stacked`.
-        max_rank: rows of A that a place has.
-        workers: tensor-parallel size; above 1 the layers hold a part of `out`, so that width is not compared.
-        known: addresses of tensors that were found finite already.
-    """
-    faults = [f"{name}: the model has no such layer for adapters" for name in loras if name not in modules]
-    if not loras:
-        faults.append("the adapter has no weights")
-    for name, weights in loras.items():
-        if name not in modules:
-            continue
-        layer = modules[name]
-        pairs = _tensors(weights)
-        if len(pairs) != len(layer.lora_a_stacked):
-            faults.append(f"{name}: {len(pairs)} parts where the layer has {len(layer.lora_a_stacked)}")
-            continue
-        for (a, b), place_a, place_b in zip(pairs, layer.lora_a_stacked, layer.lora_b_stacked, strict=True):
-            if a is None and b is None:
-                continue
-            if a is None or b is None:
-                faults.append(f"{name}: one half of the pair is missing")
-            elif a.ndim != 2 or b.ndim != 2 or a.shape[0] != b.shape[1] or a.shape[0] > max_rank:
-                faults.append(f"{name}: shapes {tuple(a.shape)}, {tuple(b.shape)} do not make a rank up to {max_rank}")
-            elif a.shape[1] != place_a.shape[-1] or (workers == 1 and b.shape[0] != place_b.shape[-2]):
-                wanted = (place_b.shape[-2], place_a.shape[-1])
-                faults.append(f"{name}: made for {(b.shape[0], a.shape[1])} where the layer is {wanted}")
-            elif not all(half.data_ptr() in known or finite(half) for half in (a, b)):
-                faults.append(f"{name}: values that are not finite")
-    return faults
-
-
-def read_adapter(worker_manager: Any, adapter_id: int, path: str, memory: StagedMemory) -> Any:
-    """Read a folder into vLLM's packed form, in memory of its own (on a CPU: a piece of `memory`, B turned round).
-
-    Raises ValueError with every fault, one a line.
-    """
-    from vllm.lora.request import LoRARequest
-
-    for name in FILES:
-        if not (Path(path) / name).is_file():
-            raise ValueError(f"{name} is not there")
-    request, manager = LoRARequest(str(adapter_id), adapter_id, path), worker_manager._adapter_manager
-    known: set[int] = set()
-    if manager.device.type == "cpu":
-        file = StagedFile(str(Path(path) / FILES[1]), memory)
-        with instead_of_safetensors(file):
-            lora = worker_manager._load_adapter(request)
-        known = file.finite
-    else:
-        lora = worker_manager._load_adapter(request)
-    for name, weights in lora.loras.items():
-        if weights.lora_a is None or weights.lora_b is None:
-            raise ValueError(f"{name}: one half of the pair is missing")
-        if manager.device.type != "cpu":
-            # safetensors hands out views of the mapped file: a file cut short later would end the engine with SIGBUS
-            weights.lora_a, weights.lora_b = weights.lora_a.clone(), weights.lora_b.clone()
-        elif weights.scaling != 1:
-            known.discard(weights.lora_b.data_ptr())  # is multiplied in place when modules are merged
-    if not lora.loras:
-        raise ValueError("the adapter has no weights")
-    manager._create_merged_loras_inplace(lora)
-    workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
-    if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers, known):
-        raise ValueError("\n".join(faults))
-    return lora
+def refer_place(manager: Any, lora: Any, index: int, *, copy: bool) -> None:
+    """Let place `index` of every layer refer to packed weights that `read_adapter` gave, or to copies of them there."""
+    pairs = {
+        name: [(a, b) if a is not None and b is not None else None for a, b in tensors(weights)]
+        for name, weights in lora.loras.items()
+    }
+    vllm_punica.put(manager.modules, pairs, index, copy=copy)
 
 
 def write_place(manager: Any, lora: Any, index: int) -> None:
@@ -171,6 +97,7 @@ class StagedAdapters:
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
         if evict:
+            self._leave(evict)
             manager.deactivate_adapter(evict)
         if adapter_id in manager._active_adapters:
             return ["done"]
@@ -183,8 +110,8 @@ class StagedAdapters:
         if not free:
             return ["full"]
         lora = manager._registered_adapters[adapter_id]
-        if state.bytes.get(adapter_id, SMALL) < SMALL and self.device.type == "cpu":  # type: ignore[attr-defined]
-            write_place(manager, lora, free[0])
+        if refers(manager):
+            refer_place(manager, lora, free[0], copy=state.bytes.get(adapter_id, SMALL) < SMALL)
             self._publish(lora, free[0])
             return ["done"]
         state.placing[adapter_id] = (free[0], state.threads.submit(self._copy, lora, free[0]))
@@ -206,11 +133,17 @@ class StagedAdapters:
                 event.record()
             event.synchronize()
 
+    def _leave(self, adapter_id: int) -> None:
+        """The adapter's place, if it has one, refers to its weights no more."""
+        _, manager = self._lora_managers()
+        if adapter_id in manager.lora_index_to_id and refers(manager):
+            vllm_punica.clear(manager.modules, manager.lora_index_to_id.index(adapter_id))
+
     def _publish(self, lora: Any, index: int) -> None:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
         manager._active_adapters[lora.id] = None
-        rank = max(a.shape[0] for weights in lora.loras.values() for a, _ in _tensors(weights) if a is not None)
+        rank = max(a.shape[0] for weights in lora.loras.values() for a, _ in tensors(weights) if a is not None)
         for wrapper in manager.punica_wrapper_mapping.values():
             wrapper.__dict__.setdefault("roundhouse_ranks", {})[index] = rank
         manager._last_mapping = None  # the same mapping of ids may now mean other places
@@ -225,7 +158,7 @@ class StagedAdapters:
             if fault := reading.exception():
                 return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
             lora = reading.result()
-            pairs = [pair for weights in lora.loras.values() for pair in _tensors(weights)]
+            pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
             state.bytes[adapter_id] = sum(t.nbytes for pair in pairs for t in pair if t is not None)
             manager._registered_adapters[adapter_id] = lora
             return ["done", "staged"]
@@ -252,6 +185,7 @@ class StagedAdapters:
                 copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
             del state.placing[adapter_id]
         state.bytes.pop(adapter_id, None)
+        self._leave(adapter_id)
         manager.remove_adapter(adapter_id)
         state.threads.submit(state.memory.trim)
         return ["done"]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 
-from adapters import vllm_plugin, vllm_stage
+from adapters import vllm_plugin, vllm_read
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real
@@ -84,14 +84,14 @@ def _pair(a: torch.Tensor | None, b: torch.Tensor | None) -> Any:
     ],
 )
 def test_staged_weights_must_fit_the_layers(pair: Any, word: str | None) -> None:
-    faults = vllm_stage.faults_of({"layer": pair}, {"layer": _layer()}, 4)
+    faults = vllm_read.faults_of({"layer": pair}, {"layer": _layer()}, 4)
     assert bool(faults) == (word is not None)
     assert not word or word in faults[0]
 
 
 def test_no_layer_or_no_weights_are_faults() -> None:
-    assert vllm_stage.faults_of({}, {}, 4)
-    assert vllm_stage.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
+    assert vllm_read.faults_of({}, {}, 4)
+    assert vllm_read.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
 
 
 def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,17 @@ def case(seed: int, kinds: tuple[torch.dtype, torch.dtype], rank: int, inputs: i
     return a, b, lambda rows: (some(kinds[0], rows, sum(widths)), some(kinds[0], rows, inputs))
 
 
+def elsewhere(a: Any, b: Any, place: int, ranks: list[int]) -> list[cpu_kernel.Pair | None]:
+    """The place's weights in memory of their own, each slice up to a rank of its own. In the place itself, zeros take
+    the room of what is left out, for `wanted` to see."""
+    pairs: list[cpu_kernel.Pair | None] = []
+    for a_, b_, rank in zip(a, b, ranks, strict=True):
+        a_[place, 0, rank:], b_[place, 0, :, rank:] = 0, 0
+        pair = a_[place, 0, :rank].clone(), cpu_kernel.turned(b_[place, 0, :, :rank])
+        pairs.append(pair if rank else None)
+    return pairs
+
+
 def wanted(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], ranks: dict[int, int]) -> torch.Tensor:
     y = y.double()
     for row, place in enumerate(places):
@@ -62,19 +73,26 @@ def test_each_row_gets_its_own_adapter(
     kernel: Any, seed: int, kinds: tuple[torch.dtype, torch.dtype], rank: int, inputs: int, widths: tuple[int, ...],
     places: list[int], most: int, data: st.DataObject,
 ) -> None:  # fmt: skip
-    """By the kernel, by matrix products, and by both in one batch; values beyond an adapter's own rank are not read."""
+    """By the kernel, by matrix products, and by both in one batch; values beyond an adapter's own rank are not read,
+    nor what is in the memory of a place whose weights were put elsewhere, for some slices of a lower rank, or none."""
     a, b, rows = case(seed, kinds, rank, inputs, widths)
     y, x = rows(len(places))
     ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
     for place, r in ranks.items():
         for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
             half[place, 0, r:] = float("nan")
+    layer = cpu_kernel.Layer(a, b, widths)
+    for place in data.draw(st.sets(st.integers(0, PLACES - 1))):
+        layer.put(place, elsewhere(a, b, place, [data.draw(st.integers(0, ranks[place])) for _ in widths]))
     expected = wanted(y, x, a, b, places, ranks)
+    for place in layer._put:
+        for half in (*a, *b):
+            half[place] = float("nan")
     batch = vllm_punica.Batch(torch.tensor(places), ranks, rank)
     single, groups = batch.split(most)
     if single is not None:
-        assert cpu_kernel.add(kernel, y, x, cpu_kernel.Layer(a, b, widths), single, 1.0)
-    vllm_punica.add_lora(y, x, a, b, groups, 1.0, widths)
+        assert cpu_kernel.add(kernel, y, x, layer, single, 1.0)
+    vllm_punica.add_lora(y, x, layer, groups, 1.0)
     untouched = [row for row, place in enumerate(places) if place < 0]
     torch.testing.assert_close(y[untouched].double(), expected[untouched], rtol=0, atol=0)
     size = float(expected.abs().max()) + 1
@@ -127,6 +145,33 @@ def test_what_does_not_fit_is_not_touched(kernel: Any) -> None:
         assert not cpu_kernel.add(kernel, output, inputs, layer, which, 1.0)
     assert torch.equal(y, before)
     assert not cpu_kernel.Layer(a, (b[0].contiguous(),), (3,)).fits, "B as PyTorch lays it out"
+
+
+def test_only_weights_of_the_layer_can_be_put() -> None:
+    """What the kernel is given as addresses has the shape, the order and the dtype that it takes them for."""
+    a, b, _ = case(3, (torch.float32, torch.bfloat16), 4, 6, (3, 5))
+    layer = cpu_kernel.Layer(a, b, (3, 5))
+    for bad_a, bad_b in (
+        (torch.ones(2, 7), torch.ones(3, 2)),  # inputs too wide
+        (torch.ones(2, 6), torch.ones(4, 2)),  # outputs too wide
+        (torch.ones(5, 6), torch.ones(3, 5)),  # a rank that no place has
+        (torch.ones(2, 6), torch.ones(3, 3)),  # two ranks
+        (torch.ones(6, 2).t(), torch.ones(3, 2)),  # A the other way round
+        (torch.ones(2, 12).bfloat16()[:, ::2], torch.ones(3, 2)),
+    ):
+        with pytest.raises(ValueError, match="no weights for this layer"):
+            layer.put(1, [(bad_a.to(torch.bfloat16), cpu_kernel.turned(bad_b.bfloat16())), None])
+    for bad_a, bad_b in (
+        (torch.ones(2, 6), cpu_kernel.turned(torch.ones(3, 2))),  # float32
+        (torch.ones(2, 6).bfloat16(), torch.ones(3, 2).bfloat16()),  # B as PyTorch lays it out
+    ):
+        with pytest.raises(ValueError, match="no weights for this layer"):
+            layer.put(1, [(bad_a, bad_b), None])
+    with pytest.raises(ValueError, match="argument"):
+        layer.put(1, [None])
+    pair = layer.pair(1, 1)
+    assert pair is not None
+    assert pair[1].data_ptr() == b[1][1].data_ptr(), "refused weights change nothing"
 
 
 def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

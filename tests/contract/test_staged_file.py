@@ -1,6 +1,5 @@
 """Adapters read without a mapped file, in one pass: bit for bit what vLLM's loader, PyTorch and safetensors make."""
 
-import json
 import math
 import os
 import signal
@@ -15,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from adapters import cpu_kernel, staged_file, vllm_stage
+from adapters import cpu_kernel, staged_file, vllm_read
 from adapters.staged_file import StagedFile
 from adapters.staged_memory import StagedMemory
 from tests.contract import vllm_manager_fixtures as fixtures
@@ -90,15 +89,6 @@ def test_tensors_are_the_files_and_what_is_not_finite_is_seen(
     assert file.finite == (fine if cpu_kernel.load() is not None and dtype is torch.bfloat16 else set())
 
 
-def write_adapter(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
-    folder.mkdir(exist_ok=True)
-    save_file({f"base_model.model.{name}.weight": t for name, t in tensors.items()}, folder / vllm_stage.FILES[1])
-    targets = sorted({name.split(".")[-2] for name in tensors})
-    settings = {"peft_type": "LORA", "bias": "none", "target_modules": targets} | config
-    (folder / vllm_stage.FILES[0]).write_text(json.dumps(settings))
-    return folder
-
-
 def as_before(worker: Any, path: Path) -> Any:
     """vLLM's loader over safetensors, then copies by PyTorch: the way adapters were staged before this file was."""
     from vllm.lora.request import LoRARequest
@@ -124,18 +114,13 @@ def test_staged_adapters_equal_those_of_safetensors_and_pytorch(
     """Any ranks, dtypes and scales, and modules left out, packed ones too."""
     modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
     ranks = {name: data.draw(st.sampled_from([8, 8, 1, 4, 16])) for name in modules}
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for name, rank in ranks.items():
-        for half, shape in zip("AB", fixtures.shapes(name, rank), strict=True):
-            tensors[f"{name}.lora_{half}"] = torch.randn(shape, generator=generator).to(dtype)
-    path = write_adapter(tmp_path / "adapter", tensors, r=8, lora_alpha=alpha, rank_pattern=ranks)
+    path = fixtures.write_adapter(tmp_path / "adapter", ranks, seed, dtype, lora_alpha=alpha, alpha_pattern={})
     worker = fixtures.worker_manager(16, place_dtype)
     memory = StagedMemory()
-    wanted, found = as_before(worker, path).loras, vllm_stage.read_adapter(worker, 1, str(path), memory).loras
+    wanted, found = as_before(worker, path).loras, vllm_read.read_adapter(worker, 1, str(path), memory).loras
     assert found.keys() == wanted.keys()
     for name, weights in found.items():
-        pairs = zip(vllm_stage._tensors(weights), vllm_stage._tensors(wanted[name]), strict=True)
+        pairs = zip(vllm_read.tensors(weights), vllm_read.tensors(wanted[name]), strict=True)
         for (a, b), (wanted_a, wanted_b) in pairs:
             assert (a is None) == (wanted_a is None)
             if a is not None and b is not None:
@@ -164,13 +149,13 @@ def test_what_is_not_finite_is_refused_with_its_module(
     elif alpha > 8:
         tensors["model.layers.1.down_proj.lora_B"][0, 0] = 3e38
         wanted = ["model.layers.1.down_proj"]
-    path = write_adapter(tmp_path / "adapter", tensors, r=8, lora_alpha=alpha)
+    path = fixtures.write_tensors(tmp_path / "adapter", tensors, r=8, lora_alpha=alpha)
     worker = fixtures.worker_manager(16, place)
     if not wanted:
-        vllm_stage.read_adapter(worker, 1, str(path), StagedMemory())
+        vllm_read.read_adapter(worker, 1, str(path), StagedMemory())
         return
     with pytest.raises(ValueError, match="not finite") as fault:
-        vllm_stage.read_adapter(worker, 1, str(path), StagedMemory())
+        vllm_read.read_adapter(worker, 1, str(path), StagedMemory())
     assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in wanted]
 
 
@@ -210,11 +195,11 @@ def test_vllms_own_loader_maps_the_file_and_the_patched_one_does_not(tmp_path: P
     tensors = {
         f"{name}.lora_{h}": torch.ones(s).bfloat16() for h, s in zip("AB", fixtures.shapes(name, 8), strict=True)
     }
-    path = write_adapter(tmp_path / "adapter", tensors, r=8, lora_alpha=8)
+    path = fixtures.write_tensors(tmp_path / "adapter", tensors, r=8, lora_alpha=8)
     worker = fixtures.worker_manager(16)
     for module, wanted in ((stock("vllm.lora.lora_model"), False), (sys.modules["vllm.lora.lora_model"], True)):
         worker._lora_model_cls = module.LoRAModel
-        file = StagedFile(str(path / vllm_stage.FILES[1]), StagedMemory())
+        file = StagedFile(str(path / vllm_read.FILES[1]), StagedMemory())
         with staged_file.instead_of_safetensors(file):
             worker._load_adapter(LoRARequest("x", 1, str(path)))
         assert file.used is wanted

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 import torch
 
-from adapters import vllm_manager, vllm_punica
+from adapters import cpu_kernel, vllm_manager, vllm_punica
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real
@@ -134,7 +134,7 @@ def test_bfloat16_is_right_where_it_is_emulated_and_where_it_is_not(
     mine = slice(None) if whole else slice(1, rows + 1)
     exact = output.double()
     exact[mine, :16] += 0.5 * (inputs[mine].double() @ a[0, 0].double().t()) @ b[0, 0].double().t()
-    vllm_punica.add_lora(output, inputs, (a,), (b,), [(0, numbers, 8)], 0.5, (16,))
+    vllm_punica.add_lora(output, inputs, cpu_kernel.Layer((a,), (b,), (16,)), [(0, numbers, 8)], 0.5)
     assert output.dtype is torch.bfloat16
     assert torch.allclose(output.double(), exact, rtol=2e-2, atol=1e-1)
     # in float32 nothing is rounded but the result, and the product before it is added

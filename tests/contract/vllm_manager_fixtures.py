@@ -1,16 +1,21 @@
 """vLLM's own loading and merging of adapters around a handful of layers, without a model."""
 
+import json
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
-from adapters import cpu_kernel
+from adapters import cpu_kernel, vllm_punica
+from adapters.vllm_read import FILES
+from tests.contract.vllm_stock import stock
 
 WIDTHS = {"q_proj": 24, "k_proj": 8, "v_proj": 8, "o_proj": 16, "gate_proj": 40, "up_proj": 40, "down_proj": 16}
 INPUTS = {"down_proj": 40, "o_proj": 24}
 PACKED = {"qkv_proj": ["q_proj", "k_proj", "v_proj"], "gate_up_proj": ["gate_proj", "up_proj"]}
-INPUT, LAYERS, PLACES = 16, 2, 3
+INPUT, LAYERS, PLACES, HOST = 16, 2, 3, 4
 
 
 def names() -> list[str]:
@@ -27,10 +32,13 @@ def shapes(name: str, rank: int) -> tuple[tuple[int, int], tuple[int, int]]:
 def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
     """vLLM's LRUCacheWorkerLoRAManager with its LoRAModelManager, both without what a model would have made."""
     from vllm.lora.lora_model import LoRAModel
-    from vllm.lora.model_manager import LoRAModelManager
+    from vllm.lora.model_manager import AdapterLRUCache, LRUCacheLoRAModelManager
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 
-    manager: Any = LoRAModelManager.__new__(LoRAModelManager)
+    manager: Any = LRUCacheLoRAModelManager.__new__(LRUCacheLoRAModelManager)
+    punica = stock("vllm.lora.punica_wrapper.punica_cpu").PunicaWrapperCPU
+    vllm_punica.patch(punica)
+    manager.punica_wrapper_mapping = {"language_model": punica(64, 64, "cpu")}
     groups = [[short] for short in ("o_proj", "down_proj")] + list(PACKED.values())
     packed = {tuple(parts): name for name, parts in PACKED.items()}
     manager.modules, manager.packed_modules = {}, {}
@@ -38,11 +46,16 @@ def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
         for parts in groups:
             short = packed.get(tuple(parts), parts[0])
             name = f"model.layers.{layer}.{short}"
-            manager.modules[name] = _layer(parts, max_rank, dtype)
+            manager.modules[name] = _layer(parts, max_rank, dtype, manager.punica_wrapper_mapping["language_model"])
             if len(parts) > 1:
                 manager.packed_modules[name] = [f"model.layers.{layer}.{part}" for part in parts]
     manager.supported_lora_modules, manager.packed_modules_mapping = ["o_proj", "down_proj", *PACKED], PACKED
-    manager.lora_config = SimpleNamespace(max_lora_rank=max_rank, lora_dtype=dtype, fully_sharded_loras=False)
+    manager.lora_config = SimpleNamespace(
+        max_lora_rank=max_rank, lora_dtype=dtype, fully_sharded_loras=False, max_loras=PLACES, max_cpu_loras=HOST
+    )
+    manager._registered_adapters = AdapterLRUCache(HOST, manager.deactivate_adapter)
+    manager._active_adapters = AdapterLRUCache(PLACES, manager._deactivate_adapter)
+    manager.lora_index_to_id = [None] * PLACES
     manager.is_pooling_model = manager._is_non_gated_moe = manager._enable_moe_shared_loras = False
     manager._enable_mixed_moe_lora_format = False
     manager._classification_head = manager._pooling_task = None
@@ -55,9 +68,48 @@ def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
     return worker
 
 
-def _layer(parts: list[str], max_rank: int, dtype: torch.dtype) -> Any:
+class Layer(SimpleNamespace):
+    """As much of vLLM's LoRA layers as adapters are put into; `set_lora` and `reset_lora` are vLLM's."""
+
+    def reset_lora(self, index: int) -> None:
+        from vllm.lora.layers import MergedColumnParallelLinearWithLoRA
+
+        MergedColumnParallelLinearWithLoRA.reset_lora(self, index)
+
+    def set_lora(self, index: int, a: Any, b: Any) -> None:
+        from vllm.lora.layers import MergedColumnParallelLinearWithLoRA
+
+        halves = [half if isinstance(half, list) else [half] for half in (a, b)]
+        MergedColumnParallelLinearWithLoRA.set_lora(self, index, *halves)
+
+
+def _layer(parts: list[str], max_rank: int, dtype: torch.dtype, punica: Any) -> Layer:
     pairs = [shapes(part, max_rank) for part in parts]
     a = tuple(torch.zeros(PLACES, 1, *shape, dtype=dtype) for shape, _ in pairs)
     b = tuple(cpu_kernel.turned(torch.zeros(PLACES, 1, *shape, dtype=dtype)) for _, shape in pairs)
     slices = tuple(shape[0] for _, shape in pairs)
-    return SimpleNamespace(lora_a_stacked=a, lora_b_stacked=b, output_slices=slices, tp_size=1)
+    return Layer(
+        lora_a_stacked=a, lora_b_stacked=b, output_slices=slices, n_slices=len(parts), tp_size=1, punica_wrapper=punica
+    )
+
+
+def write_adapter(folder: Path, ranks: dict[str, int], seed: int, dtype: torch.dtype, **config: Any) -> Path:
+    """A random adapter in peft's layout. `ranks`: of each module that it has."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        f"{name}.lora_{half}": torch.randn(shape, generator=generator).to(dtype)
+        for name, rank in ranks.items()
+        for half, shape in zip("AB", shapes(name, rank), strict=True)
+    }
+    settings = {"r": 8, "lora_alpha": 8, "rank_pattern": ranks, "alpha_pattern": ranks} | config
+    return write_tensors(folder, tensors, **settings)
+
+
+def write_tensors(folder: Path, tensors: dict[str, torch.Tensor], **config: Any) -> Path:
+    """An adapter of these tensors in peft's layout."""
+    folder.mkdir(exist_ok=True)
+    save_file({f"base_model.model.{name}.weight": t for name, t in tensors.items()}, folder / FILES[1])
+    targets = sorted({name.split(".")[-2] for name in tensors})
+    settings = {"peft_type": "LORA", "bias": "none", "target_modules": targets} | config
+    (folder / FILES[0]).write_text(json.dumps(settings))
+    return folder
