@@ -14,12 +14,14 @@ import torch
 from models.starter.chat.data import TASK_NAMES
 from models.starter.chat.network import arithmetic
 
+ADAPTER_RATE = 3e-3
+
 
 @dataclass
 class Run:
     """One call of train.py. `record` is written to `out`/train.json whenever `save` is called.
 
-    `tasks`: the adapters to train. `dtype`: what the weights are rounded to when they are written.
+    `tasks`: the adapters to train, with Adam at `adapter_rate`. `dtype`: what the weights are rounded to when written.
     """
 
     out: Path
@@ -30,6 +32,7 @@ class Run:
     seed: int
     compile: bool
     tasks: tuple[str, ...] = TASK_NAMES
+    adapter_rate: float = ADAPTER_RATE
     dtype: torch.dtype = torch.bfloat16
     start: float = field(default_factory=time.monotonic)
     record: dict[str, object] = field(default_factory=dict)

@@ -23,6 +23,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--compile", choices=("auto", "on", "off"), default="auto", help="auto: on a GPU, if it works")
     parser.add_argument("--collect", type=Path, help="copy what is worth keeping here after each phase")
     parser.add_argument("--tasks", nargs="+", metavar="TASK", help="train only these adapters; all others stay")
+    parser.add_argument("--rate", type=float, help="highest learning rate of the adapters (default 0.003)")
     parser.add_argument("--seed", type=int, default=1)
     return parser.parse_args()
 
@@ -44,7 +45,7 @@ def main() -> None:
     import torch
 
     from models.starter.chat.export import make_archive
-    from models.starter.chat.run_state import Run
+    from models.starter.chat.run_state import ADAPTER_RATE, Run
     from models.starter.chat.train_adapters import train_adapters
     from models.starter.chat.train_base import train_base
 
@@ -64,6 +65,7 @@ def main() -> None:
         compile=arguments.compile == "on" or (gpu and arguments.compile == "auto"),
         workers=some if arguments.workers is None else arguments.workers,
         tasks=_tasks(arguments.tasks),
+        adapter_rate=arguments.rate or ADAPTER_RATE,
     )
     run.out.mkdir(parents=True, exist_ok=True)
     run.describe()

@@ -17,7 +17,6 @@ from models.starter.chat.optimizers import clip_by_group, ramp
 from models.starter.chat.run_state import Run
 from models.starter.chat.scoring import in_words, own_scores, rounded, wrong_scores
 
-RATE = 3e-3
 RESUME = "resume-adapters.safetensors"
 
 
@@ -56,7 +55,7 @@ def train_adapters(run: Run, weights: Weights, minutes: float, resume: Path | No
             loss = loss_of(base, adapters, inputs.ids, inputs.mask, inputs.rotary, inputs.weights)
             loss.backward()  # type: ignore[no-untyped-call]
             clip_by_group(parameters, 1.0)
-            adam.param_groups[0]["lr"] = RATE * ramp(progress, steps, warm_up=50, hold=0.2)
+            adam.param_groups[0]["lr"] = run.adapter_rate * ramp(progress, steps, warm_up=50, hold=0.2)
             adam.step()
             adam.zero_grad()
             steps += 1
