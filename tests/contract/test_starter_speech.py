@@ -77,6 +77,13 @@ def test_a_sample_is_heard_as_its_text_says(section: figures.Section, listen: ev
     assert samples.exact([listen], sound, text) == bool(chosen["tried"])
 
 
+def test_a_sample_is_heard_in_windows_of_30_seconds_too() -> None:
+    with wave.open(str(SAMPLES / "calendar.wav"), "rb") as file:
+        sound = np.frombuffer(file.readframes(file.getnframes()), np.int16)
+    text = (SAMPLES / "calendar.txt").read_text().strip()
+    assert samples.exact([evaluate.served(FOLDER, evaluate.WHISPERS)], sound, text)
+
+
 def test_silence_has_no_text(listen: evaluate.Transcriber) -> None:
     assert listen(np.zeros(3 * 16000, np.float32)) == []
 

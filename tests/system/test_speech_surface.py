@@ -185,7 +185,7 @@ def listen(server: Server, path: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_path: Path) -> None:
-    """Its words are those of its parts: each has over 15 s of speech, so none shares a window with another.
+    """Its words are those of its parts: each has over 15 s of speech, so few share a window with another.
 
     Two parts tell what they are: the small model is fickle, and voice detection begins the first one 0.1 s sooner.
     """
