@@ -7,6 +7,7 @@
 | reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | staged_file.py  |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
+| other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
 | parent watch     | EngineCore lives on after its slot was killed                       | here             |
@@ -66,12 +67,13 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import staged_file, vllm_core, vllm_manager, vllm_punica, vllm_typical
+    from adapters import staged_file, vllm_core, vllm_manager, vllm_punica, vllm_swap, vllm_typical
 
     vllm_punica.patch(PunicaWrapperCPU)
     vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     staged_file.patch(lora_model)
     vllm_core.patch(EngineCore, enter_process)
+    vllm_swap.patch(EngineCore)
     vllm_typical.patch(logits_processor)
     if current_platform.is_cpu():
         _compile_nothing()

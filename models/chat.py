@@ -7,8 +7,6 @@ from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from models import (
     chat_fields,
     chat_guard,
@@ -16,30 +14,22 @@ from models import (
     chat_processes,
     chat_settings,
     chat_start,
+    chat_swap,
     chat_vllm,
     chat_warm,
+    twins,
 )
 from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
 from models.chat_sleep import Sleeper
+from models.chat_start import T
 from models.chat_usage import METER, ChatCall, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipe import Recipe
 
-PATHS = frozenset(
-    {
-        "/v1/chat/completions",
-        "/v1/completions",
-        "/v1/responses",
-        "/v1/messages",
-        "/v1/messages/count_tokens",
-        "/tokenize",
-        "/detokenize",
-    }
-)
 LEAVE_WITHIN = 5.0
 """Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
 CLOSE_WITHIN = 2.0
@@ -58,7 +48,10 @@ class VllmEngine:
         self._typical = False
         self._state = "new"
         self._sleeper: Sleeper | None = None
+        self._swapper: chat_swap.Swapper | None = None
         self._running: set[Exchange] = set()
+        self._change: asyncio.Future[Any] | None = None
+        """The last sleep, wake or swap."""
         self._children = chat_processes.Children()
         self._cause = EngineFailed("the engine's process ended")
 
@@ -82,12 +75,14 @@ class VllmEngine:
         arguments.enable_sleep_mode = arguments.enable_sleep_mode and chat_vllm.sleep_mode_available()
         try:
             threads = chat_settings.threads(path)
+            key = await asyncio.to_thread(twins.key, recipe, path, device)
+            self._swapper = chat_swap.Swapper(arguments, key)  # before vLLM sees either
 
             def start() -> None:
                 self._engine = chat_vllm.start_engine(arguments, device, threads)
 
             starting = asyncio.create_task(chat_start.in_new_thread(start))
-            await self._child_or_end(starting)
+            await chat_start.child_or_end(starting)
             lap("starting")
             report(Progress("weights", 0.4, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
             await starting
@@ -95,15 +90,11 @@ class VllmEngine:
             report(Progress("warming", 0.8))
             on_device = await chat_vllm.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
-            self._app = await chat_vllm.application(self._engine, arguments)
-            self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
-            effort = chat_fields.knows_effort(path, recipe.engine.flags)
-            self._fields = chat_fields.known(self._app, effort=effort)
-            self._model = recipe.id
+            app = await chat_vllm.application(self._engine, arguments)
+            self._adapters = Adapters(self._engine, app.state.openai_serving_models.lora_requests)
             self._typical = chat_vllm.samples_typically(self._engine)
             self._children.watch(self._processes(), self._child_died)
-            await chat_warm.warm(self._app, recipe.id)
-            await self._engine.reset_prefix_cache()
+            await self._answer_with(app, recipe, path)
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
             asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
@@ -119,16 +110,12 @@ class VllmEngine:
         report(Progress("ready", 1.0))
         return self._loaded(path, seconds, on_device, asleep)
 
-    async def _child_or_end(self, starting: "asyncio.Task[None]") -> None:
-        """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
-        own = psutil.Process()
-        try:
-            while not starting.done() and not own.children():
-                await asyncio.wait({starting}, timeout=0.05)
-        except asyncio.CancelledError:
-            starting.cancel()  # `in_new_thread` ends when the thread has: what it started is not lost
-            await asyncio.wait({starting})
-            raise
+    async def _answer_with(self, app: Any, recipe: Recipe, path: Path) -> None:
+        """vLLM's application becomes this engine's, under the model's name; its first-time costs are paid."""
+        self._app, self._model = app, recipe.id
+        self._fields = chat_fields.known(app, effort=chat_fields.knows_effort(path, recipe.engine.flags))
+        await chat_warm.warm(app, recipe.id)
+        await self._engine.reset_prefix_cache()
 
     def _host_bytes(self) -> int:
         return chat_processes.held(self._processes())
@@ -154,6 +141,8 @@ class VllmEngine:
         self._cause = how
         if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
+            if self._change is not None:
+                self._change.cancel()  # vLLM would wait for an answer for ever
             for exchange in list(self._running):
                 exchange.fail(how)
 
@@ -178,19 +167,33 @@ class VllmEngine:
             raise self._broken()
         return await self._changed(self._sleeper.up(), "loaded")
 
-    async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
+    async def swap(self, recipe: Recipe, path: Path, report: Report) -> Loaded:
+        adapters, swapper = self._ready(), self._swapper
+        if swapper is None or self._running or adapters.calls:
+            raise EngineFailed("requests still run on this engine")
+        arguments = await asyncio.to_thread(swapper.arguments, recipe, path)
+
+        async def take() -> Loaded:
+            report(Progress("weights", 0.1, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
+            began, self._sleeper = time.perf_counter(), None  # which knows the words of the model before
+            await self._answer_with(await swapper.take(self._engine, arguments, adapters), recipe, path)
+            return self._loaded(path, {"weights": round(time.perf_counter() - began, 3)}, 0, None)
+
+        return await self._changed(take(), "loaded")
+
+    async def _changed(self, work: Coroutine[Any, Any, T], state: str) -> T:
         self._state = "changing"
-        try:
-            held = await work
-        except Exception as error:
-            self._cause, self._state = EngineFailed("the engine did not sleep or wake well"), "broken"
-            if isinstance(error, RoundhouseError):
-                raise
-            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
+        self._change = change = asyncio.ensure_future(work)
+        await asyncio.wait([change])
         if self._state != "changing":  # its process died or it was closed meanwhile
             raise self._cause
+        if error := change.exception():
+            self._cause, self._state = EngineFailed("the engine did not sleep, wake or swap well"), "broken"
+            if isinstance(error, RoundhouseError):
+                raise error
+            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
         self._state = state
-        return held
+        return change.result()
 
     async def ping(self) -> None:
         if self._state != "asleep":
@@ -252,7 +255,7 @@ class VllmEngine:
         yield Finished(meter.usage())
 
     def _check(self, request: HttpCall, adapters: Adapters) -> None:
-        if request.path not in PATHS:
+        if request.path not in chat_guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         chat_guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
         asked = chat_guard.asked_model(request.body)

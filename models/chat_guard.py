@@ -7,6 +7,18 @@ from msgspec import Meta
 
 from registry.errors import BadRequest, TooLarge
 
+PATHS = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/messages/count_tokens",
+        "/tokenize",
+        "/detokenize",
+    }
+)
+"""What a chat engine answers."""
 CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 BYTES_PER_TOKEN = 16

@@ -14,6 +14,8 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar
 
+import psutil
+
 T = TypeVar("T")
 
 _forking = threading.local()
@@ -34,6 +36,18 @@ def _clean_child() -> None:
 
 
 os.register_at_fork(after_in_child=_clean_child)
+
+
+async def child_or_end(starting: "asyncio.Task[None]") -> None:
+    """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
+    own = psutil.Process()
+    try:
+        while not starting.done() and not own.children():
+            await asyncio.wait({starting}, timeout=0.05)
+    except asyncio.CancelledError:
+        starting.cancel()  # `in_new_thread` ends when the thread has: what it started is not lost
+        await asyncio.wait({starting})
+        raise
 
 
 async def in_new_thread(work: Callable[[], T]) -> T:
