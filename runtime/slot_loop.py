@@ -6,14 +6,17 @@
 | Call, Stage, Place, Drop | Failed                 | works; each in a task of its own | Failed                   |
 | Sleep                    | Failed                 | sleeps, once what runs has ended | Failed                   |
 | Wake                     | Failed                 | Failed                       | wakes                        |
+| Swap                     | Failed                 | the engine takes other weights, | Failed                    |
+|                          |                        | once what runs has ended; Failed: it must be ended          |
 | Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
-| Ping, falls asleep, wakes| -                      | Done                         | Done                         |
+| Ping, while that goes on | -                      | Done                         | Done                         |
 | Cancel                   | nothing                | cancels the task, which      | nothing                      |
-|                          |                        | aborts the work in the engine; a sleep or wake goes on      |
+|                          |                        | aborts the work in the engine; sleep, wake and swap go on   |
 | gateway gone             | ends the process group | ends the process group       | ends the process group       |
 | SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
 
-A slot is never reused for a second model: ending its process is what returns the memory for certain.
+A slot is not reused for a second model, since ending its process is what returns the memory for certain; except that
+an engine which can prove it changes its weights (`models.chat_swap`).
 """
 
 import asyncio
@@ -164,6 +167,9 @@ class SlotServer:
                     held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
                     out.put(frames.Done(uid, held=held))
                     return
+                case frames.Swap():
+                    out.put(await asyncio.shield(asyncio.ensure_future(self._swap(frame, out))))
+                    return
                 case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
                     await self._work(frame, out)
             out.put(frames.Done(uid))
@@ -204,15 +210,34 @@ class SlotServer:
             raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
         self._changing = True
         try:
-            if sleep and self._working:  # a cancelled request may still be on its way out of the engine
-                await asyncio.wait(self._working, timeout=CALM_SECONDS)
-            if sleep and self._working:
-                raise EngineFailed("Requests still run on this engine.")
+            if sleep:
+                await self._calm()
             held = await (engine.sleep() if sleep else engine.wake())
             self._asleep = sleep
             return held
         finally:
             self._changing = False
+
+    async def _swap(self, frame: frames.Swap, out: frames.Outbox) -> frames.Done:
+        """Not cancelled either. A failed one leaves the engine to be ended: it answers nobody any more."""
+        engine = self._ready()
+        if self._changing or self._asleep:
+            raise EngineFailed("This engine is busy.")
+        self._changing = True
+        await self._calm()
+        recipe = Recipe.model_validate_json(frame.recipe)
+        loaded = await cast(ChatEngine, engine).swap(
+            recipe, Path(frame.path), lambda progress: out.put(frames.Report(frame.uid, progress))
+        )
+        self._changing = False
+        return frames.Done(frame.uid, loaded)
+
+    async def _calm(self) -> None:
+        """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""
+        if self._working:
+            await asyncio.wait(self._working, timeout=CALM_SECONDS)
+        if self._working:
+            raise EngineFailed("Requests still run on this engine.")
 
     async def _work(self, frame: frames.Call | frames.Stage | frames.Place | frames.Drop, out: frames.Outbox) -> None:
         engine = self._ready()

@@ -77,7 +77,14 @@ SCHEMAS: dict[str, Json] = {
             "budget_bytes": COUNT,
             "host": nullable(record({"bytes_needed": COUNT, "bytes_free": INTEGER, "budget_bytes": COUNT})),
             "victims": array(
-                record({"model": STRING, "bytes": COUNT, "running": COUNT, "action": one_of("evict", "drain", "sleep")})
+                record(
+                    {
+                        "model": STRING,
+                        "bytes": COUNT,
+                        "running": COUNT,
+                        "action": one_of("evict", "drain", "sleep", "swap"),
+                    }
+                )
             ),
             "expected_seconds": NUMBER,
         }

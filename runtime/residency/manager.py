@@ -7,6 +7,7 @@ tasks that carry the change out; each task ends by asking for the next decision.
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Iterable
+from typing import cast
 
 from models.messages import Loaded, Progress
 from registry.errors import Conflict, DoesNotFit, EngineFailed, RoundhouseError, Unavailable
@@ -16,16 +17,16 @@ from runtime.link import SlotLink
 from runtime.pool import SlotPool
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
+from runtime.residency.swapping import Swapping
 from runtime.residency.table import Observer, S, log
 from runtime.residency.victims import NO_LIMIT
-from runtime.residency.waking import Waking
 
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
 """Codes of a failed load after which it is tried once more with the idle models gone."""
 
 
-class ResidencyManager(Waking):
+class ResidencyManager(Swapping):
     """Brings models in and out under a byte budget.
 
     Args:
@@ -47,7 +48,6 @@ class ResidencyManager(Waking):
     ) -> None:
         super().__init__(entries, pool, budget, observer, memory_back, host_budget)
         self.device, self.patience = device, patience
-        self._claims = 0  # loads that have been decided but have not taken their slot yet
         self._timer: asyncio.TimerHandle | None = None
         self.draining = False
 
@@ -101,12 +101,13 @@ class ResidencyManager(Waking):
     def _snapshot(self) -> policy.Snapshot:
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
         now = next(iter(self.entries.values())).clock() if self.entries else 0.0
-        return policy.Snapshot(self.budget, residents, self.pool.free - self._claims, now, self.host_budget)
+        return policy.Snapshot(self.budget, residents, self.pool.free - len(self._claims), now, self.host_budget)
 
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:
         return policy.Need(
             entry.id, entry.needed, entry.return_seconds, since, self.patience, detail=entry.needed_detail,
             host=entry.host_bytes + entry.host_adapters if entry.state is S.ASLEEP else entry.host_needed,
+            twin=entry.twin, swap_seconds=entry.swap_seconds,
         )  # fmt: skip
 
     def decide(self) -> None:
@@ -158,50 +159,54 @@ class ResidencyManager(Waking):
             entry.claim = entry.needed
         else:
             entry.bytes, entry.host_bytes = entry.needed, entry.host_needed
-            self._claims += 1
+            self._claims.add(entry.id)
         victims = self._dismiss_all(plan.victims)
         come = self._wake(entry, victims) if wakes else self._carry_out(entry, plan, victims)
         self._spawn(come, f"load-{entry.id}")
 
     async def _carry_out(self, entry: ModelEntry, plan: policy.Plan, victims: list[ModelEntry]) -> None:
         started = entry.clock()
-        link: SlotLink | None = None
-        claimed = True
         try:
-            await self._wait_for_room(entry, victims)
-            entry.progress = Progress(phase="starting", fraction=0.02)
-            engine = entry.recipe.engine.name
-            await self.pool.cool(self.budget - self.held(besides=entry) - entry.needed, keep=engine)
-            link = await self.pool.take(engine)
-            self._claims, claimed = self._claims - 1, False
-            entry.link = link
-            try:
-                loaded = await self._load_into(entry, link)
-            except RoundhouseError as error:
-                if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
-                    raise
-                reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
-                if not await self._make_room(entry, link, reason):
-                    raise
-                link = entry.link = await self.pool.take(entry.recipe.engine.name)
-                loaded = await self._load_into(entry, link)
+            swapped = await self._swap(entry, plan, victims)
+            loaded = swapped or await self._load_afresh(entry)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
-            if claimed:
-                self._claims -= 1
+            self._claims.discard(entry.id)
             if not isinstance(error, RoundhouseError):
                 log.exception("unmapped error in a load")
                 error = EngineFailed(f"The load failed inside the server: {type(error).__name__}.")
-            await self._load_failed(entry, link, error)
+            await self._load_failed(entry, entry.link, error)
             return
         seconds = entry.clock() - started
-        self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
+        if swapped:
+            self._observer.swapped(entry, loaded, seconds, plan.expected_seconds)
+            entry.measured_swap = sum(loaded.seconds.values())
+        else:
+            self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
+            entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.peak = max(entry.peak, loaded.resident_bytes)
         entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
         entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
         entry.needed_detail = "as measured at its last load"
-        entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.loads += 1
-        self._open(entry, link)
+        self._open(entry, cast(SlotLink, entry.link))
+
+    async def _load_afresh(self, entry: ModelEntry) -> Loaded:
+        """In an empty slot, and in a second one if memory runs out in the first and others can make room."""
+        entry.progress = Progress(phase="starting", fraction=0.02)
+        engine = entry.recipe.engine.name
+        await self.pool.cool(self.budget - self.held(besides=entry) - entry.needed, keep=engine)
+        link = entry.link = await self.pool.take(engine)
+        self._claims.discard(entry.id)
+        try:
+            return await self._load_into(entry, link)
+        except RoundhouseError as error:
+            if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
+                raise
+            reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
+            if not await self._make_room(entry, link, reason):
+                raise
+        entry.link = link = await self.pool.take(engine)
+        return await self._load_into(entry, link)
 
     async def _load_into(self, entry: ModelEntry, link: SlotLink) -> Loaded:
         def report(progress: Progress) -> None:

@@ -51,6 +51,8 @@ class MortalLink(VirtualLink):
     def call(self, make: Any) -> "MortalCall":
         if not self.alive:
             raise Unavailable("being restarted", retry_after=1.0)
+        assert not self.sleeps
+        assert not self.changing
         return MortalCall(super().call(make), self)
 
     async def command(self, make: Any, timeout: float) -> Held:
@@ -228,7 +230,7 @@ class Storm(VirtualWorld):
         residents = sum(entry.link is not None for entry in self.manager.entries.values())
         assert self.free + residents == self.slots, "a slot was lost"
         assert sum(link.alive for link in self.links) == residents, "a process that nobody knows"
-        assert self.manager._claims == 0
+        assert not self.manager._claims
 
 
 class Unmapped(logging.Handler):

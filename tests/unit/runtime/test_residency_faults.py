@@ -103,7 +103,7 @@ async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: Wor
     with pytest.raises(Unavailable, match="inside the server: OSError"):
         await world.ask("a")
     assert world.state("a") is ModelState.FAILED
-    assert world.manager._claims == 0
+    assert not world.manager._claims
 
 
 async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:

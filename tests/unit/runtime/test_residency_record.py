@@ -93,3 +93,13 @@ def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
     """The disk was full when it slept."""
     state.models.record_wake(load_key(recipe("a"), GPU), 0.5)
     assert state.models.slept(load_key(recipe("a"), GPU)) is None
+
+
+def test_what_a_swap_takes_says_nothing_of_a_load(state: State) -> None:
+    record, swapped = ResidencyRecord(Metrics(), state, GPU), entry()
+    record.swapped(swapped, CAN_SLEEP, 0.5, 0.8)
+    swapped.bytes = 170
+    record.grew(swapped)
+    again = entry()
+    recall(again, state, GPU)
+    assert (again.needed, again.load_seconds) == (170, 10.0)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Chunk, Finished, Held, HttpCall, Started, Usage
+from models.messages import AdapterRef, Chunk, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipe import Recipe
 from runtime import frames
@@ -190,3 +190,48 @@ async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhi
     while not slot.server._asleep:
         await asyncio.sleep(0.001)
     assert slot.engine.sleeps
+
+
+async def test_an_engine_takes_another_models_weights(slot: Slot) -> None:
+    other = RECIPE.model_copy(update={"id": "other"})
+
+    async def swap() -> Loaded | None:
+        async with slot.link.call(lambda uid: frames.Swap(uid, other.model_dump_json().encode(), "y")) as call:
+            return await call.done()
+
+    with pytest.raises(EngineFailed, match="No model is loaded"):
+        await swap()
+    await slot.load()
+    loaded = await swap()
+    assert loaded is not None
+    assert loaded.resident_bytes == 100
+    assert slot.engine.recipe == other
+    again = HttpCall(path=CALL.path, body=CALL.body, served="other", shown="other")
+    await slot.link.command(lambda uid: frames.Call(uid, again), 5)
+
+
+async def test_a_swap_goes_on_when_its_caller_leaves_and_answers_pings(slot: Slot) -> None:
+    await slot.load()
+    slot.engine.swap_gate.clear()
+    slot.engine.ping_gate.clear()
+    async with slot.link.call(lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")) as call:
+        assert isinstance(await anext(call.events()), Progress)
+        await slot.link.command(frames.Ping, 5)
+        with pytest.raises(EngineFailed, match="busy"):
+            await slot.link.command(frames.Sleep, 5)
+    slot.engine.swap_gate.set()
+    async with asyncio.timeout(5):
+        while not slot.engine.swaps:
+            await asyncio.sleep(0.001)
+
+
+async def test_after_a_swap_that_failed_nobody_is_answered(slot: Slot) -> None:
+    await slot.load()
+    slot.engine.swap_error = EngineFailed("other tensors")
+    swap = lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")  # noqa: E731
+    with pytest.raises(EngineFailed, match="other tensors"):
+        await slot.link.command(swap, 5)
+    for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), swap, frames.Sleep):
+        with pytest.raises(EngineFailed):
+            await slot.link.command(frame, 5)
+    assert slot.engine.answered == []
