@@ -21,7 +21,7 @@ from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, Unfit
 from registry.names import DIGEST
 
-POLL_FIRST, POLL_LAST = 0.0005, 0.01
+POLL_FIRST, POLL_LAST = 0.0005, 0.004
 """Seconds between two looks at a running copy: short at first, a small adapter takes 1 ms."""
 _FIRST_ID = 1_000
 """vLLM numbers its dummy adapters from 1; an id stands for one digest for the engine's whole life."""

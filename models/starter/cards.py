@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import textwrap
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -52,8 +53,21 @@ def _chat(section: Section) -> dict[str, str]:
         "base_tokens": f"{training['base']['tokens'] / 1e6:.1f}",
         "adapter_minutes": _minutes(training["adapters"]["seconds"]),
         "adapter_steps": str(training["adapters"]["steps"]),
+        "again": _again(training.get("again", ())),
         "hardware": _hardware(training),
     }
+
+
+def _again(runs: Sequence[dict[str, Any]]) -> str:
+    names = sorted({name for run in runs for name in run["own"]})
+    if not names:
+        return ""
+    steps, tokens, seconds = (sum(run[figure] for run in runs) for figure in ("steps", "tokens", "seconds"))
+    text = (
+        f"Then some again, without the others and on the same base (`--tasks`): {', '.join(names)}; {steps} steps,"
+        f" {tokens / 1e6:.1f} million tokens, {_minutes(seconds)} minutes of a core beside other work."
+    )
+    return "\n" + textwrap.indent(textwrap.fill(text, 118, break_on_hyphens=False), "  ")
 
 
 def _served(matrix: Matrix) -> str:

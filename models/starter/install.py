@@ -32,14 +32,18 @@ def _copy(source: Path, target: Path, names: Iterable[str] | None = None) -> lis
 
 
 def install_chat(trained: Path, pack: Path) -> None:
-    """From train.py's output: the base and the twenty adapters."""
+    """From train.py's output: the base and the twenty adapters; without a base, adapters for the base that is there."""
     from models.starter.chat.data import TASK_NAMES
 
-    _copy(trained / CHAT, pack / CHAT)
+    record = json.loads((trained / "train.json").read_text())
+    if "base" in record:
+        _copy(trained / CHAT, pack / CHAT)
+    else:
+        before = figures.load(pack)[CHAT]["training"]
+        record = before | {"again": [*before.get("again", ()), record["adapters"]]}
     for name in TASK_NAMES:
         _copy(trained / "adapters" / name, pack / "adapters" / name)
     weights = [*(pack / CHAT).glob("*.safetensors"), *(pack / "adapters").glob("*/*.safetensors")]
-    record = json.loads((trained / "train.json").read_text())
     figures.update(pack, CHAT, files=figures.digests(pack, weights), training=record)
 
 

@@ -1,17 +1,20 @@
 """Training some of the starter adapters leaves the others as they were, to the bit."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from models.starter import cards, figures
 from models.starter.chat.data import TASK_NAMES
 from models.starter.chat.export import save_resume
 from models.starter.chat.network import SHAPE, new_adapters, new_weights
 from models.starter.chat.run_state import Run
 from models.starter.chat.train import _tasks
 from models.starter.chat.train_adapters import RESUME, train_adapters
+from models.starter.install import CHAT, install_chat
 
 
 def test_only_the_named_adapters_change(tmp_path: Path) -> None:
@@ -42,3 +45,32 @@ def test_tasks_are_named_in_any_order_and_must_exist() -> None:
     assert _tasks(["sort-words", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "sort-words"})
     with pytest.raises(SystemExit, match=r"no tasks.*'sing'"):
         _tasks(["sing"])
+
+
+def test_adapters_alone_are_installed_for_the_base_that_is_there(tmp_path: Path) -> None:
+    pack, trained = tmp_path / "pack", tmp_path / "trained"
+    for folder in (pack / CHAT, *(trained / "adapters" / name for name in TASK_NAMES)):
+        folder.mkdir(parents=True)
+        (folder / "some.safetensors").write_bytes(folder.name.encode())
+    first = {"base": {"steps": 5}, "adapters": {"steps": 6}}
+    figures.update(pack, CHAT, training=first)
+    runs = [
+        {"steps": 7, "tokens": 2_000_000, "seconds": 60.0, "own": {"acronym": 0.5}},
+        {"steps": 8, "tokens": 1_500_000, "seconds": 120.0, "own": {"rot13": 0.9, "acronym": 0.96}},
+    ]
+
+    for run in runs:
+        (trained / "train.json").write_text(json.dumps({"adapters": run}))
+        install_chat(trained, pack)
+
+    section = figures.load(pack)[CHAT]
+    assert section["training"] == first | {"again": runs}
+    assert figures.changed(pack, section) == []
+    assert (pack / CHAT / "some.safetensors").read_bytes() == CHAT.encode()
+    assert set(section["files"]) == {
+        f"{CHAT}/some.safetensors",
+        *(f"adapters/{n}/some.safetensors" for n in TASK_NAMES),
+    }
+    told = " ".join(cards._again(runs).split())
+    assert "acronym, rot13; 15 steps, 3.5 million tokens, 3 minutes" in told
+    assert cards._again([]) == ""
