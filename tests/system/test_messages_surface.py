@@ -20,7 +20,8 @@ def claude(server: Server) -> Iterator[Anthropic]:
 
 
 def test_messages_and_their_events(claude: Anthropic) -> None:
-    asked: Any = {"model": "uppercase", "max_tokens": 40, "messages": [{"role": "user", "content": "hello world"}]}
+    words = [{"role": "user", "content": "hello world"}]
+    asked: Any = {"model": "uppercase", "max_tokens": 40, "messages": words, "extra_body": {"temperature": 0}}
     plain = claude.messages.create(**asked)
     assert (plain.content[0].type, plain.stop_reason, plain.model) == ("text", "end_turn", "uppercase")
     assert plain.usage.output_tokens == len("HELLO WORLD") + 1
