@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -102,7 +103,7 @@ def test_the_type_of_a_tensor_counts(tmp_path: Path) -> None:
         {"engine": {"name": "vllm", "flags": {"tool_call_parser": "hermes"}}}, {"engine": {"name": "vllm"}},
     ],
 )  # fmt: skip
-def test_every_setting_of_the_engine_counts(tmp_path: Path, change: dict[str, object]) -> None:
+def test_every_setting_of_the_engine_counts(tmp_path: Path, change: dict[str, Any]) -> None:
     one = model(tmp_path / "one")
     assert key(one, **change) is not None
     assert key(one) != key(one, **change)
