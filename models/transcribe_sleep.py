@@ -7,6 +7,7 @@ on 2 busy cores: both 8 to 10 s), so by default a model does not sleep there.
 
 import asyncio
 import ctypes
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -25,6 +26,24 @@ TOKENS = 8
 """How many tokens are heard to compare."""
 SET_UP = 64 << 20
 """Bytes that a model without its weights takes on a CPU: tokenizer, buffers of CTranslate2."""
+
+PATIENCE_SECONDS = 10.0
+"""How long CTranslate2 may go on with what it has answered already."""
+
+
+def unloaded(replica: Any, to_cpu: bool) -> None:
+    """Unload a model, and see that it is.
+
+    CTranslate2 does nothing, and says nothing, while it counts a batch as running, which it does for a moment after the
+    batch's answer was given.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while replica.model_is_loaded:
+        replica.unload_model(to_cpu=to_cpu)
+        if replica.model_is_loaded:
+            if time.monotonic() > deadline:
+                raise EngineFailed(f"CTranslate2 did not unload the model within {PATIENCE_SECONDS:g} s")
+            time.sleep(0.001)
 
 
 class SpeechSleeper:
@@ -68,7 +87,7 @@ class SpeechSleeper:
             self._known = self._hear()
         self._signature, used = self._stat(), self._used()
         for replica in self._replicas():
-            replica.unload_model(to_cpu=not self._on_cpu)
+            unloaded(replica, to_cpu=not self._on_cpu)
         if self._on_cpu:
             with suppress(AttributeError):  # glibc only: else it keeps what was freed
                 ctypes.CDLL(None).malloc_trim(0)
