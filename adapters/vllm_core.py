@@ -11,6 +11,7 @@ import json
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,16 @@ CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 """Environment variable: the file that takes the reason of a failed start."""
 
 Outcome = list[str]
-"""[state, fault...]; state is 'running', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
+"""[state, fault...]; state is 'running', 'read', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
 
 
 class UnknownAdapter(ValueError):
     """A request named an adapter that was never placed; that request fails and the engine goes on."""
+
+
+def faults(fault: BaseException) -> Outcome:
+    """What is wrong with an adapter, a line each."""
+    return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
 
 
 def _worst(outcomes: list[Outcome]) -> Outcome:
@@ -40,9 +46,34 @@ def _placed(core: Any) -> set[int]:
     return placed
 
 
-def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome:
-    """Start reading an adapter into host memory; `poll_adapter` tells when it is there."""
-    return _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
+def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Outcome]:
+    """Start reading an adapter into host memory.
+
+    Where the worker lives in this process, the answer comes when it was read ('read' or 'failed'), without a poll for
+    which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
+    and `poll_adapter` tells when it is there.
+    """
+    outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
+    if outcome[0] != "running" or not _answers_later(self):
+        return outcome
+    told: Future[Outcome] = Future()
+    self.collective_rpc("reading_adapter", args=(adapter_id,))[0].add_done_callback(
+        lambda reading: told.set_result(_read(reading))
+    )
+    return told
+
+
+def _answers_later(core: Any) -> bool:
+    """Whether the calls' answers may be Futures: vLLM waits for them, and the worker can hand one over."""
+    executor = type(getattr(core, "model_executor", None)).__name__
+    return executor == "UniProcExecutor" and hasattr(core, "_invoke_utility_method")
+
+
+def _read(reading: Future[Any]) -> Outcome:
+    if reading.cancelled():
+        return ["failed", "it was dropped while it was read"]
+    fault = reading.exception()
+    return faults(fault) if fault else ["read"]
 
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:

@@ -8,7 +8,7 @@ On a CPU nothing needs to be copied: the place refers to the staged weights, and
 | method        | unknown adapter | staging | in host memory | placing | in a place |
 |---------------|-----------------|---------|----------------|---------|------------|
 | stage_adapter | starts          | running | done           | running | done       |
-| place_adapter | failed          | failed  | starts         | running | done       |
+| place_adapter | failed          | failed; starts once it was read | starts | running | done |
 | poll_adapter  | failed          | running, then done | done | running, then done | done |
 | drop_adapter  | done            | result is thrown away | removed | removed after the copy | removed |
 | forget_adapters |               | result is thrown away | removed | removed after the copy | removed |
@@ -23,7 +23,7 @@ import torch
 
 from adapters import vllm_punica
 from adapters.staged_memory import StagedMemory
-from adapters.vllm_core import Outcome
+from adapters.vllm_core import Outcome, faults
 from adapters.vllm_read import read_adapter, tensors
 
 SET_THREADS = torch.set_num_threads
@@ -94,11 +94,18 @@ class StagedAdapters:
             )
         return ["running"]
 
+    def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
+        """What ends when a staging adapter was read; it takes effect in the next call that names the adapter. Only
+        for an executor of this process."""
+        return self._swaps().staging.get(adapter_id)
+
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
         if evict:
             self._leave(evict)
             manager.deactivate_adapter(evict)
+        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] == "failed":
+            return outcome
         if adapter_id in manager._active_adapters:
             return ["done"]
         if adapter_id in state.placing:
@@ -148,20 +155,25 @@ class StagedAdapters:
             wrapper.__dict__.setdefault("roundhouse_ranks", {})[index] = rank
         manager._last_mapping = None  # the same mapping of ids may now mean other places
 
+    def _staged(self, adapter_id: int) -> Outcome:
+        """Let an adapter that was read take effect."""
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        reading = state.staging[adapter_id]
+        if not reading.done():
+            return ["running"]
+        del state.staging[adapter_id]
+        if fault := reading.exception():
+            return faults(fault)
+        lora = reading.result()
+        pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
+        state.bytes[adapter_id] = sum(t.nbytes for pair in pairs for t in pair if t is not None)
+        manager._registered_adapters[adapter_id] = lora
+        return ["done", "staged"]
+
     def poll_adapter(self, adapter_id: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
         if adapter_id in state.staging:
-            reading = state.staging[adapter_id]
-            if not reading.done():
-                return ["running"]
-            del state.staging[adapter_id]
-            if fault := reading.exception():
-                return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
-            lora = reading.result()
-            pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
-            state.bytes[adapter_id] = sum(t.nbytes for pair in pairs for t in pair if t is not None)
-            manager._registered_adapters[adapter_id] = lora
-            return ["done", "staged"]
+            return self._staged(adapter_id)
         if adapter_id in state.placing:
             index, copying = state.placing[adapter_id]
             if not copying.done():
@@ -203,5 +215,7 @@ class StagedAdapters:
         return ["done"]
 
     def held_adapters(self) -> list[list[int]]:
-        _, manager = self._lora_managers()
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        for adapter_id in [i for i, reading in state.staging.items() if reading.done() and not reading.exception()]:
+            self._staged(adapter_id)
         return [sorted(manager._registered_adapters.cache), sorted(manager._active_adapters.cache)]

@@ -31,7 +31,7 @@ from benchmarks.generated import size, write_adapters
 from benchmarks.harness import Bench
 from benchmarks.load import TIMEOUT, Cell, one
 from benchmarks.models import Chat, chat
-from benchmarks.servers import Roundhouse, Server
+from benchmarks.servers import Roundhouse, Server, start_all
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
 
@@ -80,9 +80,10 @@ async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, p
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"
     with ExitStack() as stack:
-        servers: list[Server] = [stack.enter_context(server) for server in pair(model, folder)]
+        servers = pair(model, folder)
+        start_all(stack, servers)
+        bench.say("the servers are ready")
         for server in servers:
-            bench.say(f"{server.name} was ready after {server.start_seconds:.1f} s")
             for file in files:
                 register(server, file.name, file)
         groups = places.of([file.name for file in files])

@@ -11,7 +11,7 @@ from benchmarks.generated import write_adapters
 from benchmarks.harness import Bench
 from benchmarks.load import TIMEOUT, Cell, closed_loop
 from benchmarks.models import Chat
-from benchmarks.servers import Roundhouse, Server
+from benchmarks.servers import Roundhouse, Server, start_all
 from benchmarks.workload import Workload
 
 MIXED = 20
@@ -23,7 +23,8 @@ async def run(bench: Bench, model: Chat, many: int) -> None:
     s = bench.settings
     files = write_adapters(s.work / "adapters" / "many-files", model.path, many, 8)
     with ExitStack() as stack:
-        servers = [stack.enter_context(server) for server in pair(model, s.work / "adapters" / "many-servers")]
+        servers = pair(model, s.work / "adapters" / "many-servers")
+        start_all(stack, servers)
         for server in servers:
             for file in files[:MIXED]:
                 register(server, file.name, file)

@@ -18,7 +18,7 @@ from benchmarks.bare import Bare, starter
 from benchmarks.client import request_bytes
 from benchmarks.harness import Bench
 from benchmarks.load import Cell, closed_loop
-from benchmarks.servers import Roundhouse, Server
+from benchmarks.servers import Roundhouse, Server, start_all
 from benchmarks.workload import Workload
 
 WORDS = {"short": (8,), "long": (150,), "mixed": (4, 8, 8, 16, 32, 150)}
@@ -42,8 +42,7 @@ async def run(bench: Bench) -> None:
             servers.append(infinity.Infinity({f"starter-{kind}": path for kind, (_, path) in kinds.items()}, folder))
         else:
             bench.note("infinity-emb: not measured, scripts/install-infinity has not been run")
-        for server in servers:
-            stack.enter_context(server)
+        start_all(stack, servers)
         workload = Workload(s.seed)
         for kind in kinds:
             lengths = ("short", "long", "mixed") if kind == "embed" else ("short", "mixed")  # long rerank is minutes
@@ -70,7 +69,7 @@ def _request(workload: Workload, kind: str, words: int) -> bytes:
 async def _cell(
     bench: Bench, servers: list[Server], workload: Workload, kind: str, length: str, level: int
 ) -> None:  # fmt: skip
-    number = max(bench.settings.pick(40, 24, 4), level * bench.settings.pick(3, 3, 1))
+    number = max(bench.settings.pick(40, 24, 4), level * bench.settings.pick(2, 2, 1))
     lengths = WORDS[length]
 
     async def turn(server: Server, round_: int) -> Cell:

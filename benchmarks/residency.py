@@ -3,6 +3,8 @@
 - switch: from asking to the first answer of a model that is not resident, on a running server whose slots have the
   engines' imports ready; beside it a new process of `vllm serve`, and a new process that loads the library and the
   weights behind a handler (`benchmarks.bare_handler`), which is what somebody without a residency manager does.
+- twins: a chat model that differs from the resident one in its weights' values only, by a swap in place and by a load
+  (`benchmarks.residency_twins`).
 - trace: requests for the starter models by Zipf's law under a budget that holds all but one of them; which model was
   resident when (for a plot), loads, and how long requests waited.
 
@@ -18,6 +20,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from benchmarks import residency_twins
 from benchmarks.bare import Bare, starter
 from benchmarks.client import Reply, request_bytes
 from benchmarks.harness import Bench
@@ -27,9 +30,12 @@ from benchmarks.servers import Roundhouse, Server, VllmServe
 from benchmarks.speech import samples, upload
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
+from registry.loading import load_recipes
 
 AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}
 """Seconds from nothing to the first answer."""
+SETTLED_SECONDS = 2.0
+"""Between what was before, all processes of it, and a switch."""
 
 
 async def run(bench: Bench) -> None:
@@ -40,14 +46,17 @@ async def run(bench: Bench) -> None:
         bench.note(f"{missing}: not measured, its model is not in the starter pack")
     kinds = ["chat", *there]
     names = {"chat": model.recipe.id} | {kind: f"starter-{kind}" for kind in there}
+    engines = {kind: load_recipes(file)[0].engine.name for kind, (file, _) in there.items()}
+    engines["chat"] = model.recipe.engine.name
     workload = Workload(s.seed)
     recipes = [model.file, *(file for file, _ in there.values())]
     with Roundhouse(model.recipe.id, s.work / "residency", recipes, load=list(names.values())) as server:
         sizes = {kind: int(server.http.get(f"/v1/models/{name}").json()["bytes"]) for kind, name in names.items()}
         for kind in kinds:
-            await _switches(bench, server, workload, kind, names[kind])
+            await _switches(bench, server, workload, kind, names[kind], engines[kind])
     for kind in kinds:
         await _naive(bench, model, there, workload, kind)
+    await residency_twins.run(bench, workload, model, sizes["chat"])
     if len(kinds) > 1:
         budget = sum(sizes.values()) - min(sizes.values()) // 2
         with Roundhouse(
@@ -68,11 +77,14 @@ def _request(workload: Workload, kind: str, model: str) -> bytes:
     return upload(samples()[0].read_bytes(), model)
 
 
-async def _switches(bench: Bench, server: Server, workload: Workload, kind: str, model: str) -> None:
+async def _switches(
+    bench: Bench, server: Roundhouse, workload: Workload, kind: str, model: str, engine: str
+) -> None:  # fmt: skip
     replies: list[Reply] = []
     for _ in range(bench.settings.rounds):
         server.http.post(f"/v1/models/{model}/unload").raise_for_status()
-        await asyncio.sleep(bench.settings.pick(10.0, 10.0, 1.0))  # the slot is back, and has its imports
+        server.wait_warm(engine)
+        await asyncio.sleep(bench.settings.pick(SETTLED_SECONDS, SETTLED_SECONDS, 0.1))
         replies.append(await one(server, _request(workload, kind, model)))
     cell = Cell(replies, 1.0, 0.0, 0.0)
     bench.count(f"switch {kind}", cell)
@@ -81,7 +93,7 @@ async def _switches(bench: Bench, server: Server, workload: Workload, kind: str,
 
 async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]], workload: Workload, kind: str) -> None:
     seconds = []
-    for _ in range(bench.settings.pick(2, 1, 1)):
+    for _ in range(1 if kind == "chat" else bench.settings.pick(2, 1, 1)):  # a start of vLLM takes 40 s
         folder = bench.settings.work / "residency-naive"
         server: Server = (
             VllmServe(model.recipe, model.path, folder) if kind == "chat" else Bare({kind: there[kind][1]}, folder)
@@ -98,7 +110,7 @@ async def _naive(bench: Bench, model: Chat, there: dict[str, tuple[Path, Path]],
 
 async def _trace(bench: Bench, server: Server, workload: Workload, names: dict[str, str]) -> None:
     """One client per model draws its pauses so that the n-th model is asked a 1/n-th as often as the first."""
-    seconds = bench.settings.pick(40.0, 40.0, 5.0)
+    seconds = bench.settings.pick(30.0, 30.0, 5.0)
     began = time.perf_counter()
     replies: list[Reply] = []
     resident: list[tuple[float, list[str]]] = []

@@ -47,7 +47,6 @@ class Server:
         name: how tables call it.
         model: what requests write into `model`.
         http: a client for calls that are not timed.
-        start_seconds: from the process's start until it answered that it is ready.
     """
 
     def __init__(self, name: str, model: str, folder: Path) -> None:
@@ -55,7 +54,6 @@ class Server:
         self.port = free_port()
         self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=180, trust_env=False)
         self.folder = folder
-        self.start_seconds = 0.0
         self._log = folder / f"{name.replace(' ', '-')}.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -81,7 +79,6 @@ class Server:
         # a peer that may not keep byte code would compile all modules at each start; Roundhouse keeps its own
         given = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | dict(self.variables())
         variables = {k: v for k, v in given.items() if v}
-        self._began = time.perf_counter()
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -101,7 +98,6 @@ class Server:
         except BaseException:
             self.stop()
             raise
-        self.start_seconds = time.perf_counter() - self._began
         return self
 
     def __exit__(
@@ -136,6 +132,15 @@ class Server:
         self.http.close()
 
 
+def start_all(stack: contextlib.ExitStack, servers: Sequence[Server]) -> None:
+    """Start servers side by side, which spares minutes; return when each is ready. `stack` stops them."""
+    for server in servers:
+        stack.callback(server.stop)
+        server.launch()
+    for server in servers:
+        stack.enter_context(server)
+
+
 class Roundhouse(Server):
     """`roundhouse serve` on recipes; every model in `load` is resident before anything is timed."""
 
@@ -156,6 +161,17 @@ class Roundhouse(Server):
     def prepare(self) -> None:
         for model in self._load:
             self.http.post(f"/v1/models/{model}/load").raise_for_status()
+
+    def wait_warm(self, engine: str, within: float = 60.0) -> None:
+        """Return when an empty slot holds the engine's imports. Raises TimeoutError."""
+        deadline = time.monotonic() + within
+        while True:
+            slots = self.http.get("/v1/status").json()["slots"]["prewarmed"]
+            if any(slot["engine"] == engine and slot["state"] == "warm" for slot in slots):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no slot had the imports of {engine} after {within:g} s")
+            time.sleep(0.1)
 
 
 class VllmServe(Server):

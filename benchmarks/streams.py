@@ -45,7 +45,7 @@ async def run(bench: Bench) -> None:
     s = bench.settings
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    levels = [n for n in s.pick((1000, 5000, 10000), (1000, 4000), (50,)) if n + 1000 < hard]
+    levels = [n for n in s.pick((1000, 10000), (1000, 4000), (50,)) if n + 1000 < hard]
     bench.note(f"open files: {hard} per process")
     folder = s.work / "streams"
     waiting = str(max(levels) + 100)

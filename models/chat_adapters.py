@@ -64,7 +64,8 @@ class Adapters:
                 raise
             if outcome[0] == "full":
                 raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
-            if outcome[0] != "done":
+            if outcome[0] not in ("read", "done"):
+                await asyncio.shield(self._call("drop_adapter", number))
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
             self._held[adapter.digest] = Held(number)
 

@@ -3,7 +3,8 @@
 | plan says | sent                                       | then the policy hears           |
 |-----------|--------------------------------------------|---------------------------------|
 | drop      | Drop                                       | nothing                         |
-| stage     | Stage, once the drops before it have ended | staged, or failed               |
+| stage     | Stage, and again after the drops before it | staged, or failed               |
+|           | where these had to make room first         |                                 |
 | place     | Place, then the adapter's probes           | placed, or failed               |
 
 An adapter counts as placed only when its probes have been answered, so no request starts before that. What comes back
@@ -132,9 +133,7 @@ class AdapterEffects:
         try:
             if self._registry is not None:
                 await self._registry.check(digest)
-            if self._drops:  # room in the engine's host memory comes with the drops that were decided before
-                await asyncio.wait(set(self._drops))
-            await link.command(lambda uid: frames.Stage(uid, ref), STAGE_SECONDS)
+            await self._staged(link, ref)
         except RoundhouseError as error:
             self._failed(link, digest, "stage", error)
             return
@@ -144,6 +143,21 @@ class AdapterEffects:
             self.stats[digest].stage_seconds = seconds
         if self._line.is_open(link):
             self._line.adapter_staged(digest)
+
+    async def _staged(self, link: SlotLink, ref: AdapterRef) -> None:
+        """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
+
+        Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
+        """
+        while True:
+            before = set(self._drops)
+            try:
+                await link.command(lambda uid: frames.Stage(uid, ref), STAGE_SECONDS)
+                return
+            except Conflict:
+                if not before:
+                    raise
+                await asyncio.wait(before)
 
     async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
         ref, began = self._refs[digest], self._clock()

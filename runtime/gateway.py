@@ -147,7 +147,8 @@ class Gateway:
 
     def tier(self, entry: ModelEntry) -> Tier:
         """Where the model is, pre-warmed slots counted."""
-        if entry.tier is Tier.DISK and any(s.prewarmed == entry.recipe.engine.name for s in self.pool.prewarmed()):
+        warm = (slot.prewarmed for slot in self.pool.prewarmed() if slot.warm)
+        if entry.tier is Tier.DISK and entry.recipe.engine.name in warm:
             return Tier.PREWARMED
         return entry.tier
 

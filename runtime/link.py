@@ -109,8 +109,10 @@ class SlotLink:
         self.group = 0
         """The process group of the last connection; stays when `pid` is taken away at the end."""
         self.prewarmed: str | None = None
-        """The engine whose libraries an empty slot has imported."""
+        """The engine whose libraries an empty slot has imported, or is importing."""
         self.prewarmed_bytes = 0
+        self.warm = False
+        """Whether that import has ended."""
         self.cause = UNKNOWN
         """Why the last connection ended; read it in `on_death`."""
         self._kills = Kills()
@@ -123,6 +125,10 @@ class SlotLink:
     @property
     def connected(self) -> bool:
         return self._out is not None
+
+    def cold(self) -> None:
+        """It counts as pre-warmed no more: it is taken, or its end has come."""
+        self.prewarmed, self.prewarmed_bytes, self.warm = None, 0, False
 
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
         """Wait for the slot's socket and its greeting. Raises Unavailable when it does not come up in time."""
@@ -141,6 +147,7 @@ class SlotLink:
             await asyncio.sleep(0.01)
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, PREWARMED.get(hello.warms or "", 0)
+        self.warm = False
         self.group, self.cause, self._kills = hello.pid, UNKNOWN, Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 

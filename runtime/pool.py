@@ -94,21 +94,22 @@ class SlotPool:
         try:
             async with asyncio.timeout(timeout), self._changed:
                 await self._changed.wait_for(lambda: self._free and engine not in self._coming.values())
-                ranked = sorted(self._free, key=lambda link: (link.prewarmed != engine, link.prewarmed is not None))
-                link = ranked[0]
+                link = min(self._free, key=lambda s: (s.prewarmed != engine, s.prewarmed is not None, not s.warm))
                 self._free.discard(link)
-                link.prewarmed, link.prewarmed_bytes = None, 0
+                link.cold()
                 return link
         except TimeoutError:
             raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
 
     async def prewarm(self, engine: str) -> bool:
         """Import an engine's libraries in one empty slot, if none has them yet. True when one is warm afterwards."""
-        if any(link.prewarmed == engine for link in self._free):
+        importing = [link for link in self._free if link.prewarmed == engine]
+        if any(link.warm for link in importing):
             return True
         if engine in self._unwarmable:
             return False
-        link = next((link for link in sorted(self._free, key=lambda s: s.slot_id) if link.prewarmed is None), None)
+        empty = sorted((link for link in self._free if link.prewarmed is None), key=lambda s: s.slot_id)
+        link = next(iter([*importing, *empty]), None)  # one that began at its own start is asked when it has ended
         if link is None:
             return False
         link.prewarmed, link.prewarmed_bytes = engine, PREWARMED.get(engine, 0)
@@ -118,14 +119,15 @@ class SlotPool:
             log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
             if link.connected:  # its libraries do not import: trying again would not help
                 self._unwarmable.add(engine)
-            link.prewarmed, link.prewarmed_bytes = None, 0
+            link.cold()
             return False
         if link in self._free and link.prewarmed == engine:
+            link.warm = True
             link.prewarmed_bytes = await asyncio.to_thread(group_bytes, link.group) or link.prewarmed_bytes
         return True
 
     def prewarmed(self) -> list[SlotLink]:
-        """Empty slots with libraries imported (or importing)."""
+        """Empty slots with libraries imported, or importing while they are not `warm`."""
         return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
 
     async def cool(self, room: int, keep: str | None = None) -> None:
@@ -138,7 +140,7 @@ class SlotPool:
                 return
             log.info("pre-warmed slot ended for its memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
             self._free.discard(link)
-            link.prewarmed, link.prewarmed_bytes = None, 0
+            link.cold()
             await link.end()
 
     async def close(self) -> None:

@@ -26,7 +26,8 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
             if any(entry.state is ModelState.LOADING for entry in table.entries.values()):
                 break
             room = device.budget - table.held() - sum(link.prewarmed_bytes for link in pool.prewarmed())
-            if device.kind != "cpu" or PREWARMED[engine] <= room:
+            begun = any(link.prewarmed == engine for link in pool.prewarmed())
+            if begun or device.kind != "cpu" or PREWARMED[engine] <= room:
                 await pool.prewarm(engine)
         await asyncio.sleep(EVERY_SECONDS)
 

@@ -1,7 +1,7 @@
 """`roundhouse validate`, `status` and `version`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -63,7 +63,7 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     if host := found.get("host"):
         print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
     if warm := slots.get("prewarmed"):
-        print("pre-warmed slots: " + ", ".join(f"{slot['engine']} ({size(slot['bytes'])})" for slot in warm))
+        print("pre-warmed slots: " + ", ".join(prewarmed(slot) for slot in warm))
     rows = []
     for model in found["models"]:
         held = size(model["bytes"]) if model["bytes"] else "-"
@@ -73,6 +73,12 @@ def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
         rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
     heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
     table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])
+
+
+def prewarmed(slot: dict[str, Any]) -> str:
+    """One pre-warmed slot in words."""
+    importing = ", importing" if slot["state"] == "importing" else ""
+    return f"{slot['engine']} ({size(slot['bytes'])}{importing})"
 
 
 def version(as_json: AsJson = False) -> None:

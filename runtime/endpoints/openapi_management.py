@@ -101,7 +101,9 @@ SCHEMAS: dict[str, Json] = {
                     "total": COUNT,
                     "free": COUNT,
                     "restarts": COUNT,
-                    "prewarmed": array(record({"slot": COUNT, "engine": STRING, "bytes": COUNT})),
+                    "prewarmed": array(
+                        record({"slot": COUNT, "engine": STRING, "state": one_of("warm", "importing"), "bytes": COUNT})
+                    ),
                 }
             ),
             "waiting": COUNT,

@@ -84,7 +84,12 @@ class Operations:
                 "free": gateway.pool.free,
                 "restarts": gateway.pool.restarts,
                 "prewarmed": [
-                    {"slot": link.slot_id, "engine": link.prewarmed, "bytes": link.prewarmed_bytes}
+                    {
+                        "slot": link.slot_id,
+                        "engine": link.prewarmed,
+                        "state": "warm" if link.warm else "importing",
+                        "bytes": link.prewarmed_bytes,
+                    }
                     for link in gateway.pool.prewarmed()
                 ],
             },

@@ -143,6 +143,23 @@ def test_who_left_is_referred_to_by_nothing(tmp_path: Path, monkeypatch: pytest.
     assert worker.held() == 0
 
 
+def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> None:
+    worker = Worker()
+    good = fixtures.write_adapter(tmp_path / "good", dict.fromkeys(fixtures.names(), 8), 1, torch.bfloat16)
+    for number, path in ((1, good), (2, tmp_path / "nowhere")):
+        assert worker.reading_adapter(number) is None
+        worker.stage_adapter(number, str(path))
+        reading = worker.reading_adapter(number)
+        assert reading is not None
+        wait([reading], timeout=60)
+    assert worker.place_adapter(1, 0) == ["done"]
+    assert worker.held_adapters() == [[1], [1]]
+    outcome = worker.place_adapter(2, 1)
+    assert (outcome[0], worker.held_adapters()) == ("failed", [[1], []])
+    assert worker.place_adapter(2, 0)[0] == "failed"
+    assert worker.drop_adapter(2) == ["done"]
+
+
 def test_layers_in_parts_are_written_to_and_never_referred_from() -> None:
     manager = fixtures.worker_manager(RANK)._adapter_manager
     assert vllm_stage.refers(manager)

@@ -1,6 +1,7 @@
 """The patches to vLLM's EngineCore and adapter manager: the fault on a fresh copy, and that it is gone."""
 
 import json
+from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -64,11 +65,14 @@ def test_an_adapter_is_never_loaded_from_a_path() -> None:
 
 
 class _Core:
-    def __init__(self, outcomes: dict[str, list[str]]) -> None:
+    model_executor: object = None
+    _invoke_utility_method: Any = None
+
+    def __init__(self, outcomes: dict[str, Any]) -> None:
         self.outcomes, self.asked = outcomes, [""]
         self.scheduler = SimpleNamespace(requests={})
 
-    def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[list[str]]:
+    def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         self.asked.append(method)
         return [self.outcomes.get(method, ["done"])]
 
@@ -151,3 +155,48 @@ def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() 
     core.drop_adapter(7)
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
+
+
+class UniProcExecutor:
+    """vLLM's name for an executor whose worker lives in EngineCore's process."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        (lambda reading: reading.set_result("weights"), ["read"]),
+        (lambda reading: reading.set_exception(ValueError("cut short\nand more")), ["failed", "cut short", "and more"]),
+        (lambda reading: reading.cancel(), ["failed", "it was dropped while it was read"]),
+    ],
+)
+def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[str]) -> None:
+    """vLLM's own dispatcher of utilities holds the answer back until then, and takes the loop nothing."""
+    from vllm.v1.engine import UtilityOutput
+    from vllm.v1.engine.core import EngineCoreProc
+    from vllm.v1.executor import uniproc_executor
+
+    assert uniproc_executor.UniProcExecutor.__name__ == UniProcExecutor.__name__
+    reading: Future[Any] = Future()
+    core = _Core({"stage_adapter": ["running"]})
+    core.model_executor, core._invoke_utility_method = UniProcExecutor(), EngineCoreProc._invoke_utility_method
+    core.outcomes["reading_adapter"] = reading
+    told: list[Any] = []
+    EngineCoreProc._invoke_utility_method(
+        "stage_adapter", lambda: vllm_core.stage_adapter(core, 1, "/x"), UtilityOutput(1), told.append
+    )
+    assert told == []
+    ends(reading)
+    assert [output.result.result for output in told] == [wanted]
+
+
+@pytest.mark.parametrize("outcome", [["done"], ["full"]])
+def test_an_answer_that_is_known_is_not_held_back(outcome: list[str]) -> None:
+    core = _Core({"stage_adapter": outcome})
+    core.model_executor, core._invoke_utility_method = UniProcExecutor(), None
+    assert vllm_core.stage_adapter(core, 1, "/x") == outcome
+
+
+def test_workers_of_other_processes_are_polled() -> None:
+    core = _Core({"stage_adapter": ["running"]})
+    core.model_executor, core._invoke_utility_method = object(), None
+    assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]

@@ -61,6 +61,8 @@ class FakeEngine:
     dropped: list[str] = field(default_factory=list)
     conflicts: int = 0
     """How many placements are refused before one is done."""
+    full: int = 0
+    """How many stagings find no room before one does."""
     probe_answer: str = "fine"
     probe_status: int = 200
     answered: list[tuple[str, str]] = field(default_factory=list)
@@ -182,6 +184,9 @@ class FakeEngine:
         assert not self.sleeps, "an adapter met a sleeping engine"
         if adapter.path.endswith("broken"):
             raise EngineFailed("the file is broken")
+        if self.full:
+            self.full -= 1
+            raise Conflict("no host room", code="adapters_full")
         self.staged.append(adapter.digest)
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:

@@ -99,6 +99,24 @@ async def test_places_are_counted_and_used_adapters_stay(bench: Bench) -> None:
     assert await bench.held() == (PLACES + 1, PLACES)
 
 
+async def test_a_swap_takes_the_engine_two_calls(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further one would have to wait until the step that runs has ended."""
+    await bench.hold()
+    await bench.engine.drop(bench.adapters[0].digest)
+    adapters, asked = bench.engine._adapters, list[str]()
+    assert adapters is not None
+    call = adapters._call
+
+    async def counted(method: str, *arguments: str | int) -> list[str]:
+        asked.append(method)
+        return await call(method, *arguments)
+
+    monkeypatch.setattr(adapters, "_call", counted)
+    await bench.engine.stage(bench.adapters[0])
+    await bench.engine.place(bench.adapters[0], None)
+    assert asked == ["stage_adapter", "place_adapter"]
+
+
 async def test_places_change_under_running_streams(bench: Bench) -> None:
     await bench.hold(*bench.adapters[:3])
     watched = [asyncio.create_task(bench.greedy("keep on", ref, 200)) for ref in (None, *bench.adapters[:3])]

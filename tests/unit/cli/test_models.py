@@ -107,7 +107,10 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
         "name": "cpu", "label": "cpu", "total_bytes": 2**34, "budget_bytes": 2**33, "resident_bytes": 2**20,
         "free_bytes": 2**33 - 2**20,
     }  # fmt: skip
-    warm = [{"slot": 2, "engine": "faster-whisper", "bytes": 140 * 2**20}]
+    warm = [
+        {"slot": 2, "engine": "faster-whisper", "state": "warm", "bytes": 140 * 2**20},
+        {"slot": 3, "engine": "vllm", "state": "importing", "bytes": 690 * 2**20},
+    ]
     slots = {"total": 6, "free": 5, "restarts": 0, "prewarmed": warm}
     models = [
         model(),
@@ -119,7 +122,7 @@ def test_status_is_a_table(server: FakeServer, run: Run) -> None:
     )
     told = run("status").stdout.splitlines()
     assert told[0].startswith("cpu (cpu): 1.0 MiB of 8.0 GiB used; 1 of 6 slots")
-    assert told[1] == "pre-warmed slots: faster-whisper (140.0 MiB)"
+    assert told[1] == "pre-warmed slots: faster-whisper (140.0 MiB), vllm (690.0 MiB, importing)"
     assert told[3].split()[:5] == ["starter-chat", "ready", "device", "3.0", "MiB"]
     assert told[4].split()[:4] == ["cold", "absent", "disk", "-"]
     assert told[5].split()[:4] == ["warm", "absent", "prewarmed", "-"]

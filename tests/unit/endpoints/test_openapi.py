@@ -207,7 +207,7 @@ async def test_models_and_status_fit_their_schemas(
     check(found, named("Model"), (await client.get("/v1/models/embed")).json())
     check(found, named("Health"), (await client.get("/health/live")).json())
     check(found, named("Health"), (await client.get("/health/ready")).json())
-    warm = SimpleNamespace(slot_id=1, prewarmed="vllm", prewarmed_bytes=5)
+    warm = SimpleNamespace(slot_id=1, prewarmed="vllm", prewarmed_bytes=5, warm=True)
     gateway.pool = SimpleNamespace(size=3, free=2, restarts=0, prewarmed=lambda: [warm])  # type: ignore[assignment]
     check(found, named("Status"), (await client.get("/v1/status")).json())
 

@@ -1,6 +1,7 @@
 """Pre-warmed slots: one for each engine, handed to the right model, given up for their memory."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -70,11 +71,35 @@ async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPoo
     assert await pool.prewarm("engine-a")
     assert await pool.prewarm("engine-b")
     assert [link.prewarmed for link in pool.prewarmed()] == ["engine-a", "engine-b"]
+    assert all(link.warm for link in pool.prewarmed())
     taken = await pool.take("engine-b")
-    assert taken.slot_id == 1
+    assert (taken.slot_id, taken.warm) == (1, False)
     assert [link.prewarmed for link in pool.prewarmed()] == ["engine-a"]
     cold = await pool.take("engine-c")
     assert cold.slot_id == 2, "a slot that is warm for another engine is taken last"
+
+
+async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+    monkeypatch.setattr("models.prewarm.prewarm", lambda engine: ended.wait(10))
+    warming = asyncio.create_task(pool.prewarm("engine-a"))
+    while not pool.prewarmed():
+        await asyncio.sleep(0.001)
+    assert [link.warm for link in pool.prewarmed()] == [False]
+    ended.set()
+    assert await warming
+    assert [link.warm for link in pool.prewarmed()] == [True]
+
+
+async def test_a_slot_that_imports_since_its_start_is_asked_when_it_has_ended(
+    pool: SlotPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("models.prewarm.prewarm", asked.append)
+    beginning = pool._links[2]
+    beginning.prewarmed = "engine-a"  # as its greeting says
+    assert await pool.prewarm("engine-a")
+    assert (pool.prewarmed(), beginning.warm, asked) == ([beginning], True, ["engine-a"])
 
 
 async def test_warm_slots_are_ended_when_a_load_needs_their_memory(pool: SlotPool) -> None:

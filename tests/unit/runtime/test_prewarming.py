@@ -26,7 +26,7 @@ class Pool:
         self.asked: list[str] = []
 
     def prewarmed(self) -> list[Any]:
-        return [SimpleNamespace(prewarmed_bytes=PREWARMED[engine]) for engine in self.asked]
+        return [SimpleNamespace(prewarmed=engine, prewarmed_bytes=PREWARMED[engine]) for engine in self.asked]
 
     async def prewarm(self, engine: str) -> bool:
         if engine not in self.asked:

@@ -48,15 +48,31 @@ async def test_a_place_that_is_still_in_use_is_asked_for_again(world: World) -> 
     assert world.engine.conflicts == 0
 
 
-async def test_staging_waits_for_the_drops_that_make_room(world: World) -> None:
+async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world: World) -> None:
     gate = asyncio.Event()
     drop = world.queue.effects._send(gate.wait())  # type: ignore[arg-type]
     world.queue.effects._drops.add(drop)
+    world.engine.full = 1
     waiting = asyncio.create_task(ask(world, adapter("a")))
+    while world.engine.full:
+        await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
     assert world.engine.staged == []
     gate.set()
     assert await waiting == 5
+
+
+async def test_staging_does_not_wait_for_drops_where_there_is_room(world: World) -> None:
+    gate = asyncio.Event()
+    world.queue.effects._drops.add(world.queue.effects._send(gate.wait()))  # type: ignore[arg-type]
+    assert await ask(world, adapter("a")) == 5
+    gate.set()
+
+
+async def test_no_room_and_nothing_that_leaves_is_an_error(world: World) -> None:
+    world.engine.full = 1
+    with pytest.raises(EngineFailed, match="no host room"):
+        await ask(world, adapter("a"))
 
 
 async def test_files_are_looked_at_before_they_are_staged(world: World) -> None:
