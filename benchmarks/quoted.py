@@ -17,7 +17,7 @@ from benchmarks import results
 from benchmarks.environment import ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "docs" / "performance.md")
-_QUOTE = re.compile(r"<!-- bench:([^\s]+) -->(.*?)<!-- /bench -->", re.DOTALL)
+_QUOTE = re.compile(r"<!-- bench:([^<>]+?) -->(.*?)<!-- /bench -->", re.DOTALL)
 _MARKER = re.compile(r"<!-- /?bench\b")
 
 
