@@ -8,6 +8,7 @@
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
 | other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
+| start            | a second of CPU at each start of EngineCore, for nothing            | vllm_start.py    |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
 | parent watch     | EngineCore lives on after its slot was killed                       | here             |
@@ -67,7 +68,7 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import staged_file, vllm_core, vllm_manager, vllm_punica, vllm_swap, vllm_typical
+    from adapters import staged_file, vllm_core, vllm_manager, vllm_punica, vllm_start, vllm_swap, vllm_typical
 
     vllm_punica.patch(PunicaWrapperCPU)
     vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
@@ -75,6 +76,7 @@ def _patch_all() -> None:
     vllm_core.patch(EngineCore, enter_process)
     vllm_swap.patch(EngineCore)
     vllm_typical.patch(logits_processor)
+    vllm_start.patch_installed()
     if current_platform.is_cpu():
         _compile_nothing()
 

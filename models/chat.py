@@ -68,7 +68,10 @@ class VllmEngine:
             clock = time.perf_counter()
 
         report(Progress("importing", 0.0, "vLLM"))
-        await asyncio.to_thread(chat_prewarm.prewarm)
+        try:
+            await asyncio.to_thread(chat_prewarm.prewarm)
+        except RuntimeError as error:  # a vLLM that our patches were not checked with
+            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
         lap("importing")
         report(Progress("starting", 0.3, "engine process"))
         arguments = chat_settings.arguments(recipe, path, device, chat_vllm.parser())
@@ -85,7 +88,9 @@ class VllmEngine:
             await chat_start.child_or_end(starting)
             lap("starting")
             report(Progress("weights", 0.4, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
+            importing = asyncio.create_task(asyncio.to_thread(chat_prewarm.prewarm_server))
             await starting
+            await importing
             lap("weights")
             report(Progress("warming", 0.8))
             on_device = await chat_vllm.device_bytes(self._engine)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
 from models import chat_vllm, importing
@@ -23,6 +23,32 @@ CPU = (
     "vllm.model_executor.models.llama",
 )
 CUDA = ("vllm.v1.worker.gpu_worker", "vllm.lora.punica_wrapper.punica_gpu", "vllm.model_executor.models.llama")
+
+SERVER = (
+    "vllm.entrypoints.anthropic.api_router",
+    "vllm.entrypoints.generate.api_router",
+    "vllm.entrypoints.generate.generative_scoring.api_router",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.openai.chat_completion.api_router",
+    "vllm.entrypoints.openai.chat_completion.batch_serving",
+    "vllm.entrypoints.openai.completion.api_router",
+    "vllm.entrypoints.openai.models.api_router",
+    "vllm.entrypoints.openai.responses.api_router",
+    "vllm.entrypoints.scale_out.derender.api_router",
+    "vllm.entrypoints.scale_out.factories",
+    "vllm.entrypoints.scale_out.render.api_router",
+    "vllm.entrypoints.scale_out.token_in_token_out.api_router",
+    "vllm.entrypoints.serve.elastic_ep.api_router",
+    "vllm.entrypoints.serve.instrumentator.metrics",
+    "vllm.entrypoints.serve.instrumentator.offline_docs",
+    "vllm.entrypoints.serve.lora.api_router",
+    "vllm.entrypoints.serve.profile.api_router",
+    "vllm.entrypoints.serve.tokenize.api_router",
+    "vllm.entrypoints.serve.utils.fingerprint",
+    "vllm.renderers.hf",
+    "model_hosting_container_standards.sagemaker",
+)
+"""What vLLM's HTTP application imports when it is made."""
 
 LATER = {"scipy_signal": "scipy.signal", "cv2": "cv2", "vr": "cv2.videoio_registry", "av": "av"}
 """Names in vLLM's modules for media, and what they stand for once it is asked for."""
@@ -96,6 +122,14 @@ def _take_back() -> None:
             forget()
 
 
+def prewarm_server() -> None:
+    """What only this process needs and EngineCore does not: a load has it imported while EngineCore starts."""
+    with importing.quickly():
+        for name in SERVER:
+            with suppress(ModuleNotFoundError):  # of another release
+                import_module(name)
+
+
 def prewarm() -> None:
     """Blocks for seconds, cheap when called again; safe in any thread. Starts no thread and no process."""
     environment()
@@ -116,3 +150,7 @@ def _import_all() -> None:
         import_module(name)
     chat_vllm.server()
     chat_vllm.parser()
+    for patches in entry_points(group="vllm.general_plugins", name="roundhouse"):
+        patches.load()()  # vLLM does so at a start; here it counts for the fork
+    if platform.is_cpu() and hasattr(platform, "register_triton_kernel_overrides"):
+        platform.register_triton_kernel_overrides()  # here, where no page has to be copied for it as in a fork

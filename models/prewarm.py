@@ -8,6 +8,7 @@ def prewarm(engine: str) -> None:
             from models import chat_prewarm
 
             chat_prewarm.prewarm()
+            chat_prewarm.prewarm_server()
         case "sentence-transformers":
             from models import embed, embed_load, rerank  # noqa: F401  (their own modules, too)
 
