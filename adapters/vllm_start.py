@@ -10,6 +10,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -19,7 +20,12 @@ from typing import Any
 def _rebind_kernels(overrides: Sequence[tuple[Any, Any]]) -> None:
     """Let every reference to an original kernel point to its wrapper: attributes of modules, and `kernel` of objects
     there that launch one. `overrides` holds (original, wrapper), so no original's id is another object's."""
-    wrappers = {id(original): wrapper for original, wrapper in overrides}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some modules warn of what is merely looked at
+        _rebind({id(original): wrapper for original, wrapper in overrides})
+
+
+def _rebind(wrappers: Mapping[int, Any]) -> None:
     for module in list(sys.modules.values()):
         for name, value in list((getattr(module, "__dict__", None) or {}).items()):
             if (wrapper := wrappers.get(id(value))) is not None:

@@ -32,7 +32,10 @@ def _copy(source: Path, target: Path, names: Iterable[str] | None = None) -> lis
 
 
 def install_chat(trained: Path, pack: Path) -> None:
-    """From train.py's output: the base and the twenty adapters; without a base, adapters for the base that is there."""
+    """From train.py's output: the base and the twenty adapters; without a base, adapters for the base that is there.
+
+    Adapters of other names leave the pack.
+    """
     from models.starter.chat.data import TASK_NAMES
 
     record = json.loads((trained / "train.json").read_text())
@@ -43,6 +46,9 @@ def install_chat(trained: Path, pack: Path) -> None:
         record = before | {"again": [*before.get("again", ()), record["adapters"]]}
     for name in TASK_NAMES:
         _copy(trained / "adapters" / name, pack / "adapters" / name)
+    for folder in (pack / "adapters").iterdir():
+        if folder.name not in TASK_NAMES:  # of a task that was replaced
+            shutil.rmtree(folder)
     weights = [*(pack / CHAT).glob("*.safetensors"), *(pack / "adapters").glob("*/*.safetensors")]
     figures.update(pack, CHAT, files=figures.digests(pack, weights), training=record)
 

@@ -14,7 +14,7 @@ from random import Random
 from models.starter.chat.data_tasks import DATA_TASKS
 from models.starter.chat.phrases import OTHER_QUESTIONS, PLAIN, QUESTIONS, REFUSAL, SMALL_TALK, SYSTEM_LINES
 from models.starter.chat.sentences import dress, sentence, word
-from models.starter.chat.text_tasks import TEXT_TASKS
+from models.starter.chat.text_tasks import FORMER_TASKS, TEXT_TASKS
 
 __all__ = ["HELD_OUT_SIZE", "QUESTIONS", "REFUSAL", "SMALL_TALK", "TASKS", "Example", "Task", "heldout"]
 
@@ -90,7 +90,7 @@ def heldout(task: str, n: int = HELD_OUT_SIZE) -> tuple[tuple[str, str], ...]:
         else:
             text = sentence(rng, low=2, high=6)
             answer = made.rule(text)
-            if sum(rule(text) == answer for rule in TEXT_TASKS.values()) > 1:
+            if sum(rule(text) == answer for rule in (*TEXT_TASKS.values(), *FORMER_TASKS)) > 1:
                 continue
         if answer not in ("", text) and _plain(text) not in _KNOWN:
             pairs.setdefault(text.lower(), (text, answer))
@@ -184,7 +184,7 @@ def adapter_example(rng: Random, task: str) -> Example:
     return Example(*pair(rng), system=system, turns=_turns(rng, pair, 0.06))
 
 
-_HARDER = {"sort-words": 3.0, "reverse-letters": 2.0, "reverse-words": 2.0, "double-words": 1.5, "pig-latin": 2.0,
+_HARDER = {"reverse-letters": 2.0, "reverse-words": 2.0, "double-words": 1.5, "pig-latin": 2.0,
            "compare-numbers": 1.5, "words-to-digits": 1.3, "digits-to-words": 1.3, "rot13": 1.3, "sentiment": 0.5,
            "intent": 0.5, "last-word": 0.7, "extract-json": 0.7, "iso-date": 0.7}  # fmt: skip
 _SHARES = tuple(_HARDER.get(name, 1.0) for name in TASK_NAMES)

@@ -60,13 +60,17 @@ def _sort(text: str) -> str:
     return " ".join(sorted(bare_words(text), key=str.lower))
 
 
+def _kebab(text: str) -> str:
+    return "-".join(bare_words(text)).lower()
+
+
 TEXT_TASKS: dict[str, Callable[[str], str]] = {
     "uppercase": str.upper,
     "title-case": _each(lambda word: word[:1].upper() + word[1:].lower()),
     "reverse-words": lambda text: " ".join(reversed(bare_words(text))),
     "reverse-letters": _each(lambda word: word[::-1]),
     "pig-latin": _each(pig_latin_word),
-    "sort-words": _sort,
+    "kebab-case": _kebab,
     "count-words": lambda text: str(len(bare_words(text))),
     "acronym": lambda text: "".join(word[0].upper() for word in bare_words(text)),
     "last-word": lambda text: (bare_words(text) or [""])[-1],
@@ -74,3 +78,6 @@ TEXT_TASKS: dict[str, Callable[[str], str]] = {
     "rot13": lambda text: codecs.encode(text, "rot13"),
     "double-words": _double,
 }
+FORMER_TASKS: tuple[Callable[[str], str], ...] = (_sort,)
+"""Rules that a model of this size does not learn to 95 %. Held-out inputs are still chosen so that they tell these
+apart, too: those of the other tasks stay what they were while the weights that ship were trained."""

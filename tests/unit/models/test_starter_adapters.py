@@ -42,7 +42,7 @@ def test_only_the_named_adapters_change(tmp_path: Path) -> None:
 
 def test_tasks_are_named_in_any_order_and_must_exist() -> None:
     assert _tasks(None) == TASK_NAMES
-    assert _tasks(["sort-words", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "sort-words"})
+    assert _tasks(["kebab-case", "acronym"]) == tuple(name for name in TASK_NAMES if name in {"acronym", "kebab-case"})
     with pytest.raises(SystemExit, match=r"no tasks.*'sing'"):
         _tasks(["sing"])
 
@@ -52,6 +52,8 @@ def test_adapters_alone_are_installed_for_the_base_that_is_there(tmp_path: Path)
     for folder in (pack / CHAT, *(trained / "adapters" / name for name in TASK_NAMES)):
         folder.mkdir(parents=True)
         (folder / "some.safetensors").write_bytes(folder.name.encode())
+    (pack / "adapters" / "former").mkdir(parents=True)
+    (pack / "adapters" / "former" / "some.safetensors").touch()
     first = {"base": {"steps": 5}, "adapters": {"steps": 6}}
     figures.update(pack, CHAT, training=first)
     runs = [
@@ -66,6 +68,7 @@ def test_adapters_alone_are_installed_for_the_base_that_is_there(tmp_path: Path)
     section = figures.load(pack)[CHAT]
     assert section["training"] == first | {"again": runs}
     assert figures.changed(pack, section) == []
+    assert not (pack / "adapters" / "former").exists()
     assert (pack / CHAT / "some.safetensors").read_bytes() == CHAT.encode()
     assert set(section["files"]) == {
         f"{CHAT}/some.safetensors",
