@@ -80,7 +80,8 @@ class AdapterEffects:
         self.stats: dict[str, AdapterStats] = {}
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._drops: set[asyncio.Task[None]] = set()
+        self._drops: dict[asyncio.Task[None], str] = {}
+        """Those on their way, with the digest that leaves."""
         self._forgotten: set[str] = set()
 
     def know(self, adapter: AdapterRef) -> None:
@@ -102,7 +103,7 @@ class AdapterEffects:
     def carry_out(self, link: SlotLink, plan: Plan) -> None:
         """Begin everything that the plan says about adapters."""
         for digest in plan.drop:
-            self._drops.add(self._send(self._drop(link, digest)))
+            self._drops[self._send(self._drop(link, digest))] = digest
         for digest in plan.stage:
             self._send(self._stage(link, digest))
         for digest, evict in plan.place:
@@ -148,7 +149,10 @@ class AdapterEffects:
         """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
 
         Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
+        Only a drop of this very adapter has to end first: else it would take away what is staged.
         """
+        if leaving := [drop for drop, digest in self._drops.items() if digest == ref.digest]:
+            await asyncio.wait(leaving)
         while True:
             before = set(self._drops)
             try:
@@ -227,5 +231,5 @@ class AdapterEffects:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._drops.discard)
+        task.add_done_callback(lambda done: self._drops.pop(done, None))
         return task

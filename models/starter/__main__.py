@@ -16,7 +16,8 @@ from models.starter import figures
 STEPS = ("chat", "rerank", "speech")
 TIMES = """
 times to reach the aims (see the cards for what the shipped weights had):
-  chat     about 4 hours on one CPU core, or about 10 minutes on a data-centre GPU (estimates)
+  chat     about 5 hours on one CPU core (6 measured over several runs beside other work), or about 10 minutes on a
+           data-centre GPU (estimate)
   rerank   1 hour and 20 minutes on one CPU core (measured), or about 5 minutes on such a GPU (estimate)
   speech   about 2 hours on one CPU core (measured; with windows of 30 s more than 3, an estimate), or about 30 minutes
            on such a GPU (estimate)

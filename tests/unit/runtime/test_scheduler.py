@@ -50,8 +50,7 @@ async def test_a_place_that_is_still_in_use_is_asked_for_again(world: World) -> 
 
 async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world: World) -> None:
     gate = asyncio.Event()
-    drop = world.queue.effects._send(gate.wait())  # type: ignore[arg-type]
-    world.queue.effects._drops.add(drop)
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
     world.engine.full = 1
     waiting = asyncio.create_task(ask(world, adapter("a")))
     while world.engine.full:
@@ -64,9 +63,20 @@ async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world
 
 async def test_staging_does_not_wait_for_drops_where_there_is_room(world: World) -> None:
     gate = asyncio.Event()
-    world.queue.effects._drops.add(world.queue.effects._send(gate.wait()))  # type: ignore[arg-type]
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
     assert await ask(world, adapter("a")) == 5
     gate.set()
+
+
+async def test_staging_waits_for_the_drop_of_the_same_adapter(world: World) -> None:
+    """The drop would find it staged again, and take it away before it is placed."""
+    gate, ref = asyncio.Event(), adapter("a")
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = ref.digest  # type: ignore[arg-type]
+    waiting = asyncio.create_task(ask(world, ref))
+    await asyncio.sleep(0.02)
+    assert world.engine.staged == []
+    gate.set()
+    assert await waiting == 5
 
 
 async def test_no_room_and_nothing_that_leaves_is_an_error(world: World) -> None:
