@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
@@ -142,6 +143,13 @@ def prewarm() -> None:
     gc.freeze()  # what is imported stays: the collector need not look at it, nor copy its pages after the fork
 
 
+@cache
+def _patch() -> None:
+    """As vLLM does it at a start; here it counts for the fork, too."""
+    for patches in entry_points(group="vllm.general_plugins", name="roundhouse"):
+        patches.load()()
+
+
 def _import_all() -> None:
     for name in CORE:
         import_module(name)
@@ -150,7 +158,6 @@ def _import_all() -> None:
         import_module(name)
     chat_vllm.server()
     chat_vllm.parser()
-    for patches in entry_points(group="vllm.general_plugins", name="roundhouse"):
-        patches.load()()  # vLLM does so at a start; here it counts for the fork
+    _patch()
     if platform.is_cpu() and hasattr(platform, "register_triton_kernel_overrides"):
         platform.register_triton_kernel_overrides()  # here, where no page has to be copied for it as in a fork
