@@ -17,7 +17,6 @@ import mmap
 import os
 import platform
 import shlex
-import stat
 import subprocess
 import tempfile
 from collections.abc import Sequence
@@ -25,6 +24,8 @@ from functools import cache
 from pathlib import Path
 
 import torch
+
+from registry.cache_folder import cache_folder, is_ours
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_lora.c", "cpu_stage.c"))
 FLAGS = (
@@ -49,7 +50,7 @@ _log = logging.getLogger(__name__)
 def load() -> ctypes.CDLL | None:
     """The compiled functions; None, with a line in the log, where they cannot be had."""
     try:
-        library = ctypes.CDLL(str(build(default_cache())))
+        library = ctypes.CDLL(str(build(cache_folder("native"))))
         for name in KINDS.values():
             function = getattr(library, name)
             function.argtypes, function.restype = _ARGUMENTS, None
@@ -62,11 +63,6 @@ def load() -> ctypes.CDLL | None:
     return library
 
 
-def default_cache() -> Path:
-    """The user's cache directory (XDG)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundhouse" / "native"
-
-
 def build(folder: Path) -> Path:
     """Compile into `folder`, unless it was done for this source, compiler and processor before.
 
@@ -75,9 +71,7 @@ def build(folder: Path) -> Path:
     compiler = shlex.split(os.environ.get("CC") or "cc")
     texts = [source.read_bytes() for source in SOURCES]
     made = hashlib.sha256(repr((texts, compiler, FLAGS, _processor())).encode()).hexdigest()[:24]
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
     target = folder / f"cpu_lora-{made}.so"
     if target.exists():

@@ -3,18 +3,17 @@
 EngineCore is a fork of this process (`chat_start`), so what is imported here is imported once for both.
 """
 
-import gc
 import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from models import chat_vllm, importing
+from models import chat_vllm, importing, stand_ins
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -92,10 +91,13 @@ def needless() -> tuple[str, ...]:
     in messages with them (`Later`, too). Triton: PyTorch and vLLM import it on a CPU, too, see that it has no back end
     for one, and do without.
     """
+    return ("sklearn", "scipy", "cv2", "av", *(["triton"] if _is_cpu_build() else ()))
+
+
+def _is_cpu_build() -> bool:
     with suppress(PackageNotFoundError):  # the import of vLLM will tell
-        if version("torch").endswith("+cpu"):
-            return ("sklearn", "scipy", "cv2", "av", "triton")
-    return ("sklearn", "scipy", "cv2", "av")
+        return version("torch").endswith("+cpu")
+    return False
 
 
 class Later:
@@ -136,11 +138,14 @@ def prewarm() -> None:
     environment()
     logging.getLogger("torch._library.triton").setLevel(logging.ERROR)  # it would tell that Triton is not there
     with importing.quickly():
-        with without(*needless()):
+        with without(*needless()), _used_later():
             _import_all()
         _take_back()
-    gc.collect()
-    gc.freeze()  # what is imported stays: the collector need not look at it, nor copy its pages after the fork
+
+
+def _used_later() -> AbstractContextManager[None]:
+    """On a CPU nothing is compiled, and no tensor is sharded."""
+    return stand_ins.only().imports() if _is_cpu_build() else nullcontext()
 
 
 @cache

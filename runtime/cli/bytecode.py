@@ -7,10 +7,11 @@ the server keeps them in a cache folder of its own; Python checks each against i
 
 import importlib.util
 import os
-import stat
 import sys
 from collections.abc import MutableMapping
 from pathlib import Path
+
+from registry.cache_folder import cache_folder, is_ours
 
 HEAVY = ("torch", "transformers", "vllm")
 """Packages whose modules are most of what is imported."""
@@ -25,17 +26,12 @@ def keep(environment: MutableMapping[str, str], cache: Path | None = None) -> Pa
     """
     if PREFIX in environment or sys.pycache_prefix is not None or not any(_uncompiled(name) for name in HEAVY):
         return None
-    folder = cache or default_cache()
-    if not _is_ours(folder):
+    folder = cache or cache_folder("bytecode")
+    if not is_ours(folder):
         return None
     environment[PREFIX] = str(folder)
     environment.pop(DONT_WRITE, None)
     return folder
-
-
-def default_cache() -> Path:
-    """The user's cache directory (XDG)."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundhouse" / "bytecode"
 
 
 def _uncompiled(package: str) -> bool:
@@ -44,13 +40,3 @@ def _uncompiled(package: str) -> bool:
     if spec is None or spec.origin is None or Path(importlib.util.cache_from_source(spec.origin)).exists():
         return False
     return sys.dont_write_bytecode or not os.access(Path(spec.origin).parent, os.W_OK)
-
-
-def _is_ours(folder: Path) -> bool:
-    """Make the folder. False when somebody else could put modules into it."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
-    except (OSError, RuntimeError):
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022

@@ -1,0 +1,99 @@
+"""What is not imported with vLLM is there, and the same, once it is used."""
+
+import subprocess
+import sys
+
+import pytest
+
+LEFT_OUT = """
+import sys
+import torch
+compiles = torch.compile
+from models import chat_prewarm, stand_ins
+chat_prewarm.prewarm()
+chat_prewarm.prewarm_server()
+only = stand_ins.only()
+there = [name for name in (*stand_ins.PARTS, "sympy") if name in sys.modules]
+assert not there, f"{there} are imported again. What was asked of stand-ins: {only.asked}"
+assert torch.compile is compiles and only not in sys.meta_path and not only.open
+assert not [name for name, module in sys.modules.items() if isinstance(module, stand_ins.Stand)]
+assert len(stand_ins.names()) > 5, "nobody holds a name: nothing has to stand in for anything"
+"""
+
+AS_ELSEWHERE = """
+from importlib import import_module
+from operator import attrgetter
+from transformers.generation.continuous_batching.cache import PagedAttentionCache
+from vllm.compilation import decorators
+from vllm.compilation.passes.inductor_pass import InductorPass
+from vllm.model_executor.layers.fused_moe.runner import moe_runner
+
+assert moe_runner._resolve_layer_name._dynamo_marked_constant
+double = torch.compile(lambda x: x * 2, backend="eager")
+assert double(torch.ones(2)).tolist() == [2, 2]
+
+from torch._dynamo import trace_rules
+from torch._dynamo.symbolic_convert import InliningInstructionTranslator
+assert decorators.InliningInstructionTranslator is InliningInstructionTranslator
+assert not [name._name for *_, name in stand_ins.names() if name.of("torch._dynamo")]
+assert only._allowed and all(trace_rules.is_callable_allowed(fn) for fn in only._allowed)
+[runs] = [cell.cell_contents for cell in PagedAttentionCache.update.__closure__]
+assert runs[0]._torchdynamo_disable
+from torch._inductor import lowering
+assert lowering.FALLBACK_ALLOW_LIST._vllm_patched
+assert issubclass(InductorPass, torch._inductor.custom_graph_pass.CustomGraphPass)
+
+for part in stand_ins.PARTS:
+    import_module(part)
+assert all(name.real() for *_, name in stand_ins.names()), "parts import each other in circles, so some are left"
+for module, name in only.asked:
+    attrgetter(name)(import_module(module))
+"""
+
+ENDED = """
+import sys
+import torch
+from models import stand_ins
+only = stand_ins.only()
+with only.imports():
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+    assert type(InstructionTranslator) is stand_ins.Name
+    @torch.compile(backend="eager")
+    def double(x):
+        return x * 2
+    assert only.open and "torch._dynamo.eval_frame" not in sys.modules
+    assert USE
+    assert not only.open
+    import torch._dynamo.symbolic_convert
+    assert not isinstance(sys.modules["torch._dynamo"], stand_ins.Stand)
+    assert InstructionTranslator is torch._dynamo.symbolic_convert.InstructionTranslator
+assert double(torch.ones(2)).tolist() == [2, 2]
+with only.imports():
+    assert not only.open, "imported is imported"
+"""
+
+
+def run(script: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_parts_that_a_cpu_does_not_use_are_left_out_and_the_same_when_used() -> None:
+    run(LEFT_OUT + AS_ELSEWHERE)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "use",
+    [
+        "InstructionTranslator.__subclasscheck__(bool) is False",
+        "double(torch.ones(2)).tolist() == [2, 2]",
+        "type('Mine', (), {}) and __import__('types').new_class('Mine', (InstructionTranslator,))",
+        "torch.compile(torch.nn.Identity(), backend='eager')(torch.ones(1)).tolist() == [1]",
+    ],
+)
+def test_a_use_during_the_imports_imports_the_part(use: str) -> None:
+    run(ENDED.replace("USE", use))
