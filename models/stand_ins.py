@@ -42,6 +42,8 @@ LOWERING = "torch._inductor.lowering"
 """Not to be found meanwhile: vLLM changes it then when it is imported (`_changed`)."""
 LIGHT = "torch._inductor.custom_graph_pass"
 """Imported as it is: a base class of vLLM's, and it needs nothing else of the compiler."""
+TENSOR_MARKS = {"mark_dynamic", "mark_static", "mark_unbacked", "maybe_mark_dynamic"}
+"""What TorchDynamo is told of a tensor for what traces it next: nothing does, as long as it is not imported."""
 
 
 class Name:
@@ -99,6 +101,10 @@ class Stand(ModuleType):
         if full == LOWERING or name.startswith("__"):
             raise AttributeError(name)
         if not self._later.open:
+            if DYNAMO not in sys.modules and name in TENSOR_MARKS:
+                return _mark_nothing
+            if DYNAMO not in sys.modules and full == f"{DYNAMO}.decorators":
+                return Stand(full, self._later)
             return getattr(import_module(self.__name__), name)
         if full in self._later.marks:
             return self._later.marks[full]
@@ -154,6 +160,8 @@ class StandIns(MetaPathFinder):
                 parent, _, child = name.rpartition(".")
                 if parent in sys.modules and vars(sys.modules[parent]).get(child) is module:
                     delattr(sys.modules[parent], child)
+        # vLLM marks tensors in each step with logprobs; an import takes this one's place
+        vars(torch).setdefault("_dynamo", Stand(DYNAMO, self))
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
         import torch
@@ -232,6 +240,10 @@ class StandIns(MetaPathFinder):
             if name.of(module.__name__):
                 with suppress(ImportError, AttributeError):
                     setattr(holder, attribute, name.real())
+
+
+def _mark_nothing(*args: Any, **kwargs: Any) -> None:
+    """Of a tensor."""
 
 
 @functools.cache

@@ -38,6 +38,8 @@ def test_ranks_of_logprobs_are_counted_without_a_compiler(monkeypatch: pytest.Mo
         vllm_plugin._compile_nothing()
         for count in (sampler.batched_count_greater_than, logprobs.batched_count_greater_than):
             assert count(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
+        x, values = torch.randint(9, (7, 100)).float(), torch.randint(9, (7, 1)).float()
+        assert torch.equal(vllm_plugin.count_at_least(x, values), fresh._torchdynamo_orig_callable(x, values))
     finally:
         callback_handler.remove_start_callback(begin)
 

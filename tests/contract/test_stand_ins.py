@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.system.serving import PACK
+
 LEFT_OUT = """
 import sys
 import torch
@@ -18,6 +20,24 @@ assert not there, f"{there} are imported again. What was asked of stand-ins: {on
 assert torch.compile is compiles and only not in sys.meta_path and not only.open
 assert not [name for name, module in sys.modules.items() if isinstance(module, stand_ins.Stand)]
 assert len(stand_ins.names()) > 5, "nobody holds a name: nothing has to stand in for anything"
+"""
+
+USED = """
+from vllm import LLM, SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+llm = LLM(PATH, enforce_eager=True, kv_cache_memory_bytes=1 << 24, max_num_seqs=4, max_model_len=256)
+for settings in (
+    {"temperature": 0, "logprobs": 2, "prompt_logprobs": 1},
+    {"temperature": 1, "top_k": 5, "top_p": 0.9, "min_p": 0.1, "seed": 1},
+    {"repetition_penalty": 1.1, "presence_penalty": 0.1, "logit_bias": {1: 1.0}, "n": 2, "logprobs": 1},
+    {"structured_outputs": StructuredOutputsParams(json={"type": "object"})},
+):
+    assert llm.generate(["hello"], SamplingParams(max_tokens=4, **settings))[0].outputs[0].token_ids
+there = [name for name in (*stand_ins.PARTS, "sympy") if name in sys.modules]
+assert not there, f"{there} are imported by what answers requests"
+torch._dynamo.decorators.mark_unbacked(torch.ones(1), 0)
+assert "torch._dynamo" not in sys.modules and torch._dynamo.config.suppress_errors is False
+assert "torch._dynamo" in sys.modules and type(torch._dynamo) is not stand_ins.Stand
 """
 
 AS_ELSEWHERE = """
@@ -82,6 +102,13 @@ def run(script: str) -> None:
 @pytest.mark.timeout(300)
 def test_parts_that_a_cpu_does_not_use_are_left_out_and_the_same_when_used() -> None:
     run(LEFT_OUT + AS_ELSEWHERE)
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_nothing_that_a_request_asks_for_imports_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VLLM_ENABLE_V1_MULTIPROCESSING", "0")
+    run(LEFT_OUT + USED.replace("PATH", repr(str(PACK / "starter-chat"))))
 
 
 @pytest.mark.real
