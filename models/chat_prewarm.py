@@ -13,7 +13,7 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from models import chat_vllm, importing, stand_ins
+from models import chat_vllm, importing, torch_later
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -145,7 +145,7 @@ def prewarm() -> None:
 
 def _used_later() -> AbstractContextManager[None]:
     """On a CPU nothing is compiled, and no tensor is sharded."""
-    return stand_ins.only().imports() if _is_cpu_build() else nullcontext()
+    return torch_later.only().imports() if _is_cpu_build() else nullcontext()
 
 
 @cache

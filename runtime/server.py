@@ -10,9 +10,11 @@ import multiprocessing.connection
 import multiprocessing.process
 import os
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from importlib.machinery import ModuleSpec
 from types import FrameType
 from typing import NoReturn
 
@@ -120,18 +122,37 @@ def run(
     threading.Thread(target=watch_processes, daemon=True).start()
     if beside is not None:
         threading.Thread(target=beside, daemon=True).start()
-    server.run(
-        host=settings.host,
-        port=settings.port,
-        num_api_servers=1,
-        log_level="warning",
-        generate_client_file=False,
-        access_log=False,
-        log_config=None,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
+    with workers_begin_with("runtime.slot_process"):
+        server.run(
+            host=settings.host,
+            port=settings.port,
+            num_api_servers=1,
+            log_level="warning",
+            generate_client_file=False,
+            access_log=False,
+            log_config=None,
+            timeout_keep_alive=75,
+            h11_max_incomplete_event_size=64 * 1024,
+        )
     return 1 if failed.is_set() else 0
+
+
+COMMANDS = {"runtime.cli.main", "roundhouse"}
+"""The command line, as a module or as the installed script."""
+
+
+@contextlib.contextmanager
+def workers_begin_with(module: str) -> Iterator[None]:
+    """Have spawned processes import `module` as their main module, not the command line, of which they use nothing."""
+    main = sys.modules["__main__"]
+    spec = main.__spec__
+    name = spec.name if spec else os.path.basename(getattr(main, "__file__", None) or "")
+    if name in COMMANDS:
+        main.__spec__ = ModuleSpec(module, None)
+    try:
+        yield
+    finally:
+        main.__spec__ = spec
 
 
 def _forks_die_with(main: int) -> None:

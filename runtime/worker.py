@@ -50,7 +50,7 @@ class RuntimeSpec(LitSpec):  # type: ignore[misc]
         self.gateway: Gateway | None = gateway
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "gateway": None, "_endpoints": []}
+        return {**super().__getstate__(), "gateway": None, "_endpoints": [], "data_streamer": None}
 
     @property
     def stream(self) -> bool:

@@ -11,11 +11,11 @@ LEFT_OUT = """
 import sys
 import torch
 compiles = torch.compile
-from models import chat_prewarm, stand_ins
+from models import chat_prewarm, stand_ins, torch_later
 chat_prewarm.prewarm()
 chat_prewarm.prewarm_server()
-only = stand_ins.only()
-there = [name for name in (*stand_ins.PARTS, "sympy") if name in sys.modules]
+only = torch_later.only()
+there = [name for name in (*torch_later.PARTS, "sympy") if name in sys.modules]
 assert not there, f"{there} are imported again. What was asked of stand-ins: {only.asked}"
 assert torch.compile is compiles and only not in sys.meta_path and not only.open
 assert not [name for name, module in sys.modules.items() if isinstance(module, stand_ins.Stand)]
@@ -33,7 +33,7 @@ for settings in (
     {"structured_outputs": StructuredOutputsParams(json={"type": "object"})},
 ):
     assert llm.generate(["hello"], SamplingParams(max_tokens=4, **settings))[0].outputs[0].token_ids
-there = [name for name in (*stand_ins.PARTS, "sympy") if name in sys.modules]
+there = [name for name in (*torch_later.PARTS, "sympy") if name in sys.modules]
 assert not there, f"{there} are imported by what answers requests"
 torch._dynamo.decorators.mark_unbacked(torch.ones(1), 0)
 assert "torch._dynamo" not in sys.modules and torch._dynamo.config.suppress_errors is False
@@ -56,14 +56,14 @@ from torch._dynamo import trace_rules
 from torch._dynamo.symbolic_convert import InliningInstructionTranslator
 assert decorators.InliningInstructionTranslator is InliningInstructionTranslator
 assert not [name._name for *_, name in stand_ins.names() if name.of("torch._dynamo")]
-assert only._allowed and all(trace_rules.is_callable_allowed(fn) for fn in only._allowed)
+assert only.allowed and all(trace_rules.is_callable_allowed(fn) for fn in only.allowed)
 [runs] = [cell.cell_contents for cell in PagedAttentionCache.update.__closure__]
 assert runs[0]._torchdynamo_disable
 from torch._inductor import lowering
 assert lowering.FALLBACK_ALLOW_LIST._vllm_patched
 assert issubclass(InductorPass, torch._inductor.custom_graph_pass.CustomGraphPass)
 
-for part in stand_ins.PARTS:
+for part in torch_later.PARTS:
     import_module(part)
 assert all(name.real() for *_, name in stand_ins.names()), "parts import each other in circles, so some are left"
 for module, name in only.asked:
@@ -73,8 +73,8 @@ for module, name in only.asked:
 ENDED = """
 import sys
 import torch
-from models import stand_ins
-only = stand_ins.only()
+from models import stand_ins, torch_later
+only = torch_later.only()
 with only.imports():
     from torch._dynamo.symbolic_convert import InstructionTranslator
     assert type(InstructionTranslator) is stand_ins.Name
