@@ -1,14 +1,20 @@
 """Import an engine's libraries before it is known which model comes."""
 
+from collections.abc import Callable
 
-def prewarm(engine: str) -> None:
-    """Import what `engine` (a recipe's engine name) needs. Blocks for seconds; safe in any thread."""
+
+def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
+    """Import what `engine` (a recipe's engine name) needs. Blocks for seconds; safe in any thread.
+
+    `hurried`: whether a load waits; it will import beside the start of EngineCore what only comes after that.
+    """
     match engine:
         case "vllm":
             from models import chat_prewarm
 
             chat_prewarm.prewarm()
-            chat_prewarm.prewarm_server()
+            if not hurried():
+                chat_prewarm.prewarm_server()
         case "sentence-transformers":
             from models import embed, embed_load, rerank  # noqa: F401  (their own modules, too)
 

@@ -1,11 +1,12 @@
-"""Parts of PyTorch that are imported once something of them is used, not with vLLM (`stand_ins`).
+"""Libraries, parts of PyTorch most of all, that are imported once something of them is used, not with vLLM.
 
 | part                                     | used                                                               |
 |------------------------------------------|--------------------------------------------------------------------|
 | the compiler: TorchDynamo, TorchInductor | where something is compiled; on a CPU, chat runs with `--enforce-eager` |
 | sharded tensors: DTensor, FSDP           | by transformers, when it loads a model over several GPUs           |
+| aiohttp                                  | by vLLM, when a message holds the address of a picture or recording |
 
-They and what they take along, SymPy among it, are two fifths of the CPU time of vLLM's imports and 110 MiB.
+They and what they take along, SymPy among it, are two fifths of the CPU time of vLLM's imports and 120 MiB.
 
 | others, in their modules              | while vLLM is imported                    | once TorchDynamo is imported |
 |---------------------------------------|-------------------------------------------|------------------------------|
@@ -31,7 +32,7 @@ from models.stand_ins import Name, Stand, StandIns
 DYNAMO = "torch._dynamo"
 PARTS = (
     DYNAMO, "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp", "torch.distributed._composable",
-    "transformers.distributed.sharding_utils", "transformers.distributed.tensor_parallel",
+    "transformers.distributed.sharding_utils", "transformers.distributed.tensor_parallel", "aiohttp",
 )  # fmt: skip
 LIGHT = ("torch._inductor.custom_graph_pass",)
 """A base class of vLLM's."""

@@ -21,7 +21,7 @@ class SlotPool:
         run_dir: the folder of the slots' sockets.
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
-        wanted: engines that the first slots import by themselves, each in its first life.
+        wanted: engines that slots import by themselves, one each, in their first lives.
         on_free: called when a slot has come, or come back, and is empty.
     """
 
@@ -34,7 +34,8 @@ class SlotPool:
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_death, self._on_free = on_death, on_free
-        self._coming = dict(enumerate(wanted[:size]))  # slots of which nothing has been heard yet
+        self._unheard = set(range(size))
+        self._awaited = set(wanted[:size])  # engines whose slot is among the unheard of
         self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
@@ -64,10 +65,10 @@ class SlotPool:
                 except Unavailable as error:
                     log.error("%s", error.message)
                     async with self._changed:  # nobody waits for this one any longer
-                        self._coming.pop(link.slot_id, None)
+                        self._heard(link)
                         self._changed.notify_all()
             async with self._changed:
-                self._coming.pop(link.slot_id, None)
+                self._heard(link)
                 self._free.add(link)
                 self._changed.notify_all()
             self._on_free()
@@ -75,6 +76,14 @@ class SlotPool:
         task = asyncio.create_task(connect(), name=f"connect-slot-{link.slot_id}")
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
+
+    def _heard(self, link: SlotLink) -> None:
+        """A slot has come, or will not."""
+        self._unheard.discard(link.slot_id)
+        if link.prewarmed is not None:
+            self._awaited.discard(link.prewarmed)
+        if not self._unheard:
+            self._awaited.clear()
 
     def _died(self, link: SlotLink) -> None:
         if self._closed:
@@ -93,7 +102,7 @@ class SlotPool:
         """
         try:
             async with asyncio.timeout(timeout), self._changed:
-                await self._changed.wait_for(lambda: self._free and engine not in self._coming.values())
+                await self._changed.wait_for(lambda: self._free and engine not in self._awaited)
                 link = min(self._free, key=lambda s: (s.prewarmed != engine, s.prewarmed is not None, not s.warm))
                 self._free.discard(link)
                 link.cold()

@@ -24,7 +24,7 @@ import psutil
 from fastapi import FastAPI
 
 from registry.recipe import Recipe
-from runtime import logs
+from runtime import logs, turns
 from runtime.device import Device
 from runtime.gateway import Gateway
 from runtime.middleware import Shell
@@ -45,7 +45,9 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
     from runtime.endpoints.app import finish
 
     gateway = Gateway(settings, recipes, device)
-    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
+    wanted = wanted_at_once(settings, recipes)
+    turns.announce(str(settings.run_dir), len(wanted))
+    loop = SlotLoop(str(settings.run_dir), wanted)
     api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,

@@ -106,7 +106,7 @@ class SlotServer:
 
         assert self._warms is not None
         try:
-            await asyncio.to_thread(prewarm, self._warms)
+            await asyncio.to_thread(prewarm, self._warms, lambda: self._loading)
         except Exception:  # the load that comes fails with the reason
             log.warning("importing ahead for %s failed", self._warms, exc_info=True)
 

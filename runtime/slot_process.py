@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from models.stand_ins import StandIns
+from runtime import turns
 
 
 def _http_exception() -> Any:
@@ -19,5 +20,6 @@ LATER = StandIns(
     ("fastapi", "litserve.server"), light=("fastapi.exceptions",), known={"fastapi.HTTPException": _http_exception}
 )
 
+turns.take()
 with LATER.imports():
     import runtime.worker  # noqa: F401  (its imports are what this is for)

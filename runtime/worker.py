@@ -16,7 +16,7 @@ from litserve.specs.base import LitSpec
 
 from models.memory_group import Expendable
 from models.protocol import Engine
-from runtime import logs
+from runtime import logs, turns
 from runtime.slot_loop import SlotServer, die_with_parent, socket_path
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
 
     def __init__(self, run_dir: str, wanted: tuple[str, ...] = ()) -> None:
-        """wanted: engines that the first slots import ahead, each in its first life."""
+        """wanted: engines that the first slots of a run import ahead, one each."""
         super().__init__()
         self.run_dir, self.wanted = run_dir, wanted
 
@@ -97,17 +97,15 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         expendable = Expendable()
         expendable.serves()
-        address, warms = socket_path(self.run_dir, worker_id), self._warms(worker_id)
+        address, warms = socket_path(self.run_dir, worker_id), self._warms()
         server = SlotServer(address, create_engine, loads=expendable.loads, warms=warms)
         asyncio.run(server.serve())
         os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
 
-    def _warms(self, worker_id: int) -> str | None:
+    def _warms(self) -> str | None:
         """What this life imports ahead. A later one waits to be told: its memory may belong to somebody else then."""
-        if worker_id >= len(self.wanted):
+        number = turns.number(self.run_dir, len(self.wanted))
+        if number is None:
             return None
-        try:
-            os.close(os.open(f"{self.run_dir}/begun-{worker_id}", os.O_CREAT | os.O_EXCL, 0o600))
-        except FileExistsError:
-            return None
-        return self.wanted[worker_id]
+        turns.serves(self.run_dir, number)
+        return self.wanted[number]

@@ -110,6 +110,7 @@ def serve(
     }  # fmt: skip
     folder = data_dir or default_data_dir()
     if own_id() is None:
+        _settings(given, folder, Path("/unused"))  # wrong options are told before anything is started
         restart_with_id()
     code = _run(given, folder, as_json)
     if code:

@@ -49,6 +49,18 @@ from vllm.compilation.passes.inductor_pass import InductorPass
 from vllm.model_executor.layers.fused_moe.runner import moe_runner
 
 assert moe_runner._resolve_layer_name._dynamo_marked_constant
+import asyncio
+from vllm import connections
+async def fetch():
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        return await connections.HTTPConnection().async_get_bytes(f"http://{host}:{port}/")
+async def answer(reader, writer):
+    await reader.readuntil(b"\\r\\n\\r\\n")
+    writer.write(b"HTTP/1.1 200 OK\\r\\nContent-Length: 5\\r\\nConnection: close\\r\\n\\r\\nhello")
+    writer.close()
+assert asyncio.run(fetch()) == b"hello"
+assert connections.aiohttp.ClientError.__module__.startswith("aiohttp")
 double = torch.compile(lambda x: x * 2, backend="eager")
 assert double(torch.ones(2)).tolist() == [2, 2]
 

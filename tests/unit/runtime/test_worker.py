@@ -9,28 +9,47 @@ import pytest
 
 from runtime.link import SlotLink
 from runtime.slot_loop import SlotServer
-from runtime.worker import SlotLoop
 from tests.fakes.engine import FakeEngine
 
+NUMBER = """
+import sys
+from runtime.worker import SlotLoop
+print([SlotLoop(sys.argv[1], ("vllm", "faster-whisper"))._warms() for _ in range(2)])
+"""
 
-def test_only_the_first_life_of_a_slot_imports_by_itself(tmp_path: Path) -> None:
-    loop = SlotLoop(str(tmp_path), ("vllm", "faster-whisper"))
-    assert [loop._warms(slot) for slot in range(3)] == ["vllm", "faster-whisper", None]
-    assert [loop._warms(slot) for slot in range(3)] == [None, None, None]
+
+def test_the_first_slots_of_a_run_import_one_engine_each(tmp_path: Path) -> None:
+    """Each is a process of its own, and asks once; later lives get none."""
+    said = [
+        subprocess.run([sys.executable, "-c", NUMBER, str(tmp_path)], capture_output=True, text=True, timeout=60)
+        for _ in range(3)
+    ]
+    assert [done.stdout.strip() for done in said] == [
+        "['vllm', 'vllm']", "['faster-whisper', 'faster-whisper']", "[None, None]",
+    ]  # fmt: skip
 
 
 def test_a_worker_does_not_import_the_gateway() -> None:
     """Six of them start with the server, on the cores that the first load needs."""
-    code = "import sys, runtime.worker; print([m for m in ('runtime.gateway', 'sqlite3', 'torch') if m in sys.modules])"
+    code = """
+import sys, runtime.slot_process
+from models.stand_ins import Stand
+left_out = ("runtime.gateway", "sqlite3", "torch", "fastapi.applications", "litserve.server", "uvicorn", "typer")
+print([m for m in left_out if m in sys.modules])
+print([name for name, module in sys.modules.items() if isinstance(module, Stand)])
+from fastapi import FastAPI, HTTPException
+from litserve.utils import PickleableHTTPException
+print(issubclass(PickleableHTTPException, HTTPException), FastAPI().version)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.split("\n")[:3] == ["[]", "[]", "True 0.1.0"]
 
 
 async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def fails(engine: str) -> None:
+    def fails(engine: str, hurried: object) -> None:
         loop.call_soon_threadsafe(tried.set)
         raise ImportError(engine)
 

@@ -1,0 +1,16 @@
+"""The installed command. `serve` starts itself again with a run id (`processes`): here, before anything is imported for
+the first time that is needed only the second time.
+"""
+
+import sys
+
+from runtime.cli.processes import own_id, restart_with_id
+
+
+def main() -> None:
+    """What `roundhouse` runs."""
+    if sys.argv[1:2] == ["serve"] and not {"-h", "--help"} & set(sys.argv) and own_id() is None:
+        restart_with_id()
+    from runtime.cli import main as commands
+
+    commands.main()
