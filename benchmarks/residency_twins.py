@@ -20,6 +20,7 @@ from benchmarks.load import Cell, one
 from benchmarks.models import Chat, with_changes
 from benchmarks.servers import Roundhouse
 from benchmarks.workload import Workload
+from registry.estimate import PREWARMED
 
 PAUSE_SECONDS = 3.0
 """Longer than a model's minimum residence."""
@@ -41,7 +42,8 @@ async def run(bench: Bench, workload: Workload, base: Chat, size: int) -> None:
             pairs[kind].append(with_changes(base, path, folder, changes))
     first = pairs["swap"][0].recipe.id
     files = [model.file for models in pairs.values() for model in models]
-    options = ("--device-memory", str(size * 19 // 10))  # room for one of them and a slot with imports
+    room = min(max(size * 9 // 10, PREWARMED["vllm"] * 11 // 10), size - (8 << 20))
+    options = ("--device-memory", str(size + room))  # room for one of them and a slot with imports
     seconds: dict[str, list[float]] = defaultdict(list)
     cpu: dict[str, list[float]] = defaultdict(list)
     with Roundhouse(first, folder, files, *options, load=[first]) as server:

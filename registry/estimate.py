@@ -47,7 +47,7 @@ SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
-PREWARMED: Mapping[str, int] = {"vllm": 690 * MIB, "sentence-transformers": 560 * MIB, "faster-whisper": 140 * MIB}
+PREWARMED: Mapping[str, int] = {"vllm": 420 * MIB, "sentence-transformers": 490 * MIB, "faster-whisper": 110 * MIB}
 """Bytes of a slot that has imported an engine's libraries and holds no model; measured where OVERHEAD was."""
 
 
