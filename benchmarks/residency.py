@@ -56,7 +56,7 @@ async def run(bench: Bench) -> None:
             await _switches(bench, server, workload, kind, names[kind], engines[kind])
     for kind in kinds:
         await _naive(bench, model, there, workload, kind)
-    await residency_twins.run(bench, workload, model, sizes["chat"])
+    await residency_twins.run(bench, workload, model)
     if len(kinds) > 1:
         budget = sum(sizes.values()) - min(sizes.values()) // 2
         with Roundhouse(

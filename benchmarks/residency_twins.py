@@ -26,13 +26,8 @@ PAUSE_SECONDS = 3.0
 """Longer than a model's minimum residence."""
 
 
-async def run(bench: Bench, workload: Workload, base: Chat, size: int) -> None:
-    """Measure both kinds of switch.
-
-    Args:
-        base: the model; its twin is written beside it.
-        size: bytes that it holds when it is resident.
-    """
+async def run(bench: Bench, workload: Workload, base: Chat) -> None:
+    """Measure both kinds of switch between `base` and its twin, which is written beside it."""
     folder = bench.settings.work / "residency-twins"
     twin = write_twin(base.path, folder / "twin")
     pairs: dict[str, list[Chat]] = defaultdict(list)
@@ -42,6 +37,8 @@ async def run(bench: Bench, workload: Workload, base: Chat, size: int) -> None:
             pairs[kind].append(with_changes(base, path, folder, changes))
     first = pairs["swap"][0].recipe.id
     files = [model.file for models in pairs.values() for model in models]
+    with Roundhouse(first, folder, files[:1], load=[first]) as server:
+        size = int(server.http.get(f"/v1/models/{first}").json()["bytes"])  # alone, it shares no library with others
     room = min(max(size * 9 // 10, PREWARMED["vllm"] * 11 // 10), size - (8 << 20))
     options = ("--device-memory", str(size + room))  # room for one of them and a slot with imports
     seconds: dict[str, list[float]] = defaultdict(list)
