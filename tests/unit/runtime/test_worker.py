@@ -1,14 +1,18 @@
 """What a worker of LitServe's does by itself: it imports ahead once, and knows nothing of the gateway."""
 
 import asyncio
+import pickle
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from litserve import LitServer
 
 from runtime.link import SlotLink
 from runtime.slot_loop import SlotServer
+from runtime.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 from tests.fakes.engine import FakeEngine
 
 NUMBER = """
@@ -43,6 +47,15 @@ print(issubclass(PickleableHTTPException, HTTPException), FastAPI().version)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split("\n")[:3] == ["[]", "[]", "True 0.1.0"]
+
+
+def test_what_a_worker_is_sent_needs_no_server() -> None:
+    """LitServe gives each spec a method of its server."""
+    spec = RuntimeSpec(cast(Any, None))
+    spec.data_streamer = LitServer.data_streamer
+    sent = pickle.dumps(RuntimeAPI(spec=spec, loop=SlotLoop("/run", ()), enable_async=False))
+    assert b"litserve.server" not in sent
+    assert b"fastapi" not in sent
 
 
 async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
