@@ -40,7 +40,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         chat_fixtures.write_adapter(folder / f"mine-{name}", 300 + seed)
         recipes.append(folder / f"{name}.yaml")
         recipes[-1].write_text(RECIPE.format(base=folder / name, host=8).replace("id: tiny", f"id: {name}"))
-    options = ("--slots", "2", "--device-memory", "1200MiB", "--no-prewarm", "--hung-after", "120")
+    options = ("--slots", "2", "--device-memory", "950MiB", "--no-prewarm", "--hung-after", "120")
     server = Server(folder / "data", recipes, *options)
     try:
         server.wait_ready()
