@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import logging
 import math
 import mmap
-import os
-import platform
-import shlex
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 
-from registry.cache_folder import cache_folder, is_ours
+from registry import native
+from registry.cache_folder import cache_folder
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_lora.c", "cpu_stage.c"))
 FLAGS = (
@@ -57,41 +53,14 @@ def load() -> ctypes.CDLL | None:
         stage = library.stage_bfloat16
         stage.argtypes, stage.restype = [ctypes.c_int, _POINTER, _INT, _POINTER, _INT], _INT
     except (OSError, AttributeError, subprocess.SubprocessError) as fault:
-        said = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
-        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s %s", fault, " ".join(said[:1]))
+        _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.why(fault))
         return None
     return library
 
 
 def build(folder: Path) -> Path:
-    """Compile into `folder`, unless it was done for this source, compiler and processor before.
-
-    Raises OSError when there is no compiler or the folder is not safely ours, CalledProcessError when it fails.
-    """
-    compiler = shlex.split(os.environ.get("CC") or "cc")
-    texts = [source.read_bytes() for source in SOURCES]
-    made = hashlib.sha256(repr((texts, compiler, FLAGS, _processor())).encode()).hexdigest()[:24]
-    if not is_ours(folder):
-        raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
-    target = folder / f"cpu_lora-{made}.so"
-    if target.exists():
-        return target
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        output = Path(scratch) / target.name
-        subprocess.run(
-            [*compiler, *FLAGS, "-o", str(output), *map(str, SOURCES)], check=True, capture_output=True, timeout=120
-        )
-        output.replace(target)
-    return target
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a home folder may be shared by different machines."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.platform()
-    return platform.machine() + next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    """Compile into `folder`; raises what `registry.native.build` does."""
+    return native.build(folder, "cpu_lora", SOURCES, FLAGS)
 
 
 def turned(b: torch.Tensor) -> torch.Tensor:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models import embed_int16
 from models.batched_engine import BatchedEngine
 from models.batching import Item
 from models.batching_worker import Batcher
@@ -67,13 +68,14 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                rounded = await embed_int16.choose(recipe, self._embedder.bert)
             self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
             if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
                 raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
         self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
         return Loaded(
             resident_bytes=resident_bytes(device),
-            weights_bytes=weights_bytes(model),
+            weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),
             seconds=phases.seconds,

@@ -10,9 +10,11 @@ library's own results when they load.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+
+from models import cpu_attention
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -20,18 +22,51 @@ if TYPE_CHECKING:
     from models.embed_model import Ids
 
 
+class Rows(Protocol):
+    """A linear layer for rows of a matrix."""
+
+    def rows(self, x: "Tensor") -> "Tensor":
+        """x W + bias, rows x outputs."""
+
+    def gelu(self, x: "Tensor") -> "Tensor":
+        """GELU of that, the exact one."""
+
+    def add(self, x: "Tensor", to: "Tensor") -> "Tensor":
+        """`to`, with x W + bias added in place."""
+
+
 class Linear(NamedTuple):
+    """In float32."""
+
     weight: "Tensor"
     """inputs x outputs."""
     bias: "Tensor"
 
+    def rows(self, x: "Tensor") -> "Tensor":
+        import torch
+
+        return torch.addmm(self.bias, x, self.weight)
+
+    def gelu(self, x: "Tensor") -> "Tensor":
+        import torch
+
+        inner = self.rows(x)
+        torch.ops.aten.gelu_(inner)
+        return inner
+
+    def add(self, x: "Tensor", to: "Tensor") -> "Tensor":
+        return to.add_(self.bias).addmm_(x, self.weight)
+
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    qkv: Linear
-    out: Linear
-    up: Linear
-    down: Linear
+    query: Rows | None
+    """None: together with the others."""
+    qkv: Rows
+    """Of all rows: queries, keys and values side by side; keys and values where `query` has the first."""
+    out: Rows
+    up: Rows
+    down: Rows
     norm_attention: Any
     norm_output: Any
 
@@ -51,6 +86,8 @@ class Bert:
     Args:
         model: the BertModel. Its linear layers keep working, on the same memory.
         first_only: only the first token's state is wanted after the last layer.
+
+    `layers` may be replaced by ones that compute the same otherwise (`embed_int16`).
     """
 
     def __init__(self, model: Any, first_only: bool) -> None:
@@ -58,31 +95,47 @@ class Bert:
         self.width: int = model.config.hidden_size
         self.first_only = first_only
         self._embeddings = model.embeddings
-        self._layers = [_layer(layer) for layer in model.encoder.layer]
+        last = len(model.encoder.layer) - 1
+        self.layers = [_layer(layer, first_only and n == last) for n, layer in enumerate(model.encoder.layer)]
+        self._encoder = model.encoder
+        self._together = cpu_attention.of(self.heads, self.width // self.heads, self.positions)
+        """Attention of all inputs in one call; None: PyTorch's, for each length."""
 
     def states(self, inputs: "Sequence[Ids]") -> "Tensor":
         """The last layer's states, tokens x width, input by input; with `first_only` inputs x width.
 
-        Neighbours of one length share one call of attention. Any number of threads may call.
+        Any number of threads may call.
         """
         import torch
 
-        groups = _groups([len(given.ids) for given in inputs])
+        lengths = [len(given.ids) for given in inputs]
         x = self._embed(inputs)
-        for layer in self._layers[:-1] if self.first_only else self._layers:
-            x = _finish(layer, self._attend(x, layer, groups), x)
+        for layer in self.layers[:-1] if self.first_only else self.layers:
+            query, keys, values = layer.qkv.rows(x).chunk(3, 1)
+            x = _finish(layer, self._attend(query, keys, values, lengths), x)
         if not self.first_only:
             return x
-        layer, width = self._layers[-1], self.width
-        firsts = x[torch.tensor([g.start + g.length * i for g in groups for i in range(g.count)])]
-        query = torch.addmm(layer.qkv.bias[:width], firsts, layer.qkv.weight[:, :width])
-        rest = torch.addmm(layer.qkv.bias[width:], x, layer.qkv.weight[:, width:])
-        parts, done = [], 0
-        for group in groups:
-            q = query[done : done + group.count].view(group.count, 1, self.heads, -1)
-            parts.append(self._attention(q, *self._split(rest, group, 2)))
-            done += group.count
-        return _finish(layer, torch.cat(parts), firsts)
+        layer = self.layers[-1]
+        assert layer.query is not None
+        firsts = x[torch.tensor([0, *lengths[:-1]]).cumsum(0)]
+        keys, values = layer.qkv.rows(x).chunk(2, 1)
+        return _finish(layer, self._attend(layer.query.rows(firsts), keys, values, lengths), firsts)
+
+    @property
+    def vocabulary(self) -> int:
+        return int(self._embeddings.word_embeddings.num_embeddings)
+
+    @property
+    def positions(self) -> int:
+        return int(self._embeddings.position_embeddings.num_embeddings)
+
+    def let_go(self) -> None:
+        """Take the weights from the library's linear layers, which cannot compute any more: `layers` has others."""
+        for layer in self._encoder.layer:
+            own = layer.attention.self
+            for linear in (own.query, own.key, own.value, layer.attention.output, layer.intermediate, layer.output):
+                weight = getattr(linear, "dense", linear).weight
+                weight.data = weight.data.new_empty(0)
 
     def features(self, inputs: "Sequence[Ids]") -> dict[str, Any]:
         """What sentence-transformers' Pooling takes for inputs without padding."""
@@ -103,24 +156,25 @@ class Bert:
         x += e.position_embeddings(torch.from_numpy(places))
         return _norm(e.LayerNorm, x)
 
-    def _attend(self, x: "Tensor", layer: Layer, groups: Sequence[Group]) -> "Tensor":
+    def _attend(self, query: "Tensor", keys: "Tensor", values: "Tensor", lengths: Sequence[int]) -> "Tensor":
+        """`query`: a row for each token, or one for each input."""
         import torch
 
-        qkv = torch.addmm(layer.qkv.bias, x, layer.qkv.weight)
-        parts = [self._attention(*self._split(qkv, group, 3)) for group in groups]
+        if self._together is not None:
+            return self._together(query, keys, values, lengths)
+        parts, done = [], 0
+        single = len(query) != len(keys)
+        for group in _groups(lengths):
+            rows = slice(group.start, group.start + group.count * group.length)
+            asked = slice(done, done + group.count) if single else rows
+            q, k, v = (
+                some.view(group.count, -1, self.heads, self.width // self.heads).transpose(1, 2)
+                for some in (query[asked], keys[rows], values[rows])
+            )
+            attended = torch.nn.functional.scaled_dot_product_attention(q, k, v)
+            parts.append(attended.transpose(1, 2).reshape(-1, self.width))
+            done += group.count
         return parts[0] if len(parts) == 1 else torch.cat(parts)
-
-    def _split(self, rows: "Tensor", group: Group, parts: int) -> "Sequence[Tensor]":
-        """count x length x heads x size of each part."""
-        some = rows[group.start : group.start + group.count * group.length]
-        return some.view(group.count, group.length, parts, self.heads, -1).unbind(2)
-
-    def _attention(self, q: "Tensor", k: "Tensor", v: "Tensor") -> "Tensor":
-        import torch
-
-        attend = torch.nn.functional.scaled_dot_product_attention
-        attended = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        return attended.transpose(1, 2).reshape(-1, self.width)
 
 
 def of_embedder(model: Any, device: str) -> Bert | None:
@@ -161,12 +215,8 @@ def _fits(network: Any, kind: Any, device: str) -> bool:
 
 def _finish(layer: Layer, attended: "Tensor", x: "Tensor") -> "Tensor":
     """What comes after attention in a layer. Writes over `x`."""
-    import torch
-
-    x = _norm(layer.norm_attention, x.add_(layer.out.bias).addmm_(attended, layer.out.weight))
-    inner = torch.addmm(layer.up.bias, x, layer.up.weight)
-    torch.ops.aten.gelu_(inner)
-    return _norm(layer.norm_output, x.add_(layer.down.bias).addmm_(inner, layer.down.weight))
+    x = _norm(layer.norm_attention, layer.out.add(attended, x))
+    return _norm(layer.norm_output, layer.down.add(layer.up.gelu(x), x))
 
 
 def _norm(norm: Any, x: "Tensor") -> "Tensor":
@@ -183,10 +233,13 @@ def _groups(lengths: Sequence[int]) -> list[Group]:
     return groups
 
 
-def _layer(layer: Any) -> Layer:
+def _layer(layer: Any, first_only: bool) -> Layer:
     own = layer.attention.self
+    qkv = _linear(own.query, own.key, own.value)
+    width = own.query.out_features
     return Layer(
-        _linear(own.query, own.key, own.value),
+        Linear(qkv.weight[:, :width], qkv.bias[:width]) if first_only else None,
+        Linear(qkv.weight[:, width:], qkv.bias[width:]) if first_only else qkv,
         _linear(layer.attention.output.dense, by_input=True),
         _linear(layer.intermediate.dense),
         _linear(layer.output.dense, by_input=True),

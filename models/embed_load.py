@@ -27,10 +27,12 @@ FLAGS: Mapping[str, type] = {
     "matryoshka_dimensions": list,
     "step_seconds": float,
     "packed": bool,
+    "compute_type": str,
 }
 """What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
 vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
-packed: False computes with the library's own network also where ours fits (`embed_bert`)."""
+packed: False computes with the library's own network also where ours fits (`embed_bert`). compute_type: of products on
+a CPU (`embed_int16`)."""
 
 
 def flags_of(recipe: Recipe, known: Mapping[str, type] = FLAGS) -> dict[str, Flag]:
@@ -82,6 +84,13 @@ def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any]
         model_kwargs=arguments,
     )
     return model.eval().requires_grad_(False)
+
+
+def is_cpu_build() -> bool:
+    """Whether PyTorch was built without CUDA."""
+    import torch
+
+    return torch.version.cuda is None
 
 
 def packs(recipe: Recipe) -> bool:

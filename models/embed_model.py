@@ -52,12 +52,12 @@ class Embedder:
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
-        self._bert: Bert | None = of_embedder(model, device) if packs else None
+        self.bert: Bert | None = of_embedder(model, device) if packs else None
         self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
 
     @property
     def packed(self) -> bool:
-        return self._bert is not None
+        return self.bert is not None
 
     def run(self, inputs: Sequence[Ids]) -> list[Row]:
         """One vector per input, in order. Inputs with prompts of different lengths run apart if pooling sees them."""
@@ -74,10 +74,10 @@ class Embedder:
         import torch
 
         with torch.inference_mode():
-            features = tensors(inputs, self.tokens, self.device) if self._bert is None else self._bert.features(inputs)
+            features = tensors(inputs, self.tokens, self.device) if self.bert is None else self.bert.features(inputs)
             if prompt:
                 features["prompt_length"] = prompt
-            if self._bert is None:
+            if self.bert is None:
                 features = self.model(features)
             else:
                 for module in list(self.model)[1:]:

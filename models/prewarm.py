@@ -16,9 +16,11 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
             if not hurried():
                 chat_prewarm.prewarm_server()
         case "sentence-transformers":
-            from models import embed, embed_load, rerank  # noqa: F401  (their own modules, too)
+            from models import cpu_library, embed, embed_load, rerank  # noqa: F401  (their own modules, too)
 
             embed_load.import_library()
+            if embed_load.is_cpu_build():
+                cpu_library.load()
         case "faster-whisper":
             from models import transcribe
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models import embed_int16
 from models.batched_engine import BatchedEngine
 from models.batching import Item
 from models.batching_worker import Batcher
@@ -47,21 +48,21 @@ class Scorer:
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
         self.model, self.tokens, self.device = model, tokens, device
-        self._bert: Bert | None = of_scorer(model, device) if packs else None
+        self.bert: Bert | None = of_scorer(model, device) if packs else None
 
     @property
     def packed(self) -> bool:
-        return self._bert is not None
+        return self.bert is not None
 
     def run(self, inputs: Sequence[Ids]) -> list[float]:
         import torch
 
         with torch.inference_mode():
-            if self._bert is None:
+            if self.bert is None:
                 scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
             else:
                 network = self.model[0].model
-                scores = network.classifier(network.bert.pooler(self._bert.states(inputs)[:, None]))
+                scores = network.classifier(network.bert.pooler(self.bert.states(inputs)[:, None]))
             values: list[float] = scores.float().reshape(len(inputs)).cpu().tolist()
         return values
 
@@ -88,10 +89,11 @@ class RerankingEngine(BatchedEngine[Ids, float]):
                 self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                rounded = await embed_int16.choose(recipe, scorer.bert)
         self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
         return Loaded(
             resident_bytes=resident_bytes(device),
-            weights_bytes=weights_bytes(model),
+            weights_bytes=weights_bytes(model) + rounded,
             host_bytes=sleeper.host_bytes(),
             asleep=sleeper.expected(),
             seconds=phases.seconds,

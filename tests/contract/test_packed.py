@@ -20,11 +20,11 @@ def network(seed: int, **more: Any) -> Any:
     from transformers import BertConfig, BertModel
 
     torch.manual_seed(seed)
-    config = BertConfig(
-        vocab_size=100, hidden_size=48, num_hidden_layers=3, num_attention_heads=4, intermediate_size=80,
-        max_position_embeddings=64, initializer_range=0.3, **more,
-    )  # fmt: skip
-    return BertModel(config).eval().requires_grad_(False)
+    config = {
+        "vocab_size": 100, "hidden_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 80,
+        "max_position_embeddings": 64, "initializer_range": 0.3,
+    }  # fmt: skip
+    return BertModel(BertConfig(**{**config, **more})).eval().requires_grad_(False)
 
 
 def states(model: Any, given: Ids) -> Any:

@@ -1,0 +1,62 @@
+"""C sources compiled on the machine they run on: once, into the user's cache folder."""
+
+import hashlib
+import os
+import platform
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from registry.cache_folder import is_ours
+
+SECONDS = 120
+"""Longest time that a compiler may take."""
+
+
+def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
+    """Compile `sources` to `name`-<digest>.so in `folder`, unless it was done for them and this processor before.
+
+    The compiler is what `CC` names, else `cc`. Raises OSError when there is none or the folder is not safely ours,
+    subprocess.SubprocessError when it fails.
+    """
+    compiler = shlex.split(os.environ.get("CC") or "cc")
+    texts = [source.read_bytes() for source in sources]
+    made = hashlib.sha256(repr((texts, compiler, tuple(flags), _processor())).encode()).hexdigest()[:24]
+    if not is_ours(folder):
+        raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
+    target = folder / f"{name}-{made}.so"
+    if target.exists():
+        return target
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        output = Path(scratch) / target.name
+        subprocess.run(
+            [*compiler, *flags, "-o", str(output), *map(str, sources)], check=True, capture_output=True, timeout=SECONDS
+        )
+        output.replace(target)
+    return target
+
+
+def why(fault: BaseException) -> str:
+    """`fault` with the first line of what the compiler said."""
+    said = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
+    return " ".join([str(fault), *said[:1]])
+
+
+def features() -> frozenset[str]:
+    """The processor's instruction sets by Linux's names, for example `avx512_vnni`. Empty where Linux does not tell."""
+    return frozenset(_flags_line().partition(":")[2].split())
+
+
+def _processor() -> str:
+    """What `-march=native` depends on: a home folder may be shared by different machines."""
+    return platform.machine() + _flags_line()
+
+
+def _flags_line() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.platform()
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
