@@ -1,6 +1,6 @@
 """Gateway tax: chat streaming beside `vllm serve`, the same wheel, model and flags, adapters on.
 
-Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each: time to first
+Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each, the same to each server: time to first
 token, gaps between tokens, output tokens a second, CPU seconds per 1,000 tokens of the whole process tree.
 
 Physical limit: the answers are made by the same engine, so nothing can beat the engine's own step time unless the
@@ -11,6 +11,7 @@ and other LoRA kernels. So `vllm serve, patched` runs beside them at 1 and 16 cl
 kernels (not with --quick): against it only the gateway differs.
 """
 
+from collections import defaultdict
 from contextlib import ExitStack
 
 from benchmarks.harness import Bench
@@ -19,7 +20,7 @@ from benchmarks.models import chat
 from benchmarks.servers import Roundhouse, Server, VllmServe, start_all
 from benchmarks.workload import Workload
 
-TOKENS = 64
+TOKENS, WORDS = 64, 6
 WITH_PATCHED = (1, 16)
 """Numbers of clients at which the patched peer is measured, too."""
 
@@ -48,12 +49,14 @@ async def run(bench: Bench) -> None:
 
 async def _level(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
     s = bench.settings
-    number = max(s.pick(16, 12, 2), level * s.pick(2, 2, 1))
+    number = max(s.pick(32, 12, 2), level * s.pick(2, 2, 1))
+    prompts: dict[int, list[str]] = defaultdict(lambda: [workload.text(WORDS) for _ in range(number)])
 
     async def turn(server: Server, round_: int) -> Cell:
-        if round_ == 0:
-            await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
-        cell = await closed_loop(server, [workload.chat(server.model, tokens=TOKENS) for _ in range(number)], level)
+        # In each round: the server was idle while the others had their turns.
+        await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
+        requests = [workload.chat(server.model, tokens=TOKENS, text=text) for text in prompts[round_]]
+        cell = await closed_loop(server, requests, level)
         bench.count(f"c{level} {server.name}", cell)
         return cell
 

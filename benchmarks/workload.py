@@ -23,13 +23,18 @@ class Workload:
         self._count += 1
         return " ".join([f"{self._count:06d}", *self._random.choices(WORDS, k=max(0, words - 1))])
 
-    def chat(self, model: str, *, words: int = 6, tokens: int = 64) -> bytes:
-        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
+    def chat(self, model: str, *, words: int = 6, tokens: int = 64, text: str | None = None) -> bytes:
+        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end.
+
+        Special tokens are shown: an answer that ends at once would otherwise go on without any text, so that its first
+        token seems to come after the last.
+        """
         body = {
             "model": model,
-            "messages": [{"role": "user", "content": self.text(words)}],
+            "messages": [{"role": "user", "content": self.text(words) if text is None else text}],
             "max_tokens": tokens,
             "ignore_eos": True,
+            "skip_special_tokens": False,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},

@@ -1,7 +1,7 @@
 /* Attention of the inputs of a step whose tokens are rows of one matrix: each token to all of its own input, in float32.
 
    PyTorch's own for a CPU computes heads of 32 values at a sixth of what a core multiplies. Here twelve queries at a time
-   meet all keys of a head, so that everything stays in the core's cache, and nothing is laid out anew but the keys.
+   meet all keys of a head, so that everything stays in the core's cache; the head's keys and values are copied there first.
 
    The caller checks shapes and strides: see cpu_attention.py. */
 
@@ -12,7 +12,7 @@
 enum { LANES = 16, PAIR = 2 * LANES, QUERIES = 12, TOKENS = 512, SIZE = 128, WIDE = TOKENS + PAIR };
 
 static _Thread_local struct {
-    float keys[SIZE][WIDE], scores[QUERIES][WIDE], queries[QUERIES][SIZE];
+    float keys[SIZE][WIDE], values[TOKENS * SIZE], scores[QUERIES][WIDE], queries[QUERIES][SIZE];
 } own __attribute__((aligned(64)));
 
 static inline __mmask16 first(int64_t count) {
@@ -41,6 +41,13 @@ static void turn_keys(const float *k, int64_t stride, int64_t tokens, int64_t si
             for (int64_t half = j; half < j + PAIR; half += LANES)
                 _mm512_storeu_ps(own.keys[d] + half, _mm512_mask_i32gather_ps(
                     _mm512_setzero_ps(), first(tokens - half), at, k + half * stride + d, 4));
+}
+
+/* values: tokens x size, side by side. Where they lie, rows are kilobytes apart and fight for the same lines of the cache. */
+static void gather_values(const float *v, int64_t stride, int64_t tokens, int64_t size) {
+    for (int64_t j = 0; j < tokens; j++)
+        for (int64_t d = 0; d < size; d += LANES)
+            _mm512_storeu_ps(own.values + j * size + d, _mm512_loadu_ps(v + j * stride + d));
 }
 
 /* scores (rows x tokens) = queries keys */
@@ -82,15 +89,15 @@ static float soften(float *row, int64_t tokens) {
 
 /* `count` of `rows` rows of out = weights values / sums, 32 values of the head at a time */
 static inline __attribute__((always_inline)) void mix(
-    const int rows, int64_t count, const float *v, int64_t stride, int64_t tokens, int64_t size, const float *by,
-    float *out, int64_t out_stride
+    const int rows, int64_t count, int64_t tokens, int64_t size, const float *by, float *out, int64_t out_stride
 ) {
     for (int64_t d = 0; d < size; d += PAIR) {
         __m512 c[QUERIES][2];
 #pragma GCC unroll 12
         for (int r = 0; r < rows; r++) c[r][0] = c[r][1] = _mm512_setzero_ps();
-        for (int64_t j = 0; j < tokens; j++) {
-            __m512 left = _mm512_loadu_ps(v + j * stride + d), right = _mm512_loadu_ps(v + j * stride + d + LANES);
+        const float *v = own.values + d;
+        for (int64_t j = 0; j < tokens; j++, v += size) {
+            __m512 left = _mm512_loadu_ps(v), right = _mm512_loadu_ps(v + LANES);
 #pragma GCC unroll 12
             for (int r = 0; r < rows; r++) {
                 __m512 weight = _mm512_set1_ps(own.scores[r][j]);
@@ -118,6 +125,7 @@ void attend(
         for (int64_t h = 0; h < heads; h++) {
             int64_t from = starts[i], tokens = starts[i + 1] - from, queries = single ? 1 : tokens;
             turn_keys(k + from * stride + h * size, stride, tokens, size);
+            gather_values(v + from * stride + h * size, stride, tokens, size);
             for (int64_t r = 0; r < queries; r += QUERIES) {
                 int64_t row = (single ? i : from) + r, count = queries - r < QUERIES ? queries - r : QUERIES;
                 int rows = count > 8 ? 12 : count > 4 ? 8 : 4;
@@ -130,10 +138,9 @@ void attend(
                 float by[QUERIES];
                 for (int64_t n = 0; n < count; n++) by[n] = soften(own.scores[n], tokens);
                 float *to = out + row * out_stride + h * size;
-                const float *values = v + from * stride + h * size;
-                if (rows == 12) mix(12, count, values, stride, tokens, size, by, to, out_stride);
-                else if (rows == 8) mix(8, count, values, stride, tokens, size, by, to, out_stride);
-                else mix(4, count, values, stride, tokens, size, by, to, out_stride);
+                if (rows == 12) mix(12, count, tokens, size, by, to, out_stride);
+                else if (rows == 8) mix(8, count, tokens, size, by, to, out_stride);
+                else mix(4, count, tokens, size, by, to, out_stride);
             }
         }
 }
