@@ -1,7 +1,8 @@
 """Gateway tax: chat streaming beside `vllm serve`, the same wheel, model and flags, adapters on.
 
-Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each, the same to each server: time to first
-token, gaps between tokens, output tokens a second, CPU seconds per 1,000 tokens of the whole process tree.
+Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each, the same to each
+server: time to first token, gaps between tokens, output tokens a second, CPU seconds per 1,000 tokens of the whole
+process tree.
 
 Physical limit: the answers are made by the same engine, so nothing can beat the engine's own step time unless the
 engine runs otherwise. What Roundhouse adds is one parse of the request, one hop over a Unix socket each way and one
