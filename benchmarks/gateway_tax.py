@@ -1,8 +1,8 @@
 """Gateway tax: chat streaming beside `vllm serve`, the same wheel, model and flags, adapters on.
 
-Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each, the same to each
-server: time to first token, gaps between tokens, output tokens a second, CPU seconds per 1,000 tokens of the whole
-process tree.
+Measures, at 1, 4, 16 and 64 clients in a closed loop, requests to the base model of 64 tokens each (of 24 at one
+client, where there are more of them), the same to each server: time to first token, gaps between tokens, output tokens
+a second, CPU seconds per 1,000 tokens of the whole process tree.
 
 Physical limit: the answers are made by the same engine, so nothing can beat the engine's own step time unless the
 engine runs otherwise. What Roundhouse adds is one parse of the request, one hop over a Unix socket each way and one
@@ -21,7 +21,7 @@ from benchmarks.models import chat
 from benchmarks.servers import Roundhouse, Server, VllmServe, start_all
 from benchmarks.workload import Workload
 
-TOKENS, WORDS = 64, 6
+TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
 WITH_PATCHED = (1, 16)
 """Numbers of clients at which the patched peer is measured, too."""
 
@@ -51,12 +51,13 @@ async def run(bench: Bench) -> None:
 async def _level(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
     s = bench.settings
     number = max(s.pick(32, 12, 2), level * s.pick(2, 2, 1))
+    tokens = TOKENS if level > 1 else TOKENS_ALONE
     prompts: dict[int, list[str]] = defaultdict(lambda: [workload.text(WORDS) for _ in range(number)])
 
     async def turn(server: Server, round_: int) -> Cell:
         # In each round: the server was idle while the others had their turns.
         await closed_loop(server, [workload.chat(server.model, tokens=8) for _ in range(max(4, level))], level)
-        requests = [workload.chat(server.model, tokens=TOKENS, text=text) for text in prompts[round_]]
+        requests = [workload.chat(server.model, tokens=tokens, text=text) for text in prompts[round_]]
         cell = await closed_loop(server, requests, level)
         bench.count(f"c{level} {server.name}", cell)
         return cell
