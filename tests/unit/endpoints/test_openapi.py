@@ -1,5 +1,6 @@
 """The OpenAPI document: valid, complete, and true of real answers."""
 
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
@@ -87,6 +89,16 @@ def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: py
     found = server.app.openapi()
     OpenAPIV31SpecValidator(found).validate()
     assert ("security" in found["paths"]["/v1/embeddings"]["post"]) == bool(key)
+
+
+def test_no_request_takes_the_way_through_a_thread(tmp_path: Path) -> None:
+    """What FastAPI calls for each request is a coroutine: LitServe's `no_auth` is not."""
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
+    server, _ = server_build(settings, [recipe("embed", "embed")], Device("cpu", "cpu", "cpu", 1, 1))
+    routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
+    called = [found.call for route in routes for found in (route.dependant, *route.dependant.dependencies)]
+    assert len(called) > 2 * len(OPERATIONS) - 10
+    assert [call for call in called if not inspect.iscoroutinefunction(call)] == []
 
 
 async def test_an_undocumented_path_is_an_error(app: FastAPI, gateway: FakeGateway) -> None:
