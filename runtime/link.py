@@ -22,6 +22,7 @@ from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.estimate import PREWARMED
 from runtime import frames
 from runtime.death import UNKNOWN, Cause, cause_of
+from runtime.memory import GroupPeak
 
 CONNECT_SECONDS = 60.0
 LEAVE_SECONDS = 2.0
@@ -108,6 +109,8 @@ class SlotLink:
         self.pid = 0
         self.group = 0
         """The process group of the last connection; stays when `pid` is taken away at the end."""
+        self.peak = GroupPeak(0)
+        """What that group has held at most."""
         self.prewarmed: str | None = None
         """The engine whose libraries an empty slot has imported, or is importing."""
         self.prewarmed_bytes = 0
@@ -148,7 +151,8 @@ class SlotLink:
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, PREWARMED.get(hello.warms or "", 0)
         self.warm = False
-        self.group, self.cause, self._kills = hello.pid, UNKNOWN, Kills(hello.pid)
+        self.group, self.peak = hello.pid, GroupPeak(hello.pid)
+        self.cause, self._kills = UNKNOWN, Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

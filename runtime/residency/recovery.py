@@ -6,7 +6,6 @@ from registry.errors import EngineFailed, RoundhouseError
 from runtime import frames
 from runtime.death import Cause
 from runtime.link import SlotLink, gone
-from runtime.memory import group_bytes
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.leaving import Leaving
@@ -114,7 +113,7 @@ class Recovery(Leaving):
         try:
             await link.command(frames.Ping, hung_after)
             if self.counts_processes:
-                self._grew(entry, link, await asyncio.to_thread(group_bytes, link.group))
+                self._grew(entry, link, await asyncio.to_thread(link.peak.read))
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in PINGED:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})

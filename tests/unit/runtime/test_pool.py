@@ -7,13 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from runtime.memory import group_bytes
 from runtime.pool import SlotPool
 from runtime.slot_loop import SlotServer
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink
-
-MIB = 2**20
 
 
 def in_process(pool: SlotPool, warms: str | None = None) -> list[FakeLink]:
@@ -114,22 +111,3 @@ async def test_warm_slots_are_ended_when_a_load_needs_their_memory(pool: SlotPoo
     await pool.cool(room=0, keep="engine-b")
     assert [link.prewarmed for link in pool.prewarmed()] == ["engine-b"]
     assert (await pool.take("engine-b")).prewarmed is None
-
-
-def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
-    import os
-    import sys
-
-    code = "import time; big = bytearray(80 << 20); del big; print(flush=True); time.sleep(60)"
-    read, write = os.pipe()
-    pid = os.posix_spawn(
-        sys.executable, [sys.executable, "-c", code], os.environ,
-        file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)], setpgroup=0,
-    )  # fmt: skip
-    try:
-        os.read(read, 1)
-        assert 80 * MIB < group_bytes(pid) < 160 * MIB
-    finally:
-        os.kill(pid, 9)
-        os.waitpid(pid, 0)
-    assert group_bytes(pid) == 0

@@ -1,0 +1,63 @@
+"""What the processes of a slot hold, as /proc tells it, and what a heartbeat may skip of reading it."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from runtime import memory
+from runtime.memory import group_bytes
+
+MIB = 2**20
+
+
+@contextlib.contextmanager
+def _process(code: str) -> Iterator[tuple[int, int]]:
+    """A Python process in a group of its own: its pid, and a pipe on which it writes a line when it has got so far."""
+    read, write = os.pipe()
+    pid = os.posix_spawn(
+        sys.executable, [sys.executable, "-c", code], os.environ,
+        file_actions=[(os.POSIX_SPAWN_DUP2, write, 1)], setpgroup=0,
+    )  # fmt: skip
+    try:
+        os.read(read, 1)
+        yield pid, read
+    finally:
+        os.kill(pid, 9)
+        os.waitpid(pid, 0)
+        os.close(read)
+        os.close(write)
+
+
+def test_bytes_of_a_process_group_are_the_most_it_held() -> None:
+    code = "import time; big = bytearray(80 << 20); del big; print(flush=True); time.sleep(60)"
+    with _process(code) as (pid, _):
+        assert 80 * MIB < group_bytes(pid) < 160 * MIB
+    assert group_bytes(pid) == 0
+
+
+def test_a_heartbeat_walks_the_pages_of_a_group_only_when_it_grew(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks: list[int] = []
+    monkeypatch.setattr(memory, "group_bytes", lambda group: walks.append(group) or group_bytes(group))
+    code = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGUSR1, lambda *_: (big.append(bytearray(64 << 20)), print(flush=True)))\n"
+        "big = []; print(flush=True)\n"
+        "while True: time.sleep(60)"
+    )
+    now = [0.0]
+    with _process(code) as (pid, read):
+        peak = memory.GroupPeak(pid, lambda: now[0])
+        held = peak.read()
+        assert (peak.read(), len(walks)) == (held, 1)
+        os.kill(pid, signal.SIGUSR1)
+        os.read(read, 1)
+        assert peak.read() > held + 60 * MIB
+        assert len(walks) == 2
+        now[0] = memory.REREAD_SECONDS
+        peak.read()
+        assert len(walks) == 3, "what it shares may count for more by now"
+    assert peak.read() == 0
