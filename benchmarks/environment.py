@@ -31,8 +31,23 @@ def record() -> dict[str, Any]:
         "commit": _git("rev-parse", "HEAD"),
         "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "client": "fair" if os.sched_getscheduler(0) & 0xFF == os.SCHED_OTHER else "ahead of the servers",
         **load(),
     }
+
+
+def go_first() -> bool:
+    """Let this thread run as soon as it can, before servers and all else; whether it may.
+
+    The client needs a hundredth of a core. Where both cores are busy a fair scheduler lets it wait all the same, for as
+    long as it has worked ahead (with autogroups up to a whole answer: 80 to 500 ms), and that would count as the
+    server's. Servers that it starts are scheduled as ever.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    return True
 
 
 def load() -> dict[str, Any]:

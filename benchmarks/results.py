@@ -51,7 +51,8 @@ def environment_lines(section: Section) -> list[str]:
     return [
         f"{e['time']}, `{e['command']}`, {e['cpu']}, {e['cores']} cores, Python {e['python']}, {versions}, commit "
         f"{e['commit'][:12]}{changes}. Load average {before} before and {after} after. {requests} requests, "
-        f"{failed} failures, {section['seconds']:.0f} s.",
+        f"{failed} failures, {section['seconds']:.0f} s."
+        + (f" Scheduling of the client: {e['client']}." if "client" in e else ""),
         *(f"- {name}: {number} ×" for name, number in section["failures"].items()),
         *(f"- {note}" for note in section["notes"]),
     ]

@@ -55,6 +55,8 @@ def run(
     if not tiny and not models.STARTER_WEIGHTS.is_dir():
         raise typer.BadParameter("the starter pack is not there (models/starter/pack); use --tiny")
     signal.signal(signal.SIGTERM, _stop)
+    if not environment.go_first():
+        typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
     settings = Settings(quick, tiny, smoke, seed, work)
     file = None if smoke else results.path(quick)

@@ -24,17 +24,12 @@ class Workload:
         return " ".join([f"{self._count:06d}", *self._random.choices(WORDS, k=max(0, words - 1))])
 
     def chat(self, model: str, *, words: int = 6, tokens: int = 64, text: str | None = None) -> bytes:
-        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end.
-
-        Special tokens are shown: an answer that ends at once would otherwise go on without any text, so that its first
-        token seems to come after the last.
-        """
+        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
         body = {
             "model": model,
             "messages": [{"role": "user", "content": self.text(words) if text is None else text}],
             "max_tokens": tokens,
             "ignore_eos": True,
-            "skip_special_tokens": False,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},

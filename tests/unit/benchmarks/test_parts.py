@@ -1,6 +1,9 @@
 """Workload, peers' flags, generated adapters."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,3 +50,15 @@ def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:
     assert (one / "adapter_model.safetensors").read_bytes() != (two / "adapter_model.safetensors").read_bytes()
     values = 2 * 4 * (64 + 48 + 48 + 64 + 96 + 96 + 96)  # layers x rank x (width in + width out)
     assert size(one) == pytest.approx(2 * values, abs=4000)
+
+
+def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
+    code = (
+        "import os, subprocess, sys; from benchmarks import environment\n"
+        "print(environment.go_first(), environment.record()['client'], flush=True)\n"
+        "subprocess.run([sys.executable, '-c', 'import os; print(os.sched_getscheduler(0))'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    first, server = done.stdout.splitlines()
+    assert first in ("True ahead of the servers", "False fair")
+    assert int(server) == os.SCHED_OTHER
