@@ -10,6 +10,9 @@
 
 #include <stdint.h>
 #include <string.h>
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };
@@ -64,25 +67,67 @@ INLINE floats load_float(const float *from) {
 INLINE void store_float(float *to, floats value) { memcpy(to, &value, sizeof value); }
 
 INLINE floats load_bfloat16(const uint16_t *from) {
+#if defined(__AVX512F__) /* GCC 12 makes six instructions of what is below */
+    return (floats)((words)_mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)from)) << 16);
+#else
     halves bits;
     memcpy(&bits, from, sizeof bits);
     return (floats)(__builtin_convertvector(bits, words) << 16);
+#endif
 }
 
 INLINE void store_bfloat16(uint16_t *to, floats value) {
     words bits = (words)value;
     words nan = (words)((bits & 0x7fffffffu) > 0x7f800000u);
     words rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-    halves result = __builtin_convertvector((nan & ((bits >> 16) | 0x40u)) | (~nan & rounded), halves);
+    const words whole = (nan & ((bits >> 16) | 0x40u)) | (~nan & rounded);
+#if defined(__AVX512F__)
+    _mm256_storeu_si256((void *)to, _mm512_cvtepi32_epi16((__m512i)whole));
+#else
+    halves result = __builtin_convertvector(whole, halves);
     memcpy(to, &result, sizeof result);
+#endif
 }
 
-INLINE float sum_of(floats value) {
-    float lane[LANES];
-    memcpy(lane, &value, sizeof lane);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) lane[i] += lane[i + half];
-    return lane[0];
+enum { FETCHED_AHEAD = 32 << 10 }; /* bytes: what a core's cache holds beside that which it computes with */
+
+/* Begin to read the weights that come next, if they are few: short pieces all over memory, which no processor foresees.
+   Long ones it does. Sizes in bytes. */
+INLINE void fetch(const void *a, int64_t size_a, const void *b, int64_t size_b) {
+    if (size_a + size_b > FETCHED_AHEAD) return;
+    for (int64_t i = 0; i < size_a; i += 64) __builtin_prefetch((const char *)a + i);
+    for (int64_t i = 0; i < size_b; i += 64) __builtin_prefetch((const char *)b + i);
+}
+
+#if defined(__clang__)
+#define PICK(a, b, mask) __builtin_shufflevector(a, b, LIST_##mask)
+#else
+#define PICK(a, b, mask) __builtin_shuffle(a, b, (words){LIST_##mask})
+#endif
+#if defined(__AVX512F__)
+#define LIST_EVEN 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30
+#define LIST_ODD 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31
+#elif defined(__AVX__)
+#define LIST_EVEN 0, 2, 4, 6, 8, 10, 12, 14
+#define LIST_ODD 1, 3, 5, 7, 9, 11, 13, 15
+#else
+#define LIST_EVEN 0, 2, 4, 6
+#define LIST_ODD 1, 3, 5, 7
+#endif
+
+/* The sums of `u` vectors' lanes, 1, 4 or 8 of them, neighbours first: in one order, however many there are. */
+INLINE void sums_of(floats *value, const int u, float *sum) {
+    int left = u;
+    for (int lanes = LANES; lanes > 1; lanes /= 2) {
+        for (int i = 0; i < left; i += 2) {
+            const floats a = value[i], b = value[left > 1 ? i + 1 : i];
+            value[i / 2] = PICK(a, b, EVEN) + PICK(a, b, ODD);
+        }
+        left = left > 1 ? left / 2 : 1;
+    }
+    float lane[8 * LANES];
+    for (int i = 0; i < left; i++) store_float(lane + i * LANES, value[i]);
+    for (int q = 0; q < u; q++) sum[q] = lane[q];
 }
 
 /* `m` rows at once and `u` ranks at once, both known to the compiler: all loops over them are unrolled. */
@@ -101,12 +146,14 @@ INLINE float sum_of(floats value) {
                 for (int j = 0; j < m; j++) sum[j][q] += x_k[j] * a_q;                                         \
             }                                                                                                  \
         }                                                                                                      \
-        for (int j = 0; j < m; j++)                                                                            \
+        for (int j = 0; j < m; j++) {                                                                          \
+            float all[8];                                                                                      \
+            sums_of(sum[j], u, all);                                                                           \
             for (int q = 0; q < u; q++) {                                                                      \
-                float all = sum_of(sum[j][q]);                                                                 \
-                for (int64_t i = k; i < n; i++) all += READ(x[j][i]) * READ_W(a[(r + q) * n + i]);             \
-                shrunk[j][r + q] = all * scale;                                                                \
+                for (int64_t i = k; i < n; i++) all[q] += READ(x[j][i]) * READ_W(a[(r + q) * n + i]);          \
+                shrunk[j][r + q] = all[q] * scale;                                                             \
             }                                                                                                  \
+        }                                                                                                      \
     }                                                                                                          \
                                                                                                                \
     INLINE void NAME##_expand(const int m, const int u, TYPE *const *y, float (*shrunk)[MOST_RANK],            \
@@ -156,6 +203,13 @@ INLINE float sum_of(floats value) {
                 const int64_t width = layer->width[s], at = place[i] * layer->slices + s;                      \
                 const int64_t rank = rows->rank[i] < layer->rank[at] ? rows->rank[i] : layer->rank[at];        \
                 const WEIGHT *a = layer->a[at], *b = layer->b[at];                                             \
+                const int64_t next_s = s + 1 < layer->slices ? s + 1 : 0;                                      \
+                const int64_t next_i = next_s ? i : i + m;                                                     \
+                if (next_i < count) {                                                                          \
+                    const int64_t next = place[next_i] * layer->slices + next_s;                               \
+                    const int64_t size = layer->rank[next] * (int64_t)sizeof(WEIGHT);                          \
+                    fetch(layer->a[next], size * n, layer->b[next], size * layer->width[next_s]);              \
+                }                                                                                              \
                 if (m == 4)                                                                                    \
                     NAME##_rows(4, y_i, x_i, n, a, b, width, rank, scale);                                     \
                 else if (m == 2)                                                                               \
