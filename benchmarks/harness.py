@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from benchmarks import environment
+from benchmarks import environment, processes
 from benchmarks.load import Cell
 from benchmarks.servers import Server
 from benchmarks.stats import Figure
@@ -107,10 +107,15 @@ class Bench:
     async def turns(
         self, servers: Sequence[Server], run: Callable[[Server, int], Awaitable[T]], rounds: int | None = None
     ) -> Mapping[str, Sequence[T]]:
-        """Rounds A B A B ... (by default the settings' number): by server name, what each round gave."""
+        """Rounds A B A B ... (by default the settings' number): by server name, what each round gave.
+
+        A turn begins when the servers have come to rest from the one before.
+        """
         found: dict[str, list[T]] = defaultdict(list)
         for number in range(rounds or self.settings.rounds):
             for server in servers:
+                if len(servers) > 1 and not await processes.calm([server.pid for server in servers]):
+                    self.note(f"a turn of {server.name} began before the others had come to rest")
                 found[server.name].append(await run(server, number))
         return found
 

@@ -1,9 +1,15 @@
 """What the operating system says of a server: CPU seconds and memory of its whole process tree."""
 
+import asyncio
 import contextlib
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import psutil
+
+CALM_SECONDS, CALM_SHARE = 0.4, 0.12
+"""Trees that use less than so much of a core for so long are at rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +40,20 @@ def cpu_seconds(pid: int) -> float:
             times = process.cpu_times()
             total += times.user + times.system + times.children_user + times.children_system
     return total
+
+
+async def calm(pids: Sequence[int], within: float = 15.0) -> bool:
+    """Wait until none of these trees computes: whether they came to rest `within` so many seconds.
+
+    vLLM's worker turns in a loop for a second after its last request, and would take a core from whoever is next.
+    """
+    deadline = time.perf_counter() + within
+    while (began := time.perf_counter()) < deadline:
+        before = sum(map(cpu_seconds, pids))
+        await asyncio.sleep(CALM_SECONDS)
+        if sum(map(cpu_seconds, pids)) - before < CALM_SHARE * (time.perf_counter() - began):
+            return True
+    return False
 
 
 def memory(pid: int) -> Usage:

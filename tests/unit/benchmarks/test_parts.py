@@ -1,5 +1,6 @@
 """Workload, peers' flags, generated adapters."""
 
+import asyncio
 import json
 import os
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import processes
 from benchmarks.generated import size, write_adapters
 from benchmarks.servers import vllm_flags
 from benchmarks.workload import Workload
@@ -62,3 +64,17 @@ def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
     first, server = done.stdout.splitlines()
     assert first in ("True ahead of the servers", "False fair")
     assert int(server) == os.SCHED_OTHER
+
+
+def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer() -> None:
+    code = (
+        "import time; end = time.time() + 1\nwhile time.time() < end: pass\nprint('rests', flush=True); time.sleep(60)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as child:
+        try:
+            assert not asyncio.run(processes.calm([child.pid], within=0.5))
+            assert asyncio.run(processes.calm([child.pid], within=30))
+            assert child.stdout is not None
+            assert child.stdout.readline() == b"rests\n"
+        finally:
+            child.kill()
