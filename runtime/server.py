@@ -6,6 +6,7 @@ Its own request queue and transport stay idle: endpoints are plain FastAPI route
 """
 
 import contextlib
+import gc
 import multiprocessing.connection
 import multiprocessing.process
 import os
@@ -131,6 +132,8 @@ def run(
     threading.Thread(target=watch_processes, daemon=True).start()
     if beside is not None:
         threading.Thread(target=beside, daemon=True).start()
+    gc.collect()
+    gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
     with workers_begin_with("runtime.slot_process"):
         server.run(
             host=settings.host,
