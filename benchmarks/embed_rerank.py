@@ -23,6 +23,7 @@ from benchmarks.workload import Workload
 
 WORDS = {"short": (8,), "long": (150,), "mixed": (4, 8, 8, 16, 32, 150)}
 """Lengths in words, taken in turn."""
+LENGTHS = tuple(WORDS)
 DOCUMENTS = 10
 
 
@@ -45,12 +46,11 @@ async def run(bench: Bench) -> None:
         start_all(stack, servers)
         workload = Workload(s.seed)
         for kind in kinds:
-            lengths = ("short", "long", "mixed") if kind == "embed" else ("short", "mixed")  # long rerank is minutes
-            for length in s.pick(lengths, ("short", "mixed"), ("short",)):
+            for length in s.pick(LENGTHS, ("short", "mixed"), ("short",)):
                 for level in s.pick((1, 16) if length == "long" else (1, 16, 64), (1, 16), (1, 4)):
                     await _cell(bench, servers, workload, kind, length, level)
     for kind in kinds:
-        for length in ("short", "long", "mixed") if kind == "embed" else ("short", "mixed"):
+        for length in LENGTHS:
             key = f"{kind}.{length}.c16"
             bench.bar(f"{kind}: requests/s against bare, {length}, 16 clients", f"{key}.ratio", ">=", 2.0)
             bench.bar(f"{kind}: requests/s against infinity, {length}, 16 clients", f"{key}.infinity.ratio", ">=", 1.3)
@@ -67,7 +67,8 @@ def _request(workload: Workload, kind: str, words: int) -> bytes:
 async def _cell(
     bench: Bench, servers: list[Server], workload: Workload, kind: str, length: str, level: int
 ) -> None:  # fmt: skip
-    number = max(bench.settings.pick(40, 24, 4), level * bench.settings.pick(2, 2, 1))
+    few = 16 if (kind, length) == ("rerank", "long") else 40  # of those each one is seconds for the peers
+    number = max(bench.settings.pick(few, 24, 4), level * bench.settings.pick(2, 2, 1))
     lengths = WORDS[length]
 
     async def turn(server: Server, round_: int) -> Cell:
