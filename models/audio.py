@@ -4,9 +4,11 @@ A decoder serves one recording after another and is kept warm; one that was kill
 replaced. Samples come in blocks through a pipe, so hours of sound never lie in memory, here or there.
 """
 
+import contextlib
 import json
 import os
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -20,7 +22,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from registry.errors import BadRequest, EngineFailed, TooLarge
+from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 
 RATE = 16_000
 Samples = npt.NDArray[np.float32]
@@ -86,6 +88,12 @@ class _Process:
     @property
     def usable(self) -> bool:
         return self.jobs < JOBS and self._child.poll() is None
+
+    def was_killed(self) -> bool:
+        """Whether the process, whose pipe has ended, ended by SIGKILL. May wait a moment for its end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._child.wait(1.0) == -signal.SIGKILL
+        return False
 
     def kill(self) -> None:
         """The pipes are closed with this object: another thread may be reading."""
@@ -194,6 +202,12 @@ class Recording:
         except TimeoutError:
             raise BadRequest("The recording takes too long to decode.", code="invalid_audio", param="file") from None
         except EOFError:
+            if self._process.was_killed() and not self._closed:  # by the kernel: no recording makes that happen
+                raise Unavailable(
+                    "The server ran out of memory while it decoded the recording. Send it again.",
+                    code="out_of_memory",
+                    retry_after=5,
+                ) from None
             raise BadRequest(
                 "The recording could not be decoded: its decoder crashed on it.", code="invalid_audio", param="file"
             ) from None

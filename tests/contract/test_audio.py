@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from models.audio import RATE, Decoders
-from registry.errors import BadRequest, EngineFailed, TooLarge
+from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.transcribe_fixtures import FORMATS, noise, tone, write
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
@@ -142,10 +142,14 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
         next(iter(recording))
     assert not decoders._idle
     with decoders.open(path, 60.0) as recording:
-        pid = recording._process._child.pid
-        os.kill(pid, signal.SIGKILL)
+        os.kill(recording._process._child.pid, signal.SIGSEGV)
         with pytest.raises(BadRequest, match="crashed"):
             list(recording)
+    with decoders.open(path, 60.0) as recording:
+        os.kill(recording._process._child.pid, signal.SIGKILL)  # as the kernel does when memory runs out
+        with pytest.raises(Unavailable, match="memory") as killed:
+            list(recording)
+        assert (killed.value.code, killed.value.retry_after) == ("out_of_memory", 5)
     with decoders.open(path, 60.0) as recording:
         assert sum(map(len, recording)) == 60 * RATE
     os.kill(decoders._idle[0]._child.pid, signal.SIGKILL)  # an idle one dies: nobody notices
