@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 SHORT = 2048
-"""Characters of a prompt up to which template and tokenizer run on the loop: half a millisecond each."""
+"""Characters of a prompt up to which template and tokenizer run on the loop: 0.4 ms for both (starter-chat, Sapphire Rapids)."""
 PER_TEXT = 32
 """Characters that a text counts for beside its own: a template has work with each."""
 
@@ -68,7 +68,8 @@ def _short_conversation(
     left = SHORT
     for message in conversation:
         content = message.get("content") or ""
-        for text in [content] if isinstance(content, str) else [part.get("text") for part in content]:
+        for part in [content] if isinstance(content, str) else content:
+            text = part.get("text") if isinstance(part, Mapping) else part
             left -= len(text) + PER_TEXT if isinstance(text, str) else SHORT
         if left < 0:
             return False
