@@ -11,7 +11,8 @@ from importlib import import_module
 from typing import Any
 
 SHORT = 2048
-"""Characters of a prompt up to which template and tokenizer run on the loop: 0.4 ms for both (starter-chat, Sapphire Rapids)."""
+"""Characters of a prompt up to which template and tokenizer run on the loop: 0.4 ms for both
+(starter-chat, Sapphire Rapids)."""
 PER_TEXT = 32
 """Characters that a text counts for beside its own: a template has work with each."""
 
