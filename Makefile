@@ -28,7 +28,7 @@ help: ## show this text
 	@echo 'variables: HOST=$(HOST) PORT=$(PORT) RECIPES="$(RECIPES)" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
 
 serve: install ## start the server; Ctrl-C drains and stops it
-	@exec $(BIN)/roundhouse serve --host $(HOST) --port $(PORT) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
+	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
 
 test: lint ## ruff, mypy, import rules, then all tests, real engines included
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)

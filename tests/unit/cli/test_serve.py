@@ -64,6 +64,14 @@ def test_a_port_in_use(tmp_path: Path) -> None:
     assert not (tmp_path / "server.json").exists()
 
 
+def test_an_empty_variable_stands_for_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("id: m\n")
+    done = serve("--recipes", str(file), ROUNDHOUSE_PORT="", ROUNDHOUSE_LOG_LEVEL="", ROUNDHOUSE_PREWARM="")
+    assert done.returncode == 1, done.stderr
+    assert "bad.yaml:1" in done.stderr
+
+
 def test_a_wrong_size(run: Run) -> None:
     result = run("serve", "--max-json", "many")
     assert result.exit_code == 2
