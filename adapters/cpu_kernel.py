@@ -23,7 +23,7 @@ import torch
 from registry import native
 from registry.cache_folder import cache_folder
 
-SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_lora.c", "cpu_stage.c"))
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("cpu_lora.c", "cpu_tiles.c", "cpu_stage.c"))
 FLAGS = (
     "-O3", "-march=native", "-std=gnu11", "-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros",
     "-fassociative-math", "-Wno-psabi", "-shared", "-fPIC",
@@ -36,10 +36,20 @@ KINDS = {
     (torch.bfloat16, torch.bfloat16): "lora_bfloat16_bfloat16",
 }
 """(dtype of inputs and outputs, dtype of A and B) to the function for it."""
+TILED = "lora_tiles"
 LINE, HUGE_PAGE = 64, 2 << 20
+TILE = 32
+"""What inputs and outputs of a layer must be multiples of for `cpu_tiles.c`."""
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _ARGUMENTS = [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _INT, ctypes.c_float]
 _log = logging.getLogger(__name__)
+
+
+@cache
+def tiles() -> bool:
+    """Whether `add_tiled` can be used: the processor has tiles, and Linux lets this process have them."""
+    library = load()
+    return library is not None and bool(library.tiles_allowed())
 
 
 @cache
@@ -47,7 +57,7 @@ def load() -> ctypes.CDLL | None:
     """The compiled functions; None, with a line in the log, where they cannot be had."""
     try:
         library = ctypes.CDLL(str(build(cache_folder("native"))))
-        for name in KINDS.values():
+        for name in (*KINDS.values(), TILED):
             function = getattr(library, name)
             function.argtypes, function.restype = _ARGUMENTS, None
         stage = library.stage_bfloat16
@@ -121,6 +131,8 @@ class Layer:
         count = len(slices)
         self.work = count * self.inputs + self.outputs
         """Multiplications per row and rank."""
+        self.tiled = self.dtype is torch.bfloat16 and not any(size % TILE for size in (self.inputs, *slices))
+        """Whether `add_tiled` takes it."""
         self.fits = self.rank <= MOST_RANK and all(
             a.shape == (self.places, 1, self.rank, self.inputs)
             and b.shape == (self.places, 1, width, self.rank)
@@ -200,12 +212,24 @@ def add(
     counts as the layer's.
     """
     name = KINDS.get((inputs.dtype, layer.dtype))
+    return name is not None and layer.fits and _call(kernel, name, output, inputs, layer, rows, scale)
+
+
+def add_tiled(
+    kernel: ctypes.CDLL, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, rows: Rows, scale: float
+) -> bool:
+    """The same by `cpu_tiles.c`, for many rows of each adapter. To be called only where `tiles` says so."""
+    able = layer.fits and layer.tiled and inputs.dtype is torch.bfloat16
+    return able and _call(kernel, TILED, output, inputs, layer, rows, scale)
+
+
+def _call(
+    kernel: ctypes.CDLL, name: str, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, rows: Rows, scale: float
+) -> bool:
     (count, width), (output_count, output_width) = inputs.shape, output.shape
     (stride, one), (output_stride, output_one) = inputs.stride(), output.stride()
     if (
-        name is None
-        or not layer.fits
-        or output.dtype != inputs.dtype
+        output.dtype != inputs.dtype
         or not (output.is_cpu and inputs.is_cpu)
         or one != 1
         or output_one != 1

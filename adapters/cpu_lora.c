@@ -8,7 +8,8 @@
 
    Vectors are the compilers' own (GCC and Clang), as long as the processor's: longer ones are split, badly. */
 
-#include <stdint.h>
+#include "cpu_lora.h"
+
 #include <string.h>
 #if defined(__AVX512F__)
 #include <immintrin.h>
@@ -22,21 +23,7 @@ enum { LANES = 8 };
 enum { LANES = 4 };
 #endif
 
-enum { MOST_RANK = 512 };
-
 #define INLINE static inline __attribute__((always_inline))
-
-struct layer {
-    int64_t inputs, slices;
-    const int64_t *width;            /* per slice */
-    const void *const *a, *const *b; /* per place and slice, and so: */
-    const int64_t *rank;
-};
-
-struct rows {
-    const int64_t *row, *place, *rank;
-    int64_t count;
-};
 
 typedef float floats __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));

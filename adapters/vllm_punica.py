@@ -7,6 +7,7 @@ rows without adapter are in no group and keep the base layer's output untouched.
 | rows of one adapter in the batch            | by                                                            |
 |---------------------------------------------|---------------------------------------------------------------|
 | up to KERNEL_WORK                           | `cpu_kernel`, all such adapters in one call per layer         |
+| up to TILE_WORK, where there are tiles      | the same, by `cpu_tiles.c`: prompts                           |
 | more: long prompts, large layers            | one pair of matrix products per adapter and slice             |
 | any, where the kernel could not be compiled | the same: right, and slow with many adapters                  |
 
@@ -20,68 +21,20 @@ from typing import Any
 import torch
 
 from adapters import cpu_kernel
+from adapters.cpu_batch import Batch, Groups
 from registry.dtypes import native_bfloat16
 
-Groups = list[tuple[int, torch.Tensor | None, int]]
-"""(place, row numbers, rank) per adapter in the batch. Row numbers None: every row of the batch."""
 KERNEL_WORK = 1 << 22
 """Multiplications of one adapter in one layer, divided by PyTorch's compute threads, up to which the kernel, which uses
 one, is quicker than matrix products: 340 rows of a layer of 256 x 768 at rank 8, 64 of 4096 x 4096, with one thread."""
 
+TILE_WORK = 1 << 28
+"""The same for tiles: 300 rows of a layer of 512 x 2,816 at rank 256. They take half the time of matrix products, whose
+weights oneDNN lays out anew each time, but round what A gives, so that few rows stay what they are in any batch."""
+
 WIDE_ROWS = 8
 """On a processor that emulates bfloat16, products of so many rows are made in float32: casting A and B included, they
 take half the time at 16 rows and a quarter at 200 (512 x 1,408, rank 256)."""
-
-
-class Batch:
-    """Which rows of a step belong to which adapter, in the two forms that the layers need.
-
-    Args:
-        indices: one place per row (int64, on the CPU); negative means no adapter.
-        ranks: per place how many rows of A its adapter fills; the rest is zeros and is not multiplied.
-        max_rank: stands for the places that `ranks` leaves out.
-    """
-
-    def __init__(self, indices: torch.Tensor, ranks: dict[int, int], max_rank: int) -> None:
-        row = (indices >= 0).nonzero().squeeze(1)
-        place = indices[row]
-        order = torch.argsort(place, stable=True)
-        self._row, self._place = row[order], place[order]
-        places, counts = torch.unique_consecutive(self._place, return_counts=True)
-        self._places: list[int] = places.tolist()
-        self._counts: list[int] = counts.tolist()
-        self._ranks = [ranks.get(place, max_rank) for place in self._places]
-        self._most = max((count * rank for count, rank in zip(self._counts, self._ranks, strict=True)), default=0)
-        self._whole = len(self._places) == 1 and self._counts[0] == indices.numel()
-        self._split: dict[int, tuple[cpu_kernel.Rows | None, Groups]] = {}
-
-        self.any = bool(self._places)
-        """Whether any row has an adapter."""
-
-    def split(self, most: int) -> tuple[cpu_kernel.Rows | None, Groups]:
-        """The rows of adapters whose rows times rank are up to `most`, and the groups of all others."""
-        most = min(most, self._most)
-        if most not in self._split:
-            self._split[most] = self._cut(most)
-        return self._split[most]
-
-    def _cut(self, most: int) -> tuple[cpu_kernel.Rows | None, Groups]:
-        groups: Groups = []
-        parts: list[torch.Tensor] = []
-        ranks: list[int] = []
-        start = 0
-        for place, count, rank in zip(self._places, self._counts, self._ranks, strict=True):
-            part = torch.arange(start, start + count)
-            if count * rank <= most:
-                parts.append(part)
-                ranks += [rank] * count
-            else:
-                groups.append((place, None if self._whole else self._row[part], rank))
-            start += count
-        if not parts:
-            return None, groups
-        chosen = torch.cat(parts)
-        return cpu_kernel.Rows(self._row[chosen], self._place[chosen], torch.tensor(ranks, dtype=torch.int64)), groups
 
 
 def add_lora(output: torch.Tensor, inputs: torch.Tensor, layer: cpu_kernel.Layer, groups: Groups, scale: float) -> None:
@@ -192,26 +145,31 @@ def _add_lora_linear(
     if batch.any:
         if y.ndim != 2 or x.ndim != 2:
             y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        layer, most = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
-        rows, groups = batch.split(most)
-        if rows is not None and not cpu_kernel.add(self.roundhouse_kernel, y, x, layer, rows, scale):
-            _, groups = batch.split(0)
+        layer, most, tiled = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
+        few, many, groups = batch.split(most, tiled if x.dtype is torch.bfloat16 else 0)
+        kernel = self.roundhouse_kernel
+        if few is not None and not cpu_kernel.add(kernel, y, x, layer, few, scale):
+            *_, groups = batch.split(0)  # the layer is not for the kernel, so nothing was done
+        elif many is not None and not cpu_kernel.add_tiled(kernel, y, x, layer, many, scale):
+            *_, groups = batch.split(most)
         if groups:
             add_lora(y, x, layer, groups, scale)
 
 
 def _layer(
     self: Any, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]
-) -> tuple[cpu_kernel.Layer, int]:
-    """The layer as the kernel takes it, and up to how many rows times rank the kernel is the quicker. Made when first
-    seen: LoRA layers keep their tensors."""
+) -> tuple[cpu_kernel.Layer, int, int]:
+    """The layer as the kernel takes it, and up to how many rows times rank the kernel is the quicker, without tiles and
+    with them. Made when first seen: LoRA layers keep their tensors."""
     layers = self.__dict__.setdefault("roundhouse_layers", {})
     # `Layer` holds on to the tuple, so its identity is not given to another one
-    found: tuple[cpu_kernel.Layer, int] | None = layers.get(id(a))
+    found: tuple[cpu_kernel.Layer, int, int] | None = layers.get(id(a))
     if found is None or found[0].stacked[1] is not b:
         layer = cpu_kernel.Layer(a, b, slices)
         usable = self.roundhouse_kernel is not None and layer.fits
-        found = layers[id(a)] = layer, KERNEL_WORK // torch.get_num_threads() // layer.work if usable else 0
+        one = torch.get_num_threads() * layer.work
+        most, tiled = KERNEL_WORK // one if usable else 0, TILE_WORK // one if layer.tiled and cpu_kernel.tiles() else 0
+        found = layers[id(a)] = layer, most, tiled if usable else 0
     return found
 
 
@@ -221,7 +179,7 @@ def _add_shrink(
     x = x.view(-1, x.shape[-1])
     for buffer, a in zip(y, lora_a_stacked, strict=True):
         buffer = buffer.view(-1, buffer.shape[-1])
-        for place, rows, _ in self.roundhouse_batch.split(0)[1]:
+        for place, rows, _ in self.roundhouse_batch.split(0)[2]:
             chosen = (x if rows is None else x.index_select(0, rows)).to(a.dtype)
             shrunk = (chosen @ a[place, 0].t()).to(buffer.dtype) * scale
             if rows is None:
@@ -245,7 +203,7 @@ def _add_expand(
     for buffer, b, width in zip(x, lora_b_stacked, output_slices, strict=True):
         buffer = buffer.view(-1, buffer.shape[-1])
         target = y[:, offset : offset + width]
-        for place, rows, _ in self.roundhouse_batch.split(0)[1]:
+        for place, rows, _ in self.roundhouse_batch.split(0)[2]:
             chosen = (buffer if rows is None else buffer.index_select(0, rows)).to(b.dtype)
             delta = (chosen @ b[place, 0].t()).to(y.dtype)
             if rows is None:

@@ -18,11 +18,14 @@ SECONDS = 120
 def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]) -> Path:
     """Compile `sources` to `name`-<digest>.so in `folder`, unless it was done for them and this processor before.
 
+    They may include any header that lies beside them.
+
     The compiler is what `CC` names, else `cc`. Raises OSError when there is none or the folder is not safely ours,
     subprocess.SubprocessError when it fails.
     """
     compiler = shlex.split(os.environ.get("CC") or "cc")
-    texts = [source.read_bytes() for source in sources]
+    headers = {header for source in sources for header in source.parent.glob("*.h")}
+    texts = [source.read_bytes() for source in (*sources, *sorted(headers))]
     made = hashlib.sha256(repr((texts, compiler, tuple(flags), _processor())).encode()).hexdigest()[:24]
     if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters import cpu_kernel, vllm_punica
+from adapters import cpu_batch, cpu_kernel, vllm_punica
 from registry import native
 
 pytestmark = pytest.mark.real
@@ -89,8 +89,8 @@ def test_each_row_gets_its_own_adapter(
     for place in layer._put:
         for half in (*a, *b):
             half[place] = float("nan")
-    batch = vllm_punica.Batch(torch.tensor(places), ranks, rank)
-    single, groups = batch.split(most)
+    batch = cpu_batch.Batch(torch.tensor(places), ranks, rank)
+    single, _, groups = batch.split(most)
     if single is not None:
         assert cpu_kernel.add(kernel, y, x, layer, single, 1.0)
     vllm_punica.add_lora(y, x, layer, groups, 1.0)
@@ -102,13 +102,19 @@ def test_each_row_gets_its_own_adapter(
 
 
 def test_every_row_is_in_one_of_the_two_forms() -> None:
-    batch = vllm_punica.Batch(torch.tensor([2, -1, 0, 2, 2, 1]), {0: 4}, 8)
-    rows, groups = batch.split(8)
+    batch = cpu_batch.Batch(torch.tensor([2, -1, 0, 2, 2, 1]), {0: 4}, 8)
+    rows, tiled, groups = batch.split(8)
     assert rows is not None
+    assert tiled is None
     assert [rows.row.tolist(), rows.place.tolist(), rows.rank.tolist()] == [[2, 5], [0, 1], [4, 8]]
     assert [(place, found.tolist(), rank) for place, found, rank in groups if found is not None] == [(2, [0, 3, 4], 8)]
-    assert not vllm_punica.Batch(torch.tensor([-1, -1]), {}, 8).any
-    assert vllm_punica.Batch(torch.tensor([1, 1]), {}, 8).split(0) == (None, [(1, None, 8)])
+    assert not cpu_batch.Batch(torch.tensor([-1, -1]), {}, 8).any
+    assert cpu_batch.Batch(torch.tensor([1, 1]), {}, 8).split(0) == (None, None, [(1, None, 8)])
+    few, many, groups = cpu_batch.Batch(torch.tensor([2, 1, 0, 2, 2, 1]), {0: 4}, 8).split(4, 16)
+    assert few is not None
+    assert many is not None
+    assert [few.row.tolist(), many.row.tolist(), many.rank.tolist()] == [[2], [1, 5], [8, 8]]
+    assert [place for place, *_ in groups] == [2]
 
 
 def test_scale_and_rows_of_a_wider_tensor(kernel: Any) -> None:
@@ -116,12 +122,75 @@ def test_scale_and_rows_of_a_wider_tensor(kernel: Any) -> None:
     y, x = rows(2)
     wide_y, wide_x = torch.zeros(2, 9), torch.zeros(2, 11)
     wide_y[:, :5], wide_x[:, :6] = y, x
-    single, _ = vllm_punica.Batch(torch.tensor([3, 0]), {}, 4).split(4)
+    single, *_ = cpu_batch.Batch(torch.tensor([3, 0]), {}, 4).split(4)
     assert single is not None
     assert cpu_kernel.add(kernel, wide_y, wide_x[:, :6], cpu_kernel.Layer(a, b, (3, 2)), single, 0.5)
     expected = y.double() + 0.5 * (wanted(y, x, a, b, [3, 0], {3: 4, 0: 4}) - y.double())
     torch.testing.assert_close(wide_y[:, :5].double(), expected, rtol=1e-5, atol=1e-5)
     assert bool((wide_y[:, 5:] == 0).all())
+
+
+@pytest.mark.skipif("amx_bf16" not in native.features(), reason="a processor without tiles")
+def test_there_are_tiles_where_the_processor_has_them() -> None:
+    assert cpu_kernel.tiles()
+
+
+@pytest.mark.skipif(not cpu_kernel.tiles(), reason="no tiles")
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    rank=st.sampled_from([1, 8, 16, 21, 32, 48, 100]),
+    inputs=st.sampled_from([32, 96, 1024, 1056]),
+    widths=st.sampled_from([(32,), (64, 32, 32), (288,)]),
+    counts=st.lists(st.integers(0, 70), min_size=PLACES, max_size=PLACES),
+    data=st.data(),
+)
+def test_many_rows_in_tiles(
+    kernel: Any, seed: int, rank: int, inputs: int, widths: tuple[int, ...], counts: list[int], data: st.DataObject
+) -> None:
+    """As matrix products would have it, whatever the rank of an adapter and of a slice; what is beyond it is not read.
+    PyTorch's own products, which use tiles as well, are what they were."""
+    a, b, rows = case(seed, (torch.bfloat16, torch.bfloat16), rank, inputs, widths)
+    places = [place for place, count in enumerate(counts) for _ in range(count)] + [-1]
+    data.draw(st.randoms(use_true_random=False)).shuffle(places)
+    y, x = rows(len(places))
+    x *= inputs**-0.5
+    ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
+    for place, r in ranks.items():
+        for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
+            half[place, 0, r:] = float("nan")
+    layer = cpu_kernel.Layer(a, b, widths)
+    for place in data.draw(st.sets(st.integers(0, PLACES - 1))):
+        layer.put(place, elsewhere(a, b, place, [data.draw(st.integers(0, ranks[place])) for _ in widths]))
+    expected = wanted(y, x, a, b, places, ranks)
+    for place in layer._put:
+        for half in (*a, *b):
+            half[place] = float("nan")
+    before, product = y.clone(), x @ x.t()
+    _, many, _ = cpu_batch.Batch(torch.tensor(places), ranks, rank).split(0, 1 << 30)
+    if many is not None:
+        assert cpu_kernel.add_tiled(kernel, y, x, layer, many, 1.0)
+    without = [row for row, place in enumerate(places) if place < 0]
+    assert torch.equal(y[without], before[without])
+    torch.testing.assert_close(y.double(), expected, rtol=0, atol=(float(expected.abs().max()) + 1) * 1e-2)
+    assert torch.equal(x @ x.t(), product)
+
+
+@pytest.mark.skipif(not cpu_kernel.tiles(), reason="no tiles")
+@pytest.mark.parametrize("kinds", DTYPES)
+@pytest.mark.parametrize(("inputs", "width"), [(32, 33), (40, 32), (64, 64)])
+def test_only_what_fits_goes_into_tiles(
+    kernel: Any, kinds: tuple[torch.dtype, torch.dtype], inputs: int, width: int
+) -> None:
+    a, b, rows = case(4, kinds, 4, inputs, (width,))
+    layer = cpu_kernel.Layer(a, b, (width,))
+    y, x = rows(6)
+    before = y.clone()
+    _, many, _ = cpu_batch.Batch(torch.tensor([0] * 6), {}, 4).split(0, 99)
+    assert many is not None
+    fits = (inputs, width, *kinds) == (64, 64, torch.bfloat16, torch.bfloat16)
+    assert cpu_kernel.add_tiled(kernel, y, x, layer, many, 1.0) is fits
+    assert torch.equal(y, before) is not fits
 
 
 def test_what_does_not_fit_is_not_touched(kernel: Any) -> None:
@@ -131,7 +200,7 @@ def test_what_does_not_fit_is_not_touched(kernel: Any) -> None:
     before = y.clone()
 
     def single(*places: int) -> cpu_kernel.Rows:
-        found, _ = vllm_punica.Batch(torch.tensor(places), {}, 4).split(99)
+        found, *_ = cpu_batch.Batch(torch.tensor(places), {}, 4).split(99)
         assert found is not None
         return found
 
