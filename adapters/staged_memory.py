@@ -1,12 +1,15 @@
 """Host memory for staged adapters, handed from one that left to the next.
 
 Fresh memory costs more than what is done with it: 48 MB are read in 11 ms of CPU where the pages are there, in 18 ms
-where they come as huge pages and are cleared first, and in 40 ms where they come 4 KiB at a time.
+where they come as huge pages and are cleared first, and in 40 ms where they come 4 KiB at a time. A virtual machine
+takes 130 ms for pages that its host never gave it. So some pieces are made ready between two adapters.
 """
 
 import contextlib
 import mmap
+import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,10 @@ import torch
 
 LARGE = 1 << 20
 """Bytes from which memory is mapped and kept; smaller adapters take it from the allocator, which keeps pages itself."""
+SPARE = 4
+"""Pieces that are made ready: adapters that come from disk one after the other find memory each."""
+STEP = 2 << 20
+"""Bytes that are made ready at a time: some milliseconds at most."""
 
 
 class _Piece:
@@ -22,6 +29,8 @@ class _Piece:
         with contextlib.suppress(OSError, AttributeError):  # a kernel, or a Python, that knows no huge pages
             self._memory.madvise(mmap.MADV_HUGEPAGE)
         self._lent: weakref.ref[Any] | None = None
+        self.ready = 0
+        """Bytes from the start whose pages are there."""
 
     def __len__(self) -> int:
         return len(self._memory)
@@ -34,18 +43,27 @@ class _Piece:
     def lend(self) -> torch.Tensor:
         array = np.frombuffer(self._memory, dtype=np.uint8)
         self._lent = weakref.ref(array)
+        self.ready = len(self)
         return torch.from_numpy(array)
+
+    def touch(self, size: int) -> None:
+        """Have some more pages come; without Python's lock, as all of PyTorch's work."""
+        torch.frombuffer(self._memory, dtype=torch.uint8)[self.ready : self.ready + size].fill_(0)
+        self.ready += size
 
 
 class StagedMemory:
     """Pieces of memory for the adapters of one engine. One that no tensor lies in any more is given out again.
 
-    `trim` keeps at most one idle piece: where an adapter is dropped for each that is staged, no more is held than what
-    host memory may stage. For one thread at a time.
+    `trim` and `prepare` keep at most `SPARE` idle pieces, and `prepare` makes none beyond the number it is given: where
+    an adapter is dropped for each that is staged, no more is held than what host memory may stage. For one thread at a
+    time.
     """
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
+        self._taken = self._steady = 0
+        """Bytes of the last piece taken; the same if the one before had as many, else 0."""
 
     @property
     def held(self) -> int:
@@ -57,13 +75,32 @@ class StagedMemory:
         if size < LARGE:
             return torch.empty(size, dtype=torch.uint8)
         self.trim(size, 2 * size)
-        piece = next((piece for piece in self._pieces if piece.idle), None)
+        self._taken, self._steady = size, size if size == self._taken else 0
+        piece = max((piece for piece in self._pieces if piece.idle), key=lambda piece: piece.ready, default=None)
         if piece is None:
             piece = _Piece(size)
             self._pieces.append(piece)
         return piece.lend()
 
-    def trim(self, least: int = 0, most: int = 1 << 62, keep: int = 1) -> None:
+    def trim(self, least: int = 0, most: int = 1 << 62, keep: int = SPARE) -> None:
         """Give idle pieces back, but for `keep` of at least and at most so many bytes."""
         good = [piece for piece in self._pieces if piece.idle and least <= len(piece) <= most][:keep]
         self._pieces = [piece for piece in self._pieces if not piece.idle or piece in good]
+
+    def prepare(self, most: int, stop: Callable[[], bool]) -> None:
+        """Make idle pieces ready, as large as the last two taken if these were alike, until all together are `most`.
+
+        Ends early, to be called again, when `stop` says so; half of its time it sleeps, since a step may run beside it.
+        """
+        idle = [piece for piece in self._pieces if piece.idle]
+        while self._steady and not stop():
+            piece = next((piece for piece in idle if piece.ready < len(piece)), None)
+            if piece is None:
+                if len(idle) >= SPARE or len(self._pieces) >= most:
+                    return
+                piece = _Piece(self._steady)
+                idle.append(piece)
+                self._pieces.append(piece)
+            began = time.monotonic()
+            piece.touch(min(STEP, len(piece) - piece.ready))
+            time.sleep(time.monotonic() - began)

@@ -16,6 +16,7 @@ On a CPU nothing needs to be copied: the place refers to the staged weights, and
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -43,6 +44,24 @@ class _State:
         self.memory = StagedMemory()
         """Touched in the thread only."""
         self.stream: Any = None
+
+        self.asked = 0
+        """How often the thread was given work."""
+
+    def run(self, work: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
+        """In the thread, where nothing else goes on for long: what prepares memory ends when there is other work."""
+        self.asked += 1
+        return self.threads.submit(work, *args, **options)
+
+    def prepare(self, most: int) -> None:
+        """Once the thread has nothing else to do: memory for the next adapters."""
+        asked = self.asked
+        self.threads.submit(self.memory.prepare, most, lambda: self.asked != asked)
+
+    def close(self) -> None:
+        """End the thread; a reading that was called off may go on still."""
+        self.asked += 1
+        self.threads.shutdown()
 
 
 def refers(manager: Any) -> bool:
@@ -89,9 +108,8 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
                 return ["full"]
-            state.staging[adapter_id] = state.threads.submit(
-                read_adapter, worker_manager, adapter_id, path, state.memory
-            )
+            state.staging[adapter_id] = state.run(read_adapter, worker_manager, adapter_id, path, state.memory)
+            state.prepare(manager.capacity)
         return ["running"]
 
     def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
@@ -121,7 +139,7 @@ class StagedAdapters:
             refer_place(manager, lora, free[0], copy=state.bytes.get(adapter_id, SMALL) < SMALL)
             self._publish(lora, free[0])
             return ["done"]
-        state.placing[adapter_id] = (free[0], state.threads.submit(self._copy, lora, free[0]))
+        state.placing[adapter_id] = (free[0], state.run(self._copy, lora, free[0]))
         return ["running"]
 
     def _copy(self, lora: Any, index: int) -> None:
@@ -199,7 +217,8 @@ class StagedAdapters:
         state.bytes.pop(adapter_id, None)
         self._leave(adapter_id)
         manager.remove_adapter(adapter_id)
-        state.threads.submit(state.memory.trim)
+        state.run(state.memory.trim)
+        state.prepare(manager.capacity)
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
@@ -210,7 +229,7 @@ class StagedAdapters:
         for adapter_id in held:
             self.drop_adapter(adapter_id)
         manager.remove_all_adapters()
-        state.threads.submit(state.memory.trim, keep=0)
+        state.run(state.memory.trim, keep=0)
         manager._last_mapping = None  # the next step computes and writes its mapping anew
         return ["done"]
 

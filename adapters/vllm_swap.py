@@ -72,7 +72,7 @@ def _swap(wrapper: Any, path: str, name: str) -> Outcome:
     if any(_adapters_of(worker)):
         return ["failed", "adapters are in the engine still"]
     if (state := worker.__dict__.pop("_roundhouse_swaps", None)) is not None:
-        state.threads.shutdown()  # a reading that was called off may go on still
+        state.close()
     config, cache, specs = worker.vllm_config, worker.model_runner.kv_cache_config, worker.get_kv_cache_spec()
     traces = _take_apart(worker)
     if left := _alive(traces):

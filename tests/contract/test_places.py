@@ -91,7 +91,7 @@ def test_places_answer_as_those_that_vllm_writes(
         plain._publish(lora, place)
         for name, module in plain.manager.modules.items():
             mine = worker.manager.modules[name]
-            layer, _ = vllm_punica._layer(
+            layer, *_ = vllm_punica._layer(
                 mine.punica_wrapper, mine.lora_a_stacked, mine.lora_b_stacked, mine.output_slices
             )
             for i, (a, b) in enumerate(zip(module.lora_a_stacked, module.lora_b_stacked, strict=True)):
@@ -173,7 +173,7 @@ def test_layers_in_parts_are_written_to_and_never_referred_from() -> None:
 def test_a_layer_is_made_once() -> None:
     module = next(iter(fixtures.worker_manager(RANK)._adapter_manager.modules.values()))
     halves = module.lora_a_stacked, module.lora_b_stacked, module.output_slices
-    layer, _ = vllm_punica._layer(module.punica_wrapper, *halves)
+    layer, *_ = vllm_punica._layer(module.punica_wrapper, *halves)
     assert vllm_punica._layer(module.punica_wrapper, *halves)[0] is layer
     others = tuple(cpu_kernel.turned(b) for b in module.lora_b_stacked)
     assert vllm_punica._layer(module.punica_wrapper, halves[0], others, halves[2])[0] is not layer
