@@ -63,7 +63,7 @@ class StagedMemory:
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
         self._taken = self._steady = 0
-        """Bytes of the last piece taken; the same if the one before had as many, else 0."""
+        """Bytes of the last piece taken; the same if the one before had as many or there was none, else 0."""
 
     @property
     def held(self) -> int:
@@ -75,7 +75,7 @@ class StagedMemory:
         if size < LARGE:
             return torch.empty(size, dtype=torch.uint8)
         self.trim(size, 2 * size)
-        self._taken, self._steady = size, size if size == self._taken else 0
+        self._taken, self._steady = size, size if self._taken in (0, size) else 0
         piece = max((piece for piece in self._pieces if piece.idle), key=lambda piece: piece.ready, default=None)
         if piece is None:
             piece = _Piece(size)
@@ -88,9 +88,9 @@ class StagedMemory:
         self._pieces = [piece for piece in self._pieces if not piece.idle or piece in good]
 
     def prepare(self, most: int, stop: Callable[[], bool]) -> None:
-        """Make idle pieces ready, as large as the last two taken if these were alike, until all together are `most`.
+        """Make idle pieces ready, as large as the last taken if the one before was no other, until all are `most`.
 
-        Ends early, to be called again, when `stop` says so; half of its time it sleeps, since a step may run beside it.
+        Ends early, to be called again, when `stop` says so; a quarter of its time it sleeps: a step may run beside it.
         """
         idle = [piece for piece in self._pieces if piece.idle]
         while self._steady and not stop():
@@ -103,4 +103,4 @@ class StagedMemory:
                 self._pieces.append(piece)
             began = time.monotonic()
             piece.touch(min(STEP, len(piece) - piece.ready))
-            time.sleep(time.monotonic() - began)
+            time.sleep((time.monotonic() - began) / 3)

@@ -56,9 +56,13 @@ def test_pieces_are_made_ready_for_the_next_adapters() -> None:
     memory, size = StagedMemory(), STEP + LARGE
     memory.prepare(9, never)
     assert memory.held == 0, "of a size that nobody knows yet"
+    first = memory.take(LARGE)
+    memory.prepare(2, never)
+    assert memory.held == 2 * LARGE
+    del first
     staged = [memory.take(size)]
     memory.prepare(9, never)
-    assert memory.held == size, "the next one may be any other size"
+    assert memory.held == size, "the next one may be of either size"
     staged.append(memory.take(size))
     memory.prepare(4, never)
     assert memory.held == 4 * size, "as many as there may be"
