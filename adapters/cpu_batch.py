@@ -36,6 +36,8 @@ class Batch:
 
         self.any = bool(self._places)
         """Whether any row has an adapter."""
+        self.calls: dict[int, cpu_kernel.Call] = {}
+        """By layer, where the kernel does all rows."""
 
     def split(self, most: int, tiled: int = 0) -> Parts:
         """The rows of adapters whose rows times rank are up to `most`, those of others up to `tiled`, and the groups of

@@ -78,12 +78,25 @@ INLINE void store_bfloat16(uint16_t *to, floats value) {
 
 enum { FETCHED_AHEAD = 32 << 10 }; /* bytes: what a core's cache holds beside that which it computes with */
 
-/* Begin to read the weights that come next, if they are few: short pieces all over memory, which no processor foresees.
-   Long ones it does. Sizes in bytes. */
-INLINE void fetch(const void *a, int64_t size_a, const void *b, int64_t size_b) {
-    if (size_a + size_b > FETCHED_AHEAD) return;
-    for (int64_t i = 0; i < size_a; i += 64) __builtin_prefetch((const char *)a + i);
-    for (int64_t i = 0; i < size_b; i += 64) __builtin_prefetch((const char *)b + i);
+/* The weights that come next, if they are few: short pieces all over memory, which no processor foresees. Long ones it
+   does. As many lines are asked for as are computed with meanwhile, so that memory and core never wait in turns. */
+struct ahead {
+    const char *at, *end, *then, *last;
+};
+
+INLINE struct ahead ahead_of(const void *a, int64_t size_a, const void *b, int64_t size_b) {
+    const int64_t all = size_a + size_b <= FETCHED_AHEAD;
+    return (struct ahead){a, (const char *)a + size_a * all, b, (const char *)b + size_b * all};
+}
+
+INLINE void fetch(struct ahead *ahead, const int64_t bytes) { /* at the end of all, its last lines again and again */
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(ahead->at + i);
+    ahead->at += bytes;
+    if (ahead->at >= ahead->end) {
+        ahead->at = ahead->then;
+        ahead->end = ahead->last;
+        ahead->then = ahead->last;
+    }
 }
 
 #if defined(__clang__)
@@ -120,13 +133,14 @@ INLINE void sums_of(floats *value, const int u, float *sum) {
 /* `m` rows at once and `u` ranks at once, both known to the compiler: all loops over them are unrolled. */
 #define LORA(NAME, TYPE, READ, WRITE, LOAD, STORE, WEIGHT, READ_W, LOAD_W)                                     \
     INLINE void NAME##_shrink(const int m, const int u, float (*shrunk)[MOST_RANK], const TYPE *const *x,      \
-                              int64_t n, const WEIGHT *a, int64_t r, float scale) {                            \
+                              int64_t n, const WEIGHT *a, int64_t r, float scale, struct ahead *ahead) {       \
         floats sum[4][8];                                                                                      \
         for (int j = 0; j < m; j++)                                                                            \
             for (int q = 0; q < u; q++) sum[j][q] = (floats){0};                                               \
         int64_t k = 0;                                                                                         \
         for (; k + LANES <= n; k += LANES) {                                                                   \
             floats x_k[4];                                                                                     \
+            fetch(ahead, u * LANES * (int64_t)sizeof(WEIGHT));                                                 \
             for (int j = 0; j < m; j++) x_k[j] = LOAD(x[j] + k);                                               \
             for (int q = 0; q < u; q++) {                                                                      \
                 const floats a_q = LOAD_W(a + (r + q) * n + k);                                                \
@@ -144,28 +158,30 @@ INLINE void sums_of(floats *value, const int u, float *sum) {
     }                                                                                                          \
                                                                                                                \
     INLINE void NAME##_expand(const int m, const int u, TYPE *const *y, float (*shrunk)[MOST_RANK],            \
-                              const WEIGHT *b, int64_t width, int64_t rank, int64_t o) {                       \
+                              const WEIGHT *b, int64_t width, int64_t rank, int64_t o, struct ahead *ahead) {  \
         floats sum[4][8];                                                                                      \
         for (int j = 0; j < m; j++)                                                                            \
             for (int q = 0; q < u; q++) sum[j][q] = LOAD(y[j] + o + q * LANES);                                \
-        for (int64_t r = 0; r < rank; r++)                                                                     \
+        for (int64_t r = 0; r < rank; r++) {                                                                   \
+            fetch(ahead, u * LANES * (int64_t)sizeof(WEIGHT));                                                 \
             for (int q = 0; q < u; q++) {                                                                      \
                 const floats b_q = LOAD_W(b + r * width + o + q * LANES);                                      \
                 for (int j = 0; j < m; j++) sum[j][q] += b_q * shrunk[j][r];                                   \
             }                                                                                                  \
+        }                                                                                                      \
         for (int j = 0; j < m; j++)                                                                            \
             for (int q = 0; q < u; q++) STORE(y[j] + o + q * LANES, sum[j][q]);                                \
     }                                                                                                          \
                                                                                                                \
     INLINE void NAME##_rows(const int m, TYPE *const *y, const TYPE *const *x, int64_t n, const WEIGHT *a,     \
-                            const WEIGHT *b, int64_t width, int64_t rank, float scale) {                       \
+                            const WEIGHT *b, int64_t width, int64_t rank, float scale, struct ahead ahead) {   \
         float shrunk[4][MOST_RANK];                                                                            \
         const int u = m == 1 ? 8 : 4;                                                                          \
         int64_t r = 0, o = 0;                                                                                  \
-        for (; r + u <= rank; r += u) NAME##_shrink(m, u, shrunk, x, n, a, r, scale);                          \
-        for (; r < rank; r++) NAME##_shrink(m, 1, shrunk, x, n, a, r, scale);                                  \
-        for (; o + u * LANES <= width; o += u * LANES) NAME##_expand(m, u, y, shrunk, b, width, rank, o);      \
-        for (; o + LANES <= width; o += LANES) NAME##_expand(m, 1, y, shrunk, b, width, rank, o);              \
+        for (; r + u <= rank; r += u) NAME##_shrink(m, u, shrunk, x, n, a, r, scale, &ahead);                  \
+        for (; r < rank; r++) NAME##_shrink(m, 1, shrunk, x, n, a, r, scale, &ahead);                          \
+        for (; o + u * LANES <= width; o += u * LANES) NAME##_expand(m, u, y, shrunk, b, width, rank, o, &ahead); \
+        for (; o + LANES <= width; o += LANES) NAME##_expand(m, 1, y, shrunk, b, width, rank, o, &ahead);      \
         for (; o < width; o++)                                                                                 \
             for (int j = 0; j < m; j++) {                                                                      \
                 float sum = READ(y[j][o]);                                                                     \
@@ -192,17 +208,19 @@ INLINE void sums_of(floats *value, const int u, float *sum) {
                 const WEIGHT *a = layer->a[at], *b = layer->b[at];                                             \
                 const int64_t next_s = s + 1 < layer->slices ? s + 1 : 0;                                      \
                 const int64_t next_i = next_s ? i : i + m;                                                     \
+                struct ahead ahead = ahead_of(a, 0, a, 0);                                                     \
                 if (next_i < count) {                                                                          \
                     const int64_t next = place[next_i] * layer->slices + next_s;                               \
-                    const int64_t size = layer->rank[next] * (int64_t)sizeof(WEIGHT);                          \
-                    fetch(layer->a[next], size * n, layer->b[next], size * layer->width[next_s]);              \
+                    const int64_t has = layer->rank[next], wanted = rows->rank[next_i];                        \
+                    const int64_t size = (has < wanted ? has : wanted) * (int64_t)sizeof(WEIGHT);              \
+                    ahead = ahead_of(layer->a[next], size * n, layer->b[next], size * layer->width[next_s]);   \
                 }                                                                                              \
                 if (m == 4)                                                                                    \
-                    NAME##_rows(4, y_i, x_i, n, a, b, width, rank, scale);                                     \
+                    NAME##_rows(4, y_i, x_i, n, a, b, width, rank, scale, ahead);                              \
                 else if (m == 2)                                                                               \
-                    NAME##_rows(2, y_i, x_i, n, a, b, width, rank, scale);                                     \
+                    NAME##_rows(2, y_i, x_i, n, a, b, width, rank, scale, ahead);                              \
                 else                                                                                           \
-                    NAME##_rows(1, y_i, x_i, n, a, b, width, rank, scale);                                     \
+                    NAME##_rows(1, y_i, x_i, n, a, b, width, rank, scale, ahead);                              \
                 for (int64_t j = 0; j < m; j++) y_i[j] += width;                                               \
             }                                                                                                  \
         }                                                                                                      \

@@ -142,18 +142,24 @@ def _add_lora_linear(
     **kwargs: Any,
 ) -> None:
     batch: Batch = self.roundhouse_batch
-    if batch.any:
-        if y.ndim != 2 or x.ndim != 2:
-            y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
-        layer, most, tiled = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
-        few, many, groups = batch.split(most, tiled if x.dtype is torch.bfloat16 else 0)
-        kernel = self.roundhouse_kernel
-        if few is not None and not cpu_kernel.add(kernel, y, x, layer, few, scale):
-            *_, groups = batch.split(0)  # the layer is not for the kernel, so nothing was done
-        elif many is not None and not cpu_kernel.add_tiled(kernel, y, x, layer, many, scale):
-            *_, groups = batch.split(most)
-        if groups:
-            add_lora(y, x, layer, groups, scale)
+    if not batch.any:
+        return
+    call = batch.calls.get(id(lora_a_stacked))
+    if call is not None and call.layer.stacked[1] is lora_b_stacked and call(y, x, scale):
+        return
+    if y.ndim != 2 or x.ndim != 2:
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+    layer, most, tiled = _layer(self, lora_a_stacked, lora_b_stacked, output_slices)
+    few, many, groups = batch.split(most, tiled if x.dtype is torch.bfloat16 else 0)
+    kernel = self.roundhouse_kernel
+    if few is not None and not cpu_kernel.add(kernel, y, x, layer, few, scale):
+        *_, groups = batch.split(0)  # the layer is not for the kernel, so nothing was done
+    elif many is not None and not cpu_kernel.add_tiled(kernel, y, x, layer, many, scale):
+        *_, groups = batch.split(most)
+    elif few is not None and many is None and not groups:
+        batch.calls[id(lora_a_stacked)] = cpu_kernel.Call(kernel, y, x, layer, few)
+    if groups:
+        add_lora(y, x, layer, groups, scale)
 
 
 def _layer(

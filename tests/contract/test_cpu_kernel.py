@@ -130,6 +130,36 @@ def test_scale_and_rows_of_a_wider_tensor(kernel: Any) -> None:
     assert bool((wide_y[:, 5:] == 0).all())
 
 
+@pytest.mark.parametrize("kinds", DTYPES)
+def test_a_call_done_again_takes_the_weights_that_are_there_now(
+    kernel: Any, kinds: tuple[torch.dtype, torch.dtype]
+) -> None:
+    a, b, rows = case(5, kinds, 4, 6, (3, 2))
+    layer = cpu_kernel.Layer(a, b, (3, 2))
+    few, *_ = cpu_batch.Batch(torch.tensor([3, 0]), {}, 4).split(4)
+    assert few is not None
+    call = cpu_kernel.Call(kernel, *rows(2), layer, few)
+    for place in (None, 3, 0):
+        if place is not None:
+            layer.put(place, elsewhere(a, b, place, [2, 4]))
+        y, x = rows(2)
+        again = y.clone()
+        assert cpu_kernel.add(kernel, y, x, layer, few, 0.5)
+        assert call(again, x, 0.5)
+        assert torch.equal(again, y)
+    before = y.clone()
+    for output, inputs in (
+        (y[:1], x[:1]),  # other rows
+        (y, torch.ones(2, 7, dtype=x.dtype)[:, :6]),  # that lie elsewhere
+        (torch.ones(2, 7, dtype=y.dtype)[:, :5], x),
+        (y.double(), x),
+        (y, x.double()),
+        (y[None], x[None]),
+    ):
+        assert not call(output, inputs, 1.0)
+    assert torch.equal(y, before)
+
+
 @pytest.mark.skipif("amx_bf16" not in native.features(), reason="a processor without tiles")
 def test_there_are_tiles_where_the_processor_has_them() -> None:
     assert cpu_kernel.tiles()
