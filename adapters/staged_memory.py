@@ -62,7 +62,7 @@ class StagedMemory:
 
     def __init__(self) -> None:
         self._pieces: list[_Piece] = []
-        self._taken = self._steady = 0
+        self._taken = self.steady = 0
         """Bytes of the last piece taken; the same if the one before had as many or there was none, else 0."""
 
     @property
@@ -75,7 +75,7 @@ class StagedMemory:
         if size < LARGE:
             return torch.empty(size, dtype=torch.uint8)
         self.trim(size, 2 * size)
-        self._taken, self._steady = size, size if self._taken in (0, size) else 0
+        self._taken, self.steady = size, size if self._taken in (0, size) else 0
         piece = max((piece for piece in self._pieces if piece.idle), key=lambda piece: piece.ready, default=None)
         if piece is None:
             piece = _Piece(size)
@@ -93,12 +93,12 @@ class StagedMemory:
         Ends early, to be called again, when `stop` says so; a quarter of its time it sleeps: a step may run beside it.
         """
         idle = [piece for piece in self._pieces if piece.idle]
-        while self._steady and not stop():
+        while self.steady and not stop():
             piece = next((piece for piece in idle if piece.ready < len(piece)), None)
             if piece is None:
                 if len(idle) >= SPARE or len(self._pieces) >= most:
                     return
-                piece = _Piece(self._steady)
+                piece = _Piece(self.steady)
                 idle.append(piece)
                 self._pieces.append(piece)
             began = time.monotonic()

@@ -45,6 +45,7 @@ class _State:
         """Touched in the thread only."""
         self.stream: Any = None
 
+        self.closed = False
         self.asked = 0
         """How often the thread was given work."""
 
@@ -54,13 +55,15 @@ class _State:
         return self.threads.submit(work, *args, **options)
 
     def prepare(self, most: int) -> None:
-        """Once the thread has nothing else to do: memory for the next adapters."""
+        """Once the thread has nothing else to do: memory for the next adapters, if they are large."""
         asked = self.asked
-        self.threads.submit(self.memory.prepare, most, lambda: self.asked != asked)
+        if self.memory.steady and not self.closed:
+            self.threads.submit(self.memory.prepare, most, lambda: self.asked != asked)
 
     def close(self) -> None:
         """End the thread; a reading that was called off may go on still."""
         self.asked += 1
+        self.closed = True
         self.threads.shutdown()
 
 
@@ -108,8 +111,9 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
                 return ["full"]
-            state.staging[adapter_id] = state.run(read_adapter, worker_manager, adapter_id, path, state.memory)
-            state.prepare(manager.capacity)
+            reading = state.run(read_adapter, worker_manager, adapter_id, path, state.memory)
+            state.staging[adapter_id] = reading
+            reading.add_done_callback(lambda _: state.prepare(manager.capacity))
         return ["running"]
 
     def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
@@ -217,8 +221,9 @@ class StagedAdapters:
         state.bytes.pop(adapter_id, None)
         self._leave(adapter_id)
         manager.remove_adapter(adapter_id)
-        state.run(state.memory.trim)
-        state.prepare(manager.capacity)
+        if state.memory.held:
+            state.run(state.memory.trim)
+            state.prepare(manager.capacity)
         return ["done"]
 
     def forget_adapters(self) -> Outcome:

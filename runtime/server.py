@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from importlib.machinery import ModuleSpec
 from types import FrameType
 from typing import NoReturn
@@ -24,7 +24,7 @@ import litserve.server
 import psutil
 from fastapi import FastAPI
 
-from registry.recipe import Recipe
+from registry.recipe import Recipe, Tier
 from runtime import logs, turns
 from runtime.device import Device
 from runtime.gateway import Gateway
@@ -32,6 +32,7 @@ from runtime.middleware import Shell
 from runtime.prewarming import wanted_at_once
 from runtime.settings import Settings
 from runtime.slot_loop import die_with_parent
+from runtime.stopping import Left, Shutdown, log
 from runtime.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
@@ -65,13 +66,36 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
         restart_workers=True,
         healthcheck_path="/litserve/health",
         info_path="/litserve/info",
-        middlewares=[(Shell, {"start": gateway.start, "stop": gateway.stop})],
+        middlewares=[(Shell, lifespan(gateway, settings.drain_seconds))],
     )
     server.monitor_internal = 0.05
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
     finish(app, gateway)
     return server, gateway
+
+
+def lifespan(gateway: Gateway, drain_seconds: float) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What the API process does before its first request and after its last response."""
+
+    def left() -> Left:
+        entries = gateway.residency.entries.values()
+        queues = [entry.queue for entry in entries]
+        models = sum(entry.tier is not Tier.DISK for entry in entries)
+        return Left(sum(q.running for q in queues), sum(q.waiting for q in queues), models)
+
+    shutdown = Shutdown(left, drain_seconds)
+
+    async def start() -> None:
+        await gateway.start()
+        shutdown.listen()
+
+    async def stop() -> None:
+        shutdown.drained()
+        await gateway.stop()
+        shutdown.ending()
+
+    return {"start": start, "stop": stop}
 
 
 def run(
@@ -87,6 +111,8 @@ def run(
        `drain_seconds`; then the gateway stops.
     3. LitServe sends SIGTERM to each slot, which closes its engine and exits; SIGKILL after 5 s.
     4. The slots' children end with their parents; the run folder is removed.
+
+    The log tells each of them with what is left (`runtime.stopping`).
     """
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
@@ -146,6 +172,7 @@ def run(
             timeout_keep_alive=75,
             h11_max_incomplete_event_size=64 * 1024,
         )
+    log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -68,12 +69,15 @@ class MemoryLimit:
         stat = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
         return int((self._folder / self._usage).read_text()) - int(stat[self._cache])
 
-    def leave(self, room: int) -> None:
-        """From now on its processes may take so many bytes more."""
-        (self._folder / self._limit).write_text(str(self.holds() + room))
-
-    def lift(self) -> None:
-        (self._folder / self._limit).write_text("max" if self._limit == "memory.max" else "-1")
+    @contextlib.contextmanager
+    def leaves(self, room: int) -> Iterator[None]:
+        """Meanwhile its processes may take so many bytes more."""
+        file = self._folder / self._limit
+        file.write_text(str(self.holds() + room))
+        try:
+            yield
+        finally:
+            file.write_text("max" if self._limit == "memory.max" else "-1")
 
     def kills(self) -> int:
         lines = (self._folder / self._kills).read_text().splitlines()

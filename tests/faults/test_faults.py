@@ -106,6 +106,15 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     time.sleep(0.5)
     assert alive(family) == []
     assert not list((server.data / "run").glob("**/*.sock"))
+    lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"roundhouse.server"' in line]
+    told = [(line["message"], line.get("running"), line.get("models"), line.get("finished")) for line in lines]
+    assert told == [
+        ("stopping: the port is closed, requests may finish", 3, 2, None),
+        ("stopping: no request is left", 0, 2, 3),
+        ("stopping: the engines end", 0, 2, None),
+        ("stopped", None, None, None),
+    ]
+    assert lines[0]["at_most_s"] > lines[1]["seconds"] > lines[0]["seconds"]
 
 
 def test_a_stop_in_the_middle_of_the_start_leaves_nothing(tmp_path: Path) -> None:
