@@ -83,9 +83,12 @@ class StagedMemory:
         return piece.lend()
 
     def trim(self, least: int = 0, most: int = 1 << 62, keep: int = SPARE) -> None:
-        """Give idle pieces back, but for `keep` of at least and at most so many bytes."""
+        """Give idle pieces back, but for `keep` of at least and at most so many bytes. Where that is 0, none is
+        prepared until the next is taken."""
         good = [piece for piece in self._pieces if piece.idle and least <= len(piece) <= most][:keep]
         self._pieces = [piece for piece in self._pieces if not piece.idle or piece in good]
+        if not keep:
+            self._taken = self.steady = 0
 
     def prepare(self, most: int, stop: Callable[[], bool]) -> None:
         """Make idle pieces ready, as large as the last taken if the one before was no other, until all are `most`.

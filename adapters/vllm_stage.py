@@ -42,7 +42,7 @@ class _State:
         self.placing: dict[int, tuple[int, Future[None]]] = {}
         self.bytes: dict[int, int] = {}
         self.memory = StagedMemory()
-        """Touched in the thread only."""
+        """Changed in the thread only."""
         self.stream: Any = None
 
         self.closed = False

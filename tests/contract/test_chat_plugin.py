@@ -19,6 +19,25 @@ from tests.contract.vllm_stock import stock
 pytestmark = pytest.mark.real
 
 
+def test_ranks_of_modules_are_looked_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM finds them in the config of a stored adapter, without a regular expression for each two modules."""
+    module = stock("vllm.lora.peft_helper")
+    names = [f"model.layers.{i}.self_attn.{short}" for i in range(50) for short in ("q_proj", "o_proj")]
+    lower = {name: 4 + i % 3 for i, name in enumerate(names) if i % 4}
+    helper = module.PEFTHelper(
+        r=8, lora_alpha=8, target_modules=["q_proj", "o_proj"], rank_pattern=lower, alpha_pattern=lower
+    )
+    match, tried = module.re.match, list[str]()
+    monkeypatch.setattr(module.re, "match", lambda regex, name: tried.append(name) or match(regex, name))
+    wanted = [helper.get_rank_and_scaling(name) for name in names]
+    assert len(tried) > 7_000
+    assert {scaling for _, scaling in wanted} == {1.0}
+    tried.clear()
+    vllm_read.patch(module.PEFTHelper)
+    assert [helper.get_rank_and_scaling(name) for name in names] == wanted
+    assert not tried
+
+
 def test_ranks_of_logprobs_are_counted_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch._dynamo.callback import callback_handler
     from torch._dynamo.exc import InternalTorchDynamoError

@@ -73,6 +73,17 @@ def test_pieces_are_made_ready_for_the_next_adapters() -> None:
     assert not any(bool(piece.any()) for piece in ready), "zeros: their pages are there"
 
 
+def test_nothing_is_made_ready_for_an_engine_that_sleeps() -> None:
+    memory = StagedMemory()
+    memory.take(LARGE)
+    memory.trim(keep=0)
+    memory.prepare(9, never)
+    assert memory.held == 0
+    memory.take(LARGE)
+    memory.prepare(9, never)
+    assert memory.held == SPARE * LARGE
+
+
 def test_other_work_comes_first() -> None:
     """What was left undone is done the next time; a piece that is half ready can be used, and is the last choice."""
     memory, size = StagedMemory(), 4 * STEP
