@@ -107,8 +107,8 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str, memory: Staged
 
 def patch(peft_helper: Any) -> None:
     """`peft_helper`: vllm.lora.peft_helper.PEFTHelper. Stored adapters name modules in full where a rank is not the
-    adapter's own (`normalise`). vLLM tries each such name as a regular expression on each module: 0.2 s of Python, which
-    no step can use meanwhile, for the 224 modules of an 8B model."""
+    adapter's own (`normalise`). vLLM tries each such name as a regular expression on each module: for the 224 modules
+    of an 8B model 0.2 s of Python, for whose lock a step waits meanwhile."""
     peft_helper._match_pattern = staticmethod(by_name)
 
 
