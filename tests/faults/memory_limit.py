@@ -13,12 +13,12 @@ from models import memory_group
 from tests.system.serving import Server
 
 NAMES = {
-    "memory.max": ("memory.current", "memory.events", "memory.swap.max", "inactive_file"),
+    "memory.max": ("memory.current", "memory.events", "memory.swap.max", ("inactive_file", "active_file")),
     "memory.limit_in_bytes": (
         "memory.usage_in_bytes",
         "memory.oom_control",
         "memory.swappiness",
-        "total_inactive_file",
+        ("total_inactive_file", "total_active_file"),
     ),
 }
 """File of the limit to those of usage, kills and swap, and the name in memory.stat; cgroup v2, v1."""
@@ -65,9 +65,9 @@ class MemoryLimit:
             (self._folder / "cgroup.procs").write_text(str(process.pid))
 
     def holds(self) -> int:
-        """Bytes in use, less the page cache that the kernel gives back by itself."""
+        """Bytes in use, less the page cache, which the kernel gives back before it kills."""
         stat = dict(line.split() for line in (self._folder / "memory.stat").read_text().splitlines())
-        return int((self._folder / self._usage).read_text()) - int(stat[self._cache])
+        return int((self._folder / self._usage).read_text()) - sum(int(stat[name]) for name in self._cache)
 
     @contextlib.contextmanager
     def leaves(self, room: int) -> Iterator[None]:

@@ -65,7 +65,7 @@ def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(server
     with Traffic(server, ("steady",)) as traffic:
         traffic.wait_answers()
         # not enough for the load, and more than decoders of recordings take beside it
-        with limit.leaves(server.model("steady")["bytes"] // 2):
+        with limit.leaves(server.model("steady")["bytes"] // 3):
             answer = ask(server.http, "late")
         seen = traffic.wait_answers()["steady"]
     assert answer.status_code == 200, answer.text + server.tail()
