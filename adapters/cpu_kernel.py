@@ -231,8 +231,8 @@ def add(
 class Call:
     """What `add` did for these tensors, to be done again for others like them while layer and rows are the same.
 
-    Most of what a step of few rows spends on adapters beside the kernel are `add`'s checks, sixteen times a step and
-    from memory that the rest of the step has taken: these are made once.
+    Most of what a step of few rows spends on adapters beside the kernel are `add`'s checks in each layer, whose code
+    the rest of the step pushes out of the cache: here they are made once.
     """
 
     def __init__(

@@ -1,7 +1,5 @@
-"""The compiled LoRA kernel against plain matrix products in float64, and what happens where it cannot be compiled."""
+"""The compiled LoRA kernel against plain matrix products in float64."""
 
-import shutil
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +44,25 @@ def elsewhere(a: Any, b: Any, place: int, ranks: list[int]) -> list[cpu_kernel.P
     return pairs
 
 
+def scattered(a: Any, b: Any, widths: tuple[int, ...], data: st.DataObject) -> tuple[cpu_kernel.Layer, dict[int, int]]:
+    """A layer, some of whose places have their weights elsewhere, and the rank of each place; beyond it lies NaN."""
+    ranks = {place: data.draw(st.integers(1, a[0].shape[2])) for place in range(PLACES)}
+    for place, r in ranks.items():
+        for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
+            half[place, 0, r:] = float("nan")
+    layer = cpu_kernel.Layer(a, b, widths)
+    for place in data.draw(st.sets(st.integers(0, PLACES - 1))):
+        layer.put(place, elsewhere(a, b, place, [data.draw(st.integers(0, ranks[place])) for _ in widths]))
+    return layer, ranks
+
+
+def poison(layer: cpu_kernel.Layer, a: Any, b: Any) -> None:
+    """What lies in the memory of places whose weights are elsewhere must not be read."""
+    for place in layer._put:
+        for half in (*a, *b):
+            half[place] = float("nan")
+
+
 def wanted(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], ranks: dict[int, int]) -> torch.Tensor:
     y = y.double()
     for row, place in enumerate(places):
@@ -78,17 +95,9 @@ def test_each_row_gets_its_own_adapter(
     nor what is in the memory of a place whose weights were put elsewhere, for some slices of a lower rank, or none."""
     a, b, rows = case(seed, kinds, rank, inputs, widths)
     y, x = rows(len(places))
-    ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
-    for place, r in ranks.items():
-        for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
-            half[place, 0, r:] = float("nan")
-    layer = cpu_kernel.Layer(a, b, widths)
-    for place in data.draw(st.sets(st.integers(0, PLACES - 1))):
-        layer.put(place, elsewhere(a, b, place, [data.draw(st.integers(0, ranks[place])) for _ in widths]))
+    layer, ranks = scattered(a, b, widths, data)
     expected = wanted(y, x, a, b, places, ranks)
-    for place in layer._put:
-        for half in (*a, *b):
-            half[place] = float("nan")
+    poison(layer, a, b)
     batch = cpu_batch.Batch(torch.tensor(places), ranks, rank)
     single, _, groups = batch.split(most)
     if single is not None:
@@ -185,17 +194,9 @@ def test_many_rows_in_tiles(
     data.draw(st.randoms(use_true_random=False)).shuffle(places)
     y, x = rows(len(places))
     x *= inputs**-0.5
-    ranks = {place: data.draw(st.integers(1, rank)) for place in range(PLACES)}
-    for place, r in ranks.items():
-        for half in (*a, *(b_.transpose(-1, -2) for b_ in b)):
-            half[place, 0, r:] = float("nan")
-    layer = cpu_kernel.Layer(a, b, widths)
-    for place in data.draw(st.sets(st.integers(0, PLACES - 1))):
-        layer.put(place, elsewhere(a, b, place, [data.draw(st.integers(0, ranks[place])) for _ in widths]))
+    layer, ranks = scattered(a, b, widths, data)
     expected = wanted(y, x, a, b, places, ranks)
-    for place in layer._put:
-        for half in (*a, *b):
-            half[place] = float("nan")
+    poison(layer, a, b)
     before, product = y.clone(), x @ x.t()
     _, many, _ = cpu_batch.Batch(torch.tensor(places), ranks, rank).split(0, 1 << 30)
     if many is not None:
@@ -272,30 +273,3 @@ def test_only_weights_of_the_layer_can_be_put() -> None:
     pair = layer.pair(1, 1)
     assert pair is not None
     assert pair[1].data_ptr() == b[1][1].data_ptr(), "refused weights change nothing"
-
-
-def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = cpu_kernel.build(tmp_path / "native")
-    monkeypatch.setattr(native.subprocess, "run", lambda *a, **k: pytest.fail("compiled a second time"))
-    assert cpu_kernel.build(tmp_path / "native") == made
-    assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
-
-
-@pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
-def test_without_a_compiler_there_is_no_kernel_and_a_line_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
-) -> None:
-    said: list[str] = []
-    monkeypatch.setattr(cpu_kernel._log, "warning", lambda text, *values: said.append(text % values))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setenv("CC", compiler)
-    assert cpu_kernel.load.__wrapped__() is None
-    assert len(said) == 1
-    assert "mixed batches are slower" in said[0]
-
-
-def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
-    (tmp_path / "native").mkdir()
-    (tmp_path / "native").chmod(0o777)
-    with pytest.raises(PermissionError):
-        cpu_kernel.build(tmp_path / "native")
