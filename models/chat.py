@@ -3,7 +3,7 @@
 import asyncio
 import contextvars
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,7 @@ class VllmEngine:
         self._change: asyncio.Future[Any] | None = None
         """The last sleep, wake or swap."""
         self._children = chat_processes.Children()
+        self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
@@ -98,7 +99,7 @@ class VllmEngine:
             app = await chat_vllm.application(self._engine, arguments)
             self._adapters = Adapters(self._engine, app.state.openai_serving_models.lora_requests)
             self._typical = chat_vllm.samples_typically(self._engine)
-            self._children.watch(self._processes(), self._child_died)
+            self._children.watch(chat_processes.of(self._engine), self._child_died)
             await self._answer_with(app, recipe, path)
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
@@ -123,7 +124,7 @@ class VllmEngine:
         await self._engine.reset_prefix_cache()
 
     def _host_bytes(self) -> int:
-        return chat_processes.held(self._processes())
+        return chat_processes.held(chat_processes.of(self._engine))
 
     def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
         on_host = self._host_bytes()
@@ -138,14 +139,11 @@ class VllmEngine:
             engine_version=chat_vllm.version(),
         )
 
-    def _processes(self) -> list[Any]:
-        manager = self._engine.engine_core.resources.engine_manager if self._engine else None
-        return list(manager.processes) if manager else []
-
     def _child_died(self, how: EngineFailed) -> None:
         self._cause = how
         if self._state in ("loaded", "changing", "asleep"):
             self._state = "broken"
+            self.on_broken(how)
             if self._change is not None:
                 self._change.cancel()  # vLLM would wait for an answer for ever
             for exchange in list(self._running):
@@ -218,7 +216,7 @@ class VllmEngine:
         self._children.unwatch()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
-        processes = self._processes()
+        processes = chat_processes.of(self._engine)
         engine, self._engine, self._app = self._engine, None, None
         if engine is not None:
             await asyncio.to_thread(chat_vllm.stop_engine, engine, processes, CLOSE_WITHIN)
@@ -275,7 +273,8 @@ class VllmEngine:
         if self._engine is None:
             raise EngineFailed("the engine was closed")
         if self._engine.errored:  # vLLM may know it before the event loop has looked at the process
-            raise self._children.how_ended()
+            self._child_died(self._children.how_ended())
+            raise self._cause
 
     async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""

@@ -20,7 +20,7 @@ a cancelled call.
 
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from models.messages import (
     AdapterRef,
@@ -38,6 +38,7 @@ from models.messages import (
     TranscriptInfo,
     Usage,
 )
+from registry.errors import EngineFailed
 from registry.recipe import Recipe
 
 Report = Callable[[Progress], None]
@@ -65,6 +66,14 @@ class Engine(Protocol):
     async def close(self) -> None:
         """Stop the engine and its child processes. Safe to call twice."""
         ...
+
+
+@runtime_checkable
+class Breakable(Protocol):
+    """An engine with processes of its own, which can end while nobody asks it for anything."""
+
+    on_broken: Callable[[EngineFailed], None]
+    """Called on the event loop, once, when a loaded engine has ended by itself, with how. Its calls end after that."""
 
 
 class ChatAnswer(Protocol):

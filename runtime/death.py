@@ -32,13 +32,14 @@ class Cause:
 
 
 UNKNOWN = Cause("ended", "its process ended")
+KILLED_MEANWHILE = Cause("out_of_memory", "its process ended, and the kernel has killed because memory had run out")
 
 
 def cause_of(pid: int, kills: Kills) -> Cause:
     """Why process `pid` is ending or has just ended. `kills`: of its memory group, last looked at while it lived."""
     code = _exit_code(pid)
-    if code is None:
-        return UNKNOWN
+    if code is None:  # a gateway that is short of memory itself comes too late to read it
+        return KILLED_MEANWHILE if kills.risen() else UNKNOWN
     number = code & 0x7F
     if not number:
         return Cause("exited", f"its process ended with status {code >> 8}")

@@ -128,7 +128,11 @@ class Failed(Frame, frozen=True):
         return error
 
 
-FromSlot = Hello | Report | Emit | Done | Failed
+class Broken(Failed, frozen=True):
+    """The engine has ended by itself; `uid` is 0. It answers nobody any more, so its slot must be ended."""
+
+
+FromSlot = Hello | Report | Emit | Done | Failed | Broken
 
 to_slot_decoder = msgspec.msgpack.Decoder(list[ToSlot])
 from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])

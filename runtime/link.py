@@ -4,6 +4,8 @@
 |-----------|------------------------|------------------------------|----------------------------------------|
 | away      | waits for the socket   | Unavailable                  | nothing to do                          |
 | connected | already                | frames until Done or Failed  | kills the process group, waits till gone |
+
+A slot whose socket closes is away, and so is one that says that its engine has ended: its process group is killed.
 """
 
 import asyncio
@@ -156,9 +158,13 @@ class SlotLink:
         self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        broken: Cause | None = None
         try:
             while True:
                 for frame in await frames.read_frames(reader, frames.from_slot_decoder):
+                    if isinstance(frame, frames.Broken):
+                        broken = Cause.of(frame.error())
+                        return
                     if call := self._calls.get(frame.uid):
                         call.put(frame)
         except (asyncio.IncompleteReadError, ConnectionError):
@@ -169,6 +175,7 @@ class SlotLink:
             if self.pid:  # children of a killed slot must not outlive it
                 self.cause = cause_of(self.pid, self._kills)
                 _signal_group(self.pid, signal.SIGKILL)
+            self.cause = broken or self.cause
             for uid, call in self._calls.items():
                 message = f"The engine died while it was answering ({self.cause.text}). Send the request again."
                 call.put(frames.Failed(uid, 503, "engine_died", message, None, 1.0))

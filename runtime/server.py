@@ -29,9 +29,9 @@ from runtime import logs, turns
 from runtime.device import Device
 from runtime.gateway import Gateway
 from runtime.middleware import Shell
+from runtime.parent import die_with_parent
 from runtime.prewarming import wanted_at_once
 from runtime.settings import Settings
-from runtime.slot_loop import die_with_parent
 from runtime.stopping import Left, Shutdown, log
 from runtime.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 

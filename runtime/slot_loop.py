@@ -12,6 +12,8 @@
 | Ping, while that goes on | -                      | Done                         | Done                         |
 | Cancel                   | nothing                | cancels the task, which      | nothing                      |
 |                          |                        | aborts the work in the engine; sleep, wake and swap go on   |
+| its engine ends by itself | -                     | Broken, once no load or      | Broken                       |
+|                          |                        | change goes on that fails    |                              |
 | gateway gone             | ends the process group | ends the process group       | ends the process group       |
 | SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
 
@@ -21,7 +23,6 @@ an engine which can prove it changes its weights (`models.chat_swap`).
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import os
 import signal
@@ -41,24 +42,18 @@ from models.messages import (
     TranscribeRequest,
     Usage,
 )
-from models.protocol import ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
+from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipe import Recipe
 from runtime import frames
 
 log = logging.getLogger("roundhouse.slot")
-PR_SET_PDEATHSIG = 1
 CALM_SECONDS = 10.0
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
 
 
 def socket_path(run_dir: str, worker_id: int) -> str:
     return f"{run_dir}/slot-{worker_id}.sock"
-
-
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent ends, however that happens."""
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class SlotServer:
@@ -201,7 +196,14 @@ class SlotServer:
                 raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
             raise
         self._engine = engine
+        if isinstance(engine, Breakable):
+            engine.on_broken = lambda how: self._broken(how, out)
         return frames.Done(frame.uid, loaded)
+
+    def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
+        """Tell before the calls end that fail by it. A sleep, wake or swap that goes on tells by its own failure."""
+        if not self._changing:
+            out.put(frames.Broken(0, how.status, how.code, how.message))
 
     async def _change(self, sleep: bool) -> Held:
         """Fall asleep or wake up. Once begun it is not cancelled: a half-changed engine is of no use to anybody."""

@@ -17,7 +17,8 @@ from litserve.specs.base import LitSpec
 from models.memory_group import Expendable
 from models.protocol import Engine
 from runtime import logs, turns
-from runtime.slot_loop import SlotServer, die_with_parent, socket_path
+from runtime.parent import die_with_parent
+from runtime.slot_loop import SlotServer, socket_path
 
 if TYPE_CHECKING:
     from runtime.gateway import Gateway

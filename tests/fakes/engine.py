@@ -1,7 +1,7 @@
 """A scripted engine for tests of policy: gates to hold it, witnesses of what it saw. Never used by the server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -78,6 +78,7 @@ class FakeEngine:
     swap_error: RoundhouseError | None = None
     swaps: list[str] = field(default_factory=list)
     """Models that it became."""
+    on_broken: Callable[[EngineFailed], None] = lambda how: None
     broken: bool = False
     running: int = 0
     most_running: int = 0

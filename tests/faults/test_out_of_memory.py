@@ -4,6 +4,7 @@ MEMORY_KILLS=1 runs it: whom the kernel chooses, and when, is the kernel's to sa
 What follows from a kill is in tests/unit/runtime and tests/faults/test_recovery.py.
 """
 
+import contextlib
 import io
 import json
 import os
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 import yaml
 
@@ -44,8 +46,9 @@ def server(limit: MemoryLimit, tmp_path_factory: pytest.TempPathFactory) -> Iter
         recipe.update({"id": name, "residency": {"pin": name == "steady"}, "aliases": []})
         (folder / f"{name}.yaml").write_text(yaml.safe_dump(recipe))
     recipes = [STARTER / "starter-embed.yaml", *(folder / f"{name}.yaml" for name in MODELS)]
-    options = ("--slots", "4", "--device-memory", "8GiB", "--heartbeat", "0.5", "--no-prewarm")
+    options = ("--slots", "4", "--device-memory", "8GiB", "--heartbeat", "0.5", "--hung-after", "120", "--no-prewarm")
     server = Server(folder / "data", recipes, *options)
+    server.http.timeout = 30
     try:
         limit.take(server)
         server.wait_ready()
@@ -64,17 +67,21 @@ def test_a_load_that_is_killed_is_tried_once_more_with_the_idle_ones_gone(server
     steady = server.slot_pid("steady")
     with Traffic(server, ("steady",)) as traffic:
         traffic.wait_answers()
-        # not enough for the load, and more than decoders of recordings take beside it
-        with limit.leaves(server.model("steady")["bytes"] // 3):
-            answer = ask(server.http, "late")
+        for part in (3, 4, 6, 10):  # not enough for the load, and more than decoders of recordings take beside it
+            with contextlib.suppress(httpx.ReadTimeout), limit.leaves(server.model("steady")["bytes"] // part):
+                answer = ask(server.http, "late")
+            if limit.kills():
+                break
+            server.wait_state("late", "ready")  # the kernel has read the same pages again and again, and killed nobody
+            assert server.http.post("/v1/models/late/unload").status_code == 200, server.tail()
         seen = traffic.wait_answers()["steady"]
+    assert limit.kills() == 1, server.tail()
     assert answer.status_code == 200, answer.text + server.tail()
-    assert limit.kills() == 1
     assert set(seen) == {200}
     assert server.slot_pid("steady") == steady
     assert server.model("starter-embed")["state"] == "absent"
     found = server.model("late")
-    assert (found["state"], found["loads"], found["failure"]) == ("ready", 1, None)
+    assert (found["state"], found["failure"]) == ("ready", None)
     (event,) = logged(server, "a load ran out of memory")
     assert (event["model"], event["reason"], event["evicting"]) == ("late", "out_of_memory", ["starter-embed"])
     assert server.metric("roundhouse_load_retries_total", model="late", reason="out_of_memory") == 1
@@ -92,8 +99,11 @@ def test_one_that_is_killed_while_it_serves_comes_back_and_the_others_do_not_not
         Path(f"/proc/{late}/oom_score_adj").write_text("1000")
         files = {"file": ("long.wav", long_recording()), "model": (None, "late")}
         words = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
-        with limit.leaves(4 * MIB):
-            answer = server.http.post("/v1/audio/transcriptions", data=words, files=files)
+        for room in (4, 2, 1, 0):  # now and then the kernel finds pages of somebody else's to give back
+            with contextlib.suppress(httpx.ReadTimeout), limit.leaves(room * MIB):
+                answer = server.http.post("/v1/audio/transcriptions", data=words, files=files)
+            if limit.kills() > kills:
+                break
         server.wait_state("late", "ready")  # by itself
         seen = traffic.wait_answers()["steady"]
     assert limit.kills() > kills, (answer.status_code, answer.text[:200])

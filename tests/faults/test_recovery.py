@@ -35,8 +35,7 @@ def slot(server: Server, model: str) -> int:
 
 
 def core(server: Server, model: str) -> int:
-    (found,) = psutil.Process(server.slot_pid(model)).children()
-    return int(found.pid)
+    return server.core_pid(model)
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,11 @@ class Server:
     def slot_pid(self, model: str) -> int:
         return int(self.model(model)["pid"])
 
+    def core_pid(self, model: str) -> int:
+        """Of a chat model's EngineCore."""
+        (found,) = psutil.Process(self.slot_pid(model)).children()
+        return int(found.pid)
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum of a series over what matches the labels."""
         total = 0.0

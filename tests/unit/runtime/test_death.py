@@ -42,6 +42,13 @@ def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(monkeypatch: pytes
     assert cause_of(pid, Kills()).code == "out_of_memory"
 
 
+def test_one_whose_exit_code_came_too_late_died_of_what_the_kernel_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = ended("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    os.waitpid(pid, 0)
+    monkeypatch.setattr(Kills, "risen", lambda self: True)
+    assert cause_of(pid, Kills()).code == "out_of_memory"
+
+
 def test_a_process_that_is_gone_or_lives_tells_nothing() -> None:
     pid = ended("pass")
     os.waitpid(pid, 0)

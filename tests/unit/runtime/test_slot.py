@@ -112,6 +112,37 @@ async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
         slot.link.call(lambda uid: frames.Ping(uid))
 
 
+async def test_an_engine_that_ends_by_itself_is_told_at_once_and_its_calls_end(slot: Slot) -> None:
+    """Before they fail by themselves: a client learns that it may ask again."""
+    await slot.load()
+    slot.engine.gate.clear()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        events = call.events()
+        await anext(events)
+        slot.engine.on_broken(EngineFailed("its child was ended by SIGKILL", code="killed_child"))
+        with pytest.raises(Unavailable, match=r"answering \(its child was ended by SIGKILL\)") as error:
+            async for _ in events:
+                pass
+    assert (error.value.code, error.value.retry_after) == ("engine_died", 1.0)
+    assert slot.deaths == [slot.link]
+    assert slot.link.cause.text == "its child was ended by SIGKILL"
+    assert not slot.link.connected
+
+
+async def test_an_engine_that_ends_during_a_swap_tells_by_the_swap(slot: Slot) -> None:
+    await slot.load()
+    slot.engine.swap_gate.clear()
+    slot.engine.swap_error = EngineFailed("its child was ended")
+    swap = lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")  # noqa: E731
+    async with slot.link.call(swap) as call:
+        assert isinstance(await anext(call.events()), Progress)
+        slot.engine.on_broken(slot.engine.swap_error)
+        slot.engine.swap_gate.set()
+        with pytest.raises(EngineFailed, match="its child was ended"):
+            await call.done()
+    assert slot.deaths == []
+
+
 async def test_adapters_are_staged_placed_and_dropped(slot: Slot) -> None:
     await slot.load()
     a = AdapterRef(digest="sha256:" + "a" * 64, path="/a", rank=8, bytes=1)
