@@ -8,16 +8,15 @@ into the user's cache folder. Without a compiler all stays right, and slower: `l
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import logging
-import math
-import mmap
 import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from registry import native
@@ -37,7 +36,6 @@ KINDS = {
 }
 """(dtype of inputs and outputs, dtype of A and B) to the function for it."""
 TILED = "lora_tiles"
-LINE, HUGE_PAGE = 64, 2 << 20
 TILE = 32
 """What inputs and outputs of a layer must be multiples of for `cpu_tiles.c`."""
 _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -70,6 +68,7 @@ def _declare(library: ctypes.CDLL) -> None:
     for name in (*KINDS.values(), TILED):
         function = getattr(library, name)
         function.argtypes, function.restype = _ARGUMENTS, None
+    library.copy_all.argtypes, library.copy_all.restype = [_POINTER, _INT], None
 
 
 @cache
@@ -81,6 +80,12 @@ def _keeping_the_lock(path: str) -> ctypes.CDLL:
     return library
 
 
+def copy_all(kernel: ctypes.CDLL, copies: npt.NDArray[np.int64]) -> None:
+    """Copy memory: a row (from, to, bytes) for each piece. The caller vouches for addresses and sizes."""
+    assert copies.flags.c_contiguous
+    _keeping_the_lock(kernel._name).copy_all(copies.ctypes.data, len(copies))
+
+
 def build(folder: Path) -> Path:
     """Compile into `folder`; raises what `registry.native.build` does."""
     return native.build(folder, "cpu_lora", SOURCES, FLAGS)
@@ -89,26 +94,6 @@ def build(folder: Path) -> Path:
 def turned(b: torch.Tensor) -> torch.Tensor:
     """A copy with equal shape and values whose last dimension but one lies contiguous: the order of the kernel."""
     return b.transpose(-1, -2).clone(memory_format=torch.contiguous_format).transpose(-1, -2)
-
-
-class Arena:
-    """One piece of zeros to cut tensors from, in huge pages where the system has them.
-
-    A step reads every place that is in use once, from memory: with 4 KiB pages a tenth of that time is looking up
-    where the pages are. Memory is taken when it is first written to.
-    """
-
-    def __init__(self, size: int) -> None:
-        self._memory = mmap.mmap(-1, max(size, 1) + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        with contextlib.suppress(OSError, AttributeError):  # a kernel, or a Python, that knows no huge pages
-            self._memory.madvise(mmap.MADV_HUGEPAGE)
-        self._left = torch.frombuffer(self._memory, dtype=torch.uint8)
-
-    def zeros(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """A tensor of zeros that begins at a cache line."""
-        size = math.prod(shape) * dtype.itemsize
-        found, self._left = self._left[:size], self._left[-(-size // LINE) * LINE :]
-        return found.view(dtype).view(tuple(shape))
 
 
 class _Layer(ctypes.Structure):
@@ -157,6 +142,10 @@ class Layer:
         )
         self.stacked = (stacked_a, stacked_b)
         self._put: dict[int, Sequence[Pair | None]] = {}
+        self._own = [
+            ((a.data_ptr(), a.stride(0) * a.itemsize), (b.data_ptr(), b.stride(0) * b.itemsize))
+            for a, b in zip(stacked_a, stacked_b, strict=True)
+        ]
         self._a, self._b = (_POINTER * (count * self.places))(), (_POINTER * (count * self.places))()
         self._ranks, self._widths = (_INT * (count * self.places))(), (_INT * count)(*slices)
         for place in range(self.places):
@@ -169,8 +158,9 @@ class Layer:
         """The weights of a slice in a place; None: it has none."""
         if place in self._put:
             return self._put[place][number]
+        rank = self._ranks[place * len(self.slices) + number]
         a, b = (halves[number] for halves in self.stacked)
-        return a[place, 0], b[place, 0]
+        return (a[place, 0, :rank], b[place, 0, :, :rank]) if rank else None
 
     def put(self, place: int, pairs: Sequence[Pair | None]) -> None:
         """From now on the place's weights are these tensors, one pair per slice; they stay alive until `clear`.
@@ -187,11 +177,25 @@ class Layer:
 
     def clear(self, place: int) -> None:
         """From now on the place's weights are those of `stacked`."""
+        self.fill(place, (self.rank,) * len(self.slices))
+
+    def fill(self, place: int, ranks: Sequence[int]) -> None:
+        """The same, of which so many rows of A and columns of B count, by slice; 0: there is no pair."""
         self._put.pop(place, None)
-        for at, (a, b) in enumerate(zip(*self.stacked, strict=True), place * len(self.slices)):
-            self._a[at] = a.data_ptr() + place * a.stride(0) * a.itemsize
-            self._b[at] = b.data_ptr() + place * b.stride(0) * b.itemsize
-            self._ranks[at] = self.rank
+        at = place * len(ranks)
+        for rank, ((a, a_stride), (b, b_stride)) in zip(ranks, self._own, strict=True):
+            self._a[at], self._b[at] = (a + place * a_stride, b + place * b_stride) if rank else (None, None)
+            self._ranks[at] = rank
+            at += 1
+
+    def own(self, number: int) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Where A and B of a slice begin in the first place: address, and bytes from one place to the next."""
+        return self._own[number]
+
+    def check(self, a: tuple[int, ...], b: tuple[int, ...], width: int) -> None:
+        """Raises ValueError when halves of these shapes are not what a slice of `width` takes."""
+        if len(a) != 2 or a[1] != self.inputs or a[0] > self.rank or b != (width, a[0]):
+            raise ValueError(f"{a}, {b} are no weights for this layer")
 
     def _takes(self, a: torch.Tensor, b: torch.Tensor, width: int) -> bool:
         return (
@@ -208,11 +212,11 @@ class Layer:
 class Rows:
     """Rows of a batch with the place and the rank of each one's adapter: int64, one entry per row."""
 
-    def __init__(self, row: torch.Tensor, place: torch.Tensor, rank: torch.Tensor) -> None:
-        self.row, self.place, self.rank = row.contiguous(), place.contiguous(), rank.contiguous()
-        self.count = row.numel()
-        self.last_row, self.last_place = (int(t.max()) if self.count else -1 for t in (row, place))
-        self._struct = _Rows(self.row.data_ptr(), self.place.data_ptr(), self.rank.data_ptr(), self.count)
+    def __init__(self, row: npt.NDArray[np.int64], place: npt.NDArray[np.int64], rank: npt.NDArray[np.int64]) -> None:
+        self.row, self.place, self.rank = (np.ascontiguousarray(of, dtype=np.int64) for of in (row, place, rank))
+        self.count = len(row)
+        self.last_row, self.last_place = (int(of.max()) if self.count else -1 for of in (row, place))
+        self._struct = _Rows(self.row.ctypes.data, self.place.ctypes.data, self.rank.ctypes.data, self.count)
         self.address = ctypes.addressof(self._struct)
 
 

@@ -1,7 +1,7 @@
 /* Reads a stored adapter into the memory it is staged in, all tensors in one call and each value once: A as it lies in
    the file, B turned round as cpu_lora.c reads it, both looked through for values that are not finite while they are in
    the cache. Nothing is mapped: a file that is cut short meanwhile is an answer and no signal. bfloat16 only; shapes,
-   offsets and room are the caller's to check: see staged_file.py. */
+   offsets and room are the caller's to check: see staged_file.py. What is staged is copied into places by `copy_all`. */
 
 #include <errno.h>
 #include <stdint.h>
@@ -78,6 +78,16 @@ static int turn(const uint16_t *from, int64_t rows, int64_t columns, uint16_t *t
         }
     for (int i = 0; i < SIDE; i++) bad_edge |= bad[i];
     return !bad_edge;
+}
+
+struct copy {
+    const void *from;
+    void *to;
+    int64_t bytes;
+};
+
+void copy_all(const struct copy *copies, int64_t count) {
+    for (const struct copy *copy = copies; copy < copies + count; copy++) memcpy(copy->to, copy->from, copy->bytes);
 }
 
 /* 0, -1 when the file is shorter than that, or an errno. `room`: bytes of `scratch`, at least one row of any part. */

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
-from collections.abc import Iterator
+import struct
+from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 from adapters import cpu_kernel
+from adapters.cpu_arena import LINE
 from adapters.staged_memory import StagedMemory
 from adapters.tensor_file import FLOATS, SHRANK, BadFile, TensorInfo, read_header, read_into
 
@@ -26,15 +30,47 @@ DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict
 SCRATCH = 1 << 18
 """Bytes that stay in a core's cache while they are turned."""
 _MAX_HEADER, _MAX_TENSORS = 256 << 20, 10_000_000
-_INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
-class _Part(ctypes.Structure):
-    """`struct part` of the source."""
+class Layout:
+    """Where the tensors of a file lie in one piece of memory: the same for all files with this header.
 
-    _fields_ = (
-        ("offset", _INT), ("rows", _INT), ("columns", _INT), ("to", _POINTER), ("turn", _INT), ("finite", _INT),
-    )  # fmt: skip
+    Only for a `plain` one, bfloat16 matrices throughout, can `read` be called.
+    """
+
+    def __init__(self, infos: Collection[TensorInfo]) -> None:
+        sizes = [-(-(info.end - info.start) // LINE) * LINE for info in infos]
+        self.starts = [0, *itertools.accumulate(sizes)]
+        self.size = self.starts.pop()
+        """Bytes of memory."""
+        self.file_size = max((info.end for info in infos), default=0)
+        self.plain = all(info.dtype == "BF16" and len(info.shape) == 2 for info in infos)
+        rows = [
+            (info.start, *info.shape, start, _turns(info), 0)
+            for info, start in zip(infos, self.starts, strict=True)
+            if self.plain
+        ]
+        self._parts = np.array(rows, dtype=np.int64).reshape(-1, 6)
+        """`struct part` of the source, one a row."""
+        row = max((2 * info.shape[-1] for info in infos if info.shape), default=0)
+        self._scratch = max(row, min(SCRATCH, max(sizes, default=0)))
+
+    def read(self, kernel: ctypes.CDLL, fd: int, memory: torch.Tensor) -> list[bool]:
+        """Read all tensors of an open file, in one call without Python's lock. Returns which hold finite values only.
+
+        Raises OSError, and BadFile when the file is shorter.
+        """
+        assert self.plain
+        assert memory.numel() >= self.size
+        parts, scratch = self._parts.copy(), torch.empty(self._scratch, dtype=torch.uint8)
+        parts[:, 3] += memory.data_ptr()
+        fault = kernel.stage_bfloat16(fd, parts.ctypes.data, len(parts), scratch.data_ptr(), scratch.numel())
+        if fault < 0:
+            raise BadFile(SHRANK)
+        if fault:
+            raise OSError(fault, os.strerror(fault))
+        finite: list[bool] = (parts[:, 5] != 0).tolist()
+        return finite
 
 
 class StagedFile:
@@ -50,17 +86,21 @@ class StagedFile:
     def __init__(self, path: str, memory: StagedMemory) -> None:
         self._memory, self._tensors = memory, dict[str, torch.Tensor]()
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.taken: torch.Tensor | None = None
+        """Where they lie, once one was asked for."""
         self.finite: set[int] = set()
         """Addresses of tensors that were looked through and hold no infinite value and no NaN."""
         try:
             with _told():
                 self._infos = read_header(self._fd, _MAX_HEADER, _MAX_TENSORS)
+                self.head = read_head(self._fd)
                 for info in self._infos.values():
                     if info.dtype not in DTYPES:
                         raise BadFile(f"tensor {info.name} has dtype {info.dtype}, not one of {', '.join(DTYPES)}")
         except ValueError:
             os.close(self._fd)
             raise
+        self.layout = Layout(self._infos.values())
 
     def __enter__(self) -> StagedFile:
         return self
@@ -87,33 +127,17 @@ class StagedFile:
         return self._tensors[name]
 
     def _read(self) -> None:
-        infos = list(self._infos.values())
-        sizes = [-(-(info.end - info.start) // cpu_kernel.LINE) * cpu_kernel.LINE for info in infos]
-        places = self._memory.take(sum(sizes))[: sum(sizes)].split(sizes)  # type: ignore[no-untyped-call]
-        tensors = [_tensor(info, place) for info, place in zip(infos, places, strict=True)]
+        infos, layout = list(self._infos.values()), self.layout
+        self.taken = self._memory.take(layout.size)
+        tensors = [_tensor(info, self.taken[start:]) for info, start in zip(infos, layout.starts, strict=True)]
         kernel = cpu_kernel.load()
-        plain = all(info.dtype == "BF16" and len(info.shape) == 2 for info in infos)
-        if kernel is not None and plain:
-            self._read_at_once(kernel, infos, tensors)
+        if kernel is not None and layout.plain:
+            finite = layout.read(kernel, self._fd, self.taken)
+            self.finite = {tensor.data_ptr() for tensor, fine in zip(tensors, finite, strict=True) if fine}
         else:
             for info, tensor in zip(infos, tensors, strict=True):
                 self._read_one(info, tensor)
         self._tensors = dict(zip(self._infos, tensors, strict=True))
-
-    def _read_at_once(self, kernel: ctypes.CDLL, infos: list[TensorInfo], tensors: list[torch.Tensor]) -> None:
-        parts = (_Part * len(infos))()
-        for part, info, tensor in zip(parts, infos, tensors, strict=True):
-            (part.rows, part.columns), part.offset = info.shape, info.start
-            part.to, part.turn = tensor.data_ptr(), _turns(info)
-        scratch = torch.empty(max(SCRATCH, *(2 * info.shape[1] for info in infos)), dtype=torch.uint8)
-        fault = kernel.stage_bfloat16(
-            self._fd, ctypes.addressof(parts), len(infos), scratch.data_ptr(), scratch.numel()
-        )
-        if fault < 0:
-            raise BadFile(SHRANK)
-        if fault:
-            raise OSError(fault, os.strerror(fault))
-        self.finite = {tensor.data_ptr() for part, tensor in zip(parts, tensors, strict=True) if part.finite}
 
     def _read_one(self, info: TensorInfo, tensor: torch.Tensor) -> None:
         read = torch.empty(info.shape, dtype=tensor.dtype) if _turns(info) else tensor
@@ -121,6 +145,13 @@ class StagedFile:
         read_into(self._fd, memoryview(raw), info.start)
         if read is not tensor:
             tensor.copy_(read)
+
+
+def read_head(fd: int) -> bytes:
+    """The header of an open file with its length before it, or what there is of it."""
+    start = os.pread(fd, 8, 0)
+    length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
+    return start + os.pread(fd, min(length, _MAX_HEADER), 8)
 
 
 def _turns(info: TensorInfo) -> bool:

@@ -4,7 +4,7 @@
 |------------------|--------------------------------------------------------------------|------------------|
 | CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | vllm_punica.py   |
 | LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | vllm_manager.py |
-| reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | staged_file.py  |
+| reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | vllm_forms.py    |
 | ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | vllm_read.py     |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from adapters import cpu_kernel
+from adapters.cpu_arena import LINE, Arena
 from adapters.cpu_batch import Batch, Groups
 from registry.dtypes import native_bfloat16
 
@@ -66,35 +67,9 @@ def add_lora(output: torch.Tensor, inputs: torch.Tensor, layer: cpu_kernel.Layer
                 target.index_add_(0, rows, delta.to(output.dtype))
 
 
-def put(modules: dict[str, Any], loras: dict[str, list[cpu_kernel.Pair | None]], place: int, *, copy: bool) -> None:
-    """Let a place hold an adapter: from the next step on, all layers take their weights from these tensors, or with
-    `copy` from copies in the place's own memory. What no layer asks for stays as it is: nothing is zeroed.
-
-    Raises ValueError when the tensors are not what a layer takes.
-    """
-    for name, module in modules.items():
-        a, b = module.lora_a_stacked, module.lora_b_stacked
-        pairs = loras.get(name, [None] * len(a))
-        if copy:
-            pairs = [pair and _copied(pair, a_, b_, place) for pair, a_, b_ in zip(pairs, a, b, strict=True)]
-        _layer(module.punica_wrapper, a, b, module.output_slices)[0].put(place, pairs)
-
-
-def clear(modules: dict[str, Any], place: int) -> None:
-    """Nothing holds on to what `put` was given; the place's weights are those in its own memory."""
-    for module in modules.values():
-        _layer(module.punica_wrapper, module.lora_a_stacked, module.lora_b_stacked, module.output_slices)[0].clear(
-            place
-        )
-
-
-def _copied(pair: cpu_kernel.Pair, stacked_a: torch.Tensor, stacked_b: torch.Tensor, place: int) -> cpu_kernel.Pair:
-    rank = len(pair[0])
-    return stacked_a[place, 0, :rank].copy_(pair[0]), stacked_b[place, 0, :, :rank].copy_(pair[1])
-
-
 _ALL_ROWS = 1 << 30
 """As the end of a slice: all rows of A."""
+_NOBODY = Batch([], {}, 0)
 
 
 def lay_out(modules: dict[str, Any]) -> None:
@@ -102,7 +77,7 @@ def lay_out(modules: dict[str, Any]) -> None:
     dtypes stay: writers see no change."""
     layers = [module for module in modules.values() if linear(module)]
     halves = [half for module in layers for name in _HALVES for half in getattr(module, name)]
-    arena = cpu_kernel.Arena(sum(half.nbytes + cpu_kernel.LINE for half in halves))
+    arena = Arena(sum(half.nbytes + LINE for half in halves))
     for module in layers:
         module.lora_a_stacked = tuple(arena.zeros(a.shape, a.dtype) for a in module.lora_a_stacked)
         module.lora_b_stacked = tuple(
@@ -123,10 +98,16 @@ def _stacked(halves: Any) -> bool:
     return isinstance(halves, tuple) and all(isinstance(half, torch.Tensor) and half.ndim == 4 for half in halves)
 
 
-def _update_metadata(self: Any, mapping: Any, *args: Any, **kwargs: Any) -> None:
-    self._update_base_metadata(mapping, *args)
+def _update_metadata(self: Any, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
+    """Of vLLM's own tables none is kept: their readers are replaced. Most changes are from some adapter to none."""
     self.is_prefill = mapping.is_prefill
-    self.roundhouse_batch = Batch(self.token_lora_indices, self.__dict__.get("roundhouse_ranks", {}), _ALL_ROWS)
+    ids: tuple[int, ...] = mapping.index_mapping
+    if not any(ids):
+        self.roundhouse_batch = _NOBODY
+        return
+    places = {adapter: place for place, adapter in enumerate(lora_index_to_id) if adapter is not None}
+    rows = [places[adapter] if adapter > 0 else -1 for adapter in ids]
+    self.roundhouse_batch = Batch(rows, self.__dict__.get("roundhouse_ranks", {}), _ALL_ROWS)
 
 
 def _add_lora_linear(
@@ -160,6 +141,11 @@ def _add_lora_linear(
         batch.calls[id(lora_a_stacked)] = cpu_kernel.Call(kernel, y, x, layer, few)
     if groups:
         add_lora(y, x, layer, groups, scale)
+
+
+def layer_of(module: Any) -> cpu_kernel.Layer:
+    """What the kernel knows of a LoRA layer."""
+    return _layer(module.punica_wrapper, module.lora_a_stacked, module.lora_b_stacked, module.output_slices)[0]
 
 
 def _layer(
@@ -229,7 +215,7 @@ def patch(wrapper: Any) -> None:
     """Replace the methods of `PunicaWrapperCPU` that LoRA layers call. Safe to call twice."""
     if hasattr(wrapper, "roundhouse_batch"):
         return
-    wrapper.roundhouse_batch = Batch(torch.empty(0, dtype=torch.int64), {}, 0)
+    wrapper.roundhouse_batch = _NOBODY
     wrapper.roundhouse_kernel = cpu_kernel.load()
     wrapper.update_metadata = _update_metadata
     wrapper.add_lora_linear = _add_lora_linear

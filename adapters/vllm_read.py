@@ -10,15 +10,9 @@ import torch
 
 from adapters.staged_file import StagedFile, instead_of_safetensors
 from adapters.staged_memory import StagedMemory
+from adapters.vllm_forms import Forms, tensors
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
-
-
-def tensors(weights: Any) -> list[tuple[torch.Tensor | None, torch.Tensor | None]]:
-    """A and B of each part of a layer, as vLLM packed them."""
-    if isinstance(weights.lora_a, list):
-        return list(zip(weights.lora_a, weights.lora_b, strict=True))
-    return [(weights.lora_a, weights.lora_b)]
 
 
 def finite(values: torch.Tensor) -> bool:
@@ -69,20 +63,29 @@ def faults_of(
     return faults
 
 
-def read_adapter(worker_manager: Any, adapter_id: int, path: str, memory: StagedMemory) -> Any:
+def read_adapter(
+    worker_manager: Any, adapter_id: int, path: str, memory: StagedMemory, forms: Forms | None = None
+) -> Any:
     """Read a folder into vLLM's packed form, in memory of its own (on a CPU: a piece of `memory`, B turned round).
+
+    `forms`: what is known of earlier ones, and is added to.
 
     Raises ValueError with every fault, one a line.
     """
     from vllm.lora.request import LoRARequest
 
-    for name in FILES:
-        if not (Path(path) / name).is_file():
-            raise ValueError(f"{name} is not there")
-    request, manager = LoRARequest(str(adapter_id), adapter_id, path), worker_manager._adapter_manager
-    known: set[int] = set()
-    if manager.device.type == "cpu":
-        file = StagedFile(str(Path(path) / FILES[1]), memory)
+    config, file_path = (Path(path) / name for name in FILES)
+    manager = worker_manager._adapter_manager
+    on_cpu = manager.device.type == "cpu"
+    if on_cpu and forms is not None and (lora := forms.read(adapter_id, config, file_path, memory)) is not None:
+        return lora
+    for found in (config, file_path):
+        if not found.is_file():
+            raise ValueError(f"{found.name} is not there")
+    request, known = LoRARequest(str(adapter_id), adapter_id, path), set[int]()
+    file, text = None, config.read_bytes()
+    if on_cpu:
+        file = StagedFile(str(file_path), memory)
         with instead_of_safetensors(file):
             lora = worker_manager._load_adapter(request)
         known = file.finite
@@ -91,17 +94,20 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str, memory: Staged
     for name, weights in lora.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             raise ValueError(f"{name}: one half of the pair is missing")
-        if manager.device.type != "cpu":
+        if not on_cpu:
             # safetensors hands out views of the mapped file: a file cut short later would end the engine with SIGBUS
             weights.lora_a, weights.lora_b = weights.lora_a.clone(), weights.lora_b.clone()
         elif weights.scaling != 1:
             known.discard(weights.lora_b.data_ptr())  # is multiplied in place when modules are merged
     if not lora.loras:
         raise ValueError("the adapter has no weights")
+    unscaled = all(weights.scaling == 1 for weights in lora.loras.values())
     manager._create_merged_loras_inplace(lora)
     workers = max((getattr(module, "tp_size", 1) for module in manager.modules.values()), default=1)
     if faults := faults_of(lora.loras, manager.modules, manager.lora_config.max_lora_rank, workers, known):
         raise ValueError("\n".join(faults))
+    if file is not None and forms is not None and unscaled and config.read_bytes() == text:
+        forms.learn(text, file, lora)
     return lora
 
 

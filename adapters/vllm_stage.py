@@ -22,16 +22,14 @@ from typing import Any
 
 import torch
 
-from adapters import vllm_punica
 from adapters.staged_memory import StagedMemory
 from adapters.vllm_core import Outcome, faults
-from adapters.vllm_read import read_adapter, tensors
+from adapters.vllm_forms import Forms, size
+from adapters.vllm_places import Places, refers
+from adapters.vllm_read import read_adapter
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
-SMALL = 1 << 20
-"""Bytes up to which an adapter is copied into its place: a step reads many such faster where they lie together, in huge
-pages, than wherever they were staged."""
 
 
 class _State:
@@ -42,12 +40,24 @@ class _State:
         self.placing: dict[int, tuple[int, Future[None]]] = {}
         self.bytes: dict[int, int] = {}
         self.memory = StagedMemory()
-        """Changed in the thread only."""
+        self.forms = Forms()
+        """Both changed in the thread only."""
         self.stream: Any = None
-
+        self._places: Places | None = None
+        self._refers: bool | None = None
         self.closed = False
         self.asked = 0
         """How often the thread was given work."""
+
+    def places(self, manager: Any) -> Places | None:
+        """None where weights must be written into places, by the thread."""
+        if self._refers is None:
+            self._refers = refers(manager)
+            self._places = Places(manager.modules) if self._refers else None
+        return self._places
+
+    def forget_places(self) -> None:
+        self._refers = self._places = None
 
     def run(self, work: Callable[..., Any], *args: Any, **options: Any) -> Future[Any]:
         """In the thread, where nothing else goes on for long: what prepares memory ends when there is other work."""
@@ -65,22 +75,6 @@ class _State:
         self.asked += 1
         self.closed = True
         self.threads.shutdown()
-
-
-def refers(manager: Any) -> bool:
-    """Whether places may refer to weights outside of their own memory: all layers are whole, linear, and on a CPU."""
-    if manager.device.type != "cpu" or manager.lora_config.fully_sharded_loras:
-        return False
-    return all(module.tp_size == 1 and vllm_punica.linear(module) for module in manager.modules.values())
-
-
-def refer_place(manager: Any, lora: Any, index: int, *, copy: bool) -> None:
-    """Let place `index` of every layer refer to packed weights that `read_adapter` gave, or to copies of them there."""
-    pairs = {
-        name: [(a, b) if a is not None and b is not None else None for a, b in tensors(weights)]
-        for name, weights in lora.loras.items()
-    }
-    vllm_punica.put(manager.modules, pairs, index, copy=copy)
 
 
 def write_place(manager: Any, lora: Any, index: int) -> None:
@@ -111,7 +105,7 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
                 return ["full"]
-            reading = state.run(read_adapter, worker_manager, adapter_id, path, state.memory)
+            reading = state.run(read_adapter, worker_manager, adapter_id, path, state.memory, state.forms)
             state.staging[adapter_id] = reading
             reading.add_done_callback(lambda _: state.prepare(manager.capacity))
         return ["running"]
@@ -139,8 +133,8 @@ class StagedAdapters:
         if not free:
             return ["full"]
         lora = manager._registered_adapters[adapter_id]
-        if refers(manager):
-            refer_place(manager, lora, free[0], copy=state.bytes.get(adapter_id, SMALL) < SMALL)
+        if (places := state.places(manager)) is not None:
+            places.put(free[0], lora, state.bytes[adapter_id])
             self._publish(lora, free[0])
             return ["done"]
         state.placing[adapter_id] = (free[0], state.run(self._copy, lora, free[0]))
@@ -165,14 +159,14 @@ class StagedAdapters:
     def _leave(self, adapter_id: int) -> None:
         """The adapter's place, if it has one, refers to its weights no more."""
         _, manager = self._lora_managers()
-        if adapter_id in manager.lora_index_to_id and refers(manager):
-            vllm_punica.clear(manager.modules, manager.lora_index_to_id.index(adapter_id))
+        if adapter_id in manager.lora_index_to_id and (places := self._swaps().places(manager)) is not None:
+            places.clear(manager.lora_index_to_id.index(adapter_id))
 
     def _publish(self, lora: Any, index: int) -> None:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
         manager._active_adapters[lora.id] = None
-        rank = max(a.shape[0] for weights in lora.loras.values() for a, _ in tensors(weights) if a is not None)
+        _, rank = size(lora)
         for wrapper in manager.punica_wrapper_mapping.values():
             wrapper.__dict__.setdefault("roundhouse_ranks", {})[index] = rank
         manager._last_mapping = None  # the same mapping of ids may now mean other places
@@ -187,8 +181,7 @@ class StagedAdapters:
         if fault := reading.exception():
             return faults(fault)
         lora = reading.result()
-        pairs = [pair for weights in lora.loras.values() for pair in tensors(weights)]
-        state.bytes[adapter_id] = sum(t.nbytes for pair in pairs for t in pair if t is not None)
+        state.bytes[adapter_id], _ = size(lora)
         manager._registered_adapters[adapter_id] = lora
         return ["done", "staged"]
 
@@ -227,14 +220,15 @@ class StagedAdapters:
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
-        """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
-        overwrites the whole of its place."""
+        """Before a sleep, or other weights, which come with other layers. Afterwards nothing refers to what the places
+        hold, which a sleep may lose: the next adapter overwrites the whole of its place."""
         state, (_, manager) = self._swaps(), self._lora_managers()
         held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
         for adapter_id in held:
             self.drop_adapter(adapter_id)
         manager.remove_all_adapters()
         state.run(state.memory.trim, keep=0)
+        state.forget_places()
         manager._last_mapping = None  # the next step computes and writes its mapping anew
         return ["done"]
 

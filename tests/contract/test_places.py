@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters import cpu_kernel, staged_file, staged_memory, vllm_punica, vllm_stage
+from adapters import cpu_kernel, staged_file, staged_memory, vllm_places, vllm_punica, vllm_stage
 from tests.contract import vllm_manager_fixtures as fixtures
 
 pytestmark = pytest.mark.real
@@ -72,17 +72,23 @@ def poison(worker: Worker) -> None:
 def test_places_answer_as_those_that_vllm_writes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, compiled: bool, data: st.DataObject
 ) -> None:
-    """Three adapters of any ranks and modules, referred to or copied in any mix, against `set_lora` into zeros."""
+    """Three adapters of any ranks and modules, some of them of one form, referred to or copied in any mix, against
+    `set_lora` into zeros."""
     worker, plain = Worker(), Worker()
     if not compiled:
         for one in (worker, plain):
             type(one.manager.punica_wrapper_mapping["language_model"]).roundhouse_kernel = None
     poison(worker)
+    ranks: dict[str, int] = {}
+    alike = 0
     for place in range(fixtures.PLACES):
-        modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
-        ranks = {name: data.draw(st.sampled_from([1, 4, 8, 16])) for name in modules}
+        if not ranks or not data.draw(st.booleans()):
+            modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
+            ranks = {name: data.draw(st.sampled_from([1, 4, 8, 16])) for name in modules}
+        else:
+            alike += 1
         path = fixtures.write_adapter(tmp_path / "adapter", ranks, seed + place, torch.bfloat16)
-        monkeypatch.setattr(vllm_stage, "SMALL", data.draw(st.sampled_from([0, 1 << 30])))
+        monkeypatch.setattr(vllm_places, "SMALL", data.draw(st.sampled_from([0, 1 << 30])))
         number = 10 + place
         assert worker.stage(number, path) == ["done", "staged"]
         assert worker.place_adapter(number, 0) == ["done"]
@@ -101,6 +107,7 @@ def test_places_answer_as_those_that_vllm_writes(
                     assert torch.equal(half.contiguous().view(torch.int16), wanted.contiguous().view(torch.int16))
                 assert not a[place, 0, rank:].any()
                 assert not b[place, 0, :, rank:].any()
+    assert worker._swaps().forms.used >= alike
     ids = data.draw(st.lists(st.sampled_from([0, 10, 11, 12]), min_size=1, max_size=9))
     mine, theirs = worker.answer(ids), plain.answer(ids)
     for name, found in mine.items():
@@ -110,7 +117,7 @@ def test_places_answer_as_those_that_vllm_writes(
 @pytest.mark.parametrize("small", [0, 1 << 30])
 def test_who_left_is_referred_to_by_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
     """Its memory is the next adapter's: a place that still read there would answer with that one's weights."""
-    monkeypatch.setattr(vllm_stage, "SMALL", small)
+    monkeypatch.setattr(vllm_places, "SMALL", small)
     monkeypatch.setattr(staged_memory, "LARGE", 1)
     worker = Worker()
     paths = [
@@ -168,6 +175,22 @@ def test_layers_in_parts_are_written_to_and_never_referred_from() -> None:
     manager.lora_config.fully_sharded_loras = False
     next(iter(manager.modules.values())).tp_size = 2
     assert not vllm_stage.refers(manager)
+
+
+def test_layers_with_other_tensors_are_seen(tmp_path: Path) -> None:
+    """vLLM's keep theirs: should one not, what was known of their addresses must not be used."""
+    worker = Worker()
+    for number in (1, 2, 3):
+        ranks = dict.fromkeys(fixtures.names(), 8)
+        assert worker.stage(number, fixtures.write_adapter(tmp_path / "a", ranks, 1, torch.bfloat16))[0] == "done"
+    assert worker.place_adapter(1, 0) == ["done"]
+    assert worker.place_adapter(2, 1) == ["done"]
+    before = worker.answer([2])
+    module = worker.manager.modules["model.layers.1.o_proj"]
+    module.lora_a_stacked = tuple(a.clone().fill_(float("nan")) for a in module.lora_a_stacked)
+    assert worker.place_adapter(3, 2) == ["done"]
+    after = worker.answer([3])
+    assert all(torch.equal(after[name], before[name]) for name in after)
 
 
 def test_a_layer_is_made_once() -> None:

@@ -1,5 +1,7 @@
 """The patch to vLLM's LoRA products on a CPU: the fault on a fresh copy of vLLM's own code, and that it is gone."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -140,3 +142,34 @@ def test_bfloat16_is_right_where_it_is_emulated_and_where_it_is_not(
     # in float32 nothing is rounded but the result, and the product before it is added
     if not native and rows >= vllm_punica.WIDE_ROWS:
         assert torch.allclose(output.double(), exact, rtol=2**-7, atol=2**-5)
+
+
+def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
+    """Layers call what is replaced; the one table that they read is that of the embedding's layer, which is never
+    made (`vllm_manager`). vLLM's own wrapper reads its tables in methods that are replaced, or named like them."""
+    import vllm.lora.layers
+
+    folder = Path(vllm.lora.layers.__file__).parent
+    used = {name for file in folder.glob("*.py") for name in re.findall(r"punica_wrapper\.(\w+)", file.read_text())}
+    kind = wrapper(patched=True).__class__
+    assert "add_lora_linear" in used
+    assert "_embeddings_indices" in used
+    for name in used - {"_embeddings_indices", "punica_base", "punica_selector"}:
+        assert getattr(kind, name).__module__ == vllm_punica.__name__, name
+    public = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
+    for name in public:
+        assert getattr(kind, name).__module__ == vllm_punica.__name__, name
+
+
+def test_a_step_without_adapters_after_one_with_them_is_the_bases(weights: Any) -> None:
+    punica = mapped(wrapper(patched=True), [1, 2, 3])
+    x, y = torch.randn(3, WIDTH), torch.randn(3, sum(SLICES))
+    before = y.clone()
+    mapped(punica, [0, 0, 0]).add_lora_linear(y, x, *weights, 1.0, SLICES)
+    assert torch.equal(y, before)
+
+
+def test_an_adapter_that_is_in_no_place_is_no_adapters_rows() -> None:
+    """A fault, never the base: `vllm_core` refuses such requests before."""
+    with pytest.raises(KeyError):
+        mapped(wrapper(patched=True), [0, 4])
