@@ -20,11 +20,12 @@ cores with the step that it runs beside. Stock vLLM also computes LoRA by gather
 its resident adapters are slow by more than their placement: that is part of what its users get.
 """
 
+import asyncio
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks import adapters_many, adapters_storm
+from benchmarks import adapters_many, adapters_storm, environment
 from benchmarks.adapters_pair import pair, register, rounds
 from benchmarks.client import Connection, Reply, connect
 from benchmarks.generated import size, write_adapters
@@ -87,12 +88,12 @@ async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, p
             for file in files:
                 register(server, file.name, file)
         groups = places.of([file.name for file in files])
-        await _tiers(bench, servers, groups, bench.settings.pick(*places.asked), label)
+        await _tiers(bench, servers, groups, bench.settings.pick(*places.asked), label, files[0].parent)
         await adapters_storm.run(bench, servers, groups["disk"], label)
 
 
 async def _tiers(
-    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str
+    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str, files: Path
 ) -> None:  # fmt: skip
     workload = Workload(bench.settings.seed)
     elsewhere = 0
@@ -102,6 +103,10 @@ async def _tiers(
         connection = await connect(server.port)
         found: dict[str, list[float]] = {}
         try:
+            # what a kernel took back of memory and files while the other server had its turn (`environment.pages_out`)
+            await asyncio.to_thread(environment.read_through, server.folder, files)
+            for group in groups.values():
+                await _ask(bench, server, connection, workload, group[-4:], "warm")
             await _ask(bench, server, connection, workload, [server.model] * 5, "warm")
             found["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
             for tier, group in groups.items():

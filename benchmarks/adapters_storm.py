@@ -27,6 +27,8 @@ async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], lab
     seconds = bench.settings.pick(3.0, 3.0, 0.5)
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:
+        # what a kernel took back while the other server had its turn comes back (`environment.pages_out`)
+        await _gaps(bench, server, workload, names, "warm", seconds / 3)
         return {kind: await _gaps(bench, server, workload, names, kind, seconds) for kind in KINDS}
 
     for name, turns in (await bench.turns(servers, turn, rounds(bench.settings))).items():

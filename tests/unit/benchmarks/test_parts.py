@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import processes
+from benchmarks import environment, processes
 from benchmarks.generated import size, write_adapters
 from benchmarks.servers import vllm_flags
 from benchmarks.workload import Workload
@@ -78,3 +78,14 @@ def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer() -> None
             assert child.stdout.readline() == b"rests\n"
         finally:
             child.kill()
+
+
+def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:
+    assert not environment.pages_out(tmp_path)
+    scheme = tmp_path / "0" / "contexts" / "0" / "schemes" / "0"
+    scheme.mkdir(parents=True)
+    (scheme / "action").write_text("pageout\n")
+    (tmp_path / "0" / "state").write_text("off\n")
+    assert not environment.pages_out(tmp_path)
+    (tmp_path / "0" / "state").write_text("on\n")
+    assert environment.pages_out(tmp_path)
