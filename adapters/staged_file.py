@@ -12,7 +12,6 @@ import contextlib
 import ctypes
 import itertools
 import os
-import struct
 from collections.abc import Collection, Iterator
 from contextvars import ContextVar
 from types import SimpleNamespace
@@ -24,12 +23,12 @@ import torch
 from adapters import cpu_kernel
 from adapters.cpu_arena import LINE
 from adapters.staged_memory import StagedMemory
-from adapters.tensor_file import FLOATS, SHRANK, BadFile, TensorInfo, read_header, read_into
+from adapters.tensor_file import FLOATS, SHRANK, BadFile, TensorInfo, read_head, read_into, tensors_of
 
 DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 SCRATCH = 1 << 18
 """Bytes that stay in a core's cache while they are turned."""
-_MAX_HEADER, _MAX_TENSORS = 256 << 20, 10_000_000
+MAX_HEADER, _MAX_TENSORS = 256 << 20, 10_000_000
 
 
 class Layout:
@@ -92,8 +91,8 @@ class StagedFile:
         """Addresses of tensors that were looked through and hold no infinite value and no NaN."""
         try:
             with _told():
-                self._infos = read_header(self._fd, _MAX_HEADER, _MAX_TENSORS)
-                self.head = read_head(self._fd)
+                self.head = bytes(read_head(self._fd, MAX_HEADER))
+                self._infos = tensors_of(self.head, os.fstat(self._fd).st_size, _MAX_TENSORS)
                 for info in self._infos.values():
                     if info.dtype not in DTYPES:
                         raise BadFile(f"tensor {info.name} has dtype {info.dtype}, not one of {', '.join(DTYPES)}")
@@ -145,13 +144,6 @@ class StagedFile:
         read_into(self._fd, memoryview(raw), info.start)
         if read is not tensor:
             tensor.copy_(read)
-
-
-def read_head(fd: int) -> bytes:
-    """The header of an open file with its length before it, or what there is of it."""
-    start = os.pread(fd, 8, 0)
-    length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
-    return start + os.pread(fd, min(length, _MAX_HEADER), 8)
 
 
 def _turns(info: TensorInfo) -> bool:

@@ -39,16 +39,28 @@ class TensorInfo:
 
 def read_header(fd: int, max_header: int, max_tensors: int) -> dict[str, TensorInfo]:
     """The tensors of an open file by name. Raises BadFile."""
+    return tensors_of(read_head(fd, max_header), os.fstat(fd).st_size, max_tensors)
+
+
+def read_head(fd: int, max_header: int) -> bytearray:
+    """The header of an open file with its length before it. Raises BadFile."""
     size = os.fstat(fd).st_size
     if size < 8:
         raise BadFile(f"it has {size} bytes, less than a header")
-    (length,) = struct.unpack("<Q", _read(fd, 0, 8))
+    start = _read(fd, 0, 8)
+    (length,) = struct.unpack("<Q", start)
     if length > size - 8:
         raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
     if length > max_header:
         raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
+    return start + _read(fd, 8, length)
+
+
+def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
+    """The tensors of a file of `size` bytes that begins with `head`, by name. Raises BadFile."""
+    length = len(head) - 8
     try:
-        header = json.loads(_read(fd, 8, length).decode("utf-8"), object_pairs_hook=_no_doubles)
+        header = json.loads(head[8:].decode("utf-8"), object_pairs_hook=_no_doubles)
     except (UnicodeDecodeError, ValueError, RecursionError) as error:
         raise BadFile(f"its header is no JSON text: {error}") from None
     if not isinstance(header, dict):

@@ -17,9 +17,9 @@ import torch
 from cachetools import LRUCache
 
 from adapters import cpu_kernel
-from adapters.staged_file import Layout, StagedFile, read_head
+from adapters.staged_file import MAX_HEADER, Layout, StagedFile
 from adapters.staged_memory import StagedMemory
-from adapters.tensor_file import BadFile
+from adapters.tensor_file import BadFile, read_head
 
 SMALL = 1 << 20
 """Bytes up to which an adapter is copied into its place: a step reads many such faster where they lie together, in huge
@@ -138,7 +138,7 @@ class Forms:
         except OSError:
             return None
         try:
-            form = self._known.get((config.read_bytes(), read_head(fd)))
+            form = self._known.get((config.read_bytes(), bytes(read_head(fd, MAX_HEADER))))
             if form is None or os.fstat(fd).st_size != form.layout.file_size:
                 return None
             taken = memory.take(form.layout.size)
