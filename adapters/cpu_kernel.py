@@ -192,16 +192,13 @@ class Layer:
         """Where A and B of a slice begin in the first place: address, and bytes from one place to the next."""
         return self._own[number]
 
-    def check(self, a: tuple[int, ...], b: tuple[int, ...], width: int) -> None:
-        """Raises ValueError when halves of these shapes are not what a slice of `width` takes."""
-        if len(a) != 2 or a[1] != self.inputs or a[0] > self.rank or b != (width, a[0]):
-            raise ValueError(f"{a}, {b} are no weights for this layer")
+    def shaped(self, a: tuple[int, ...], b: tuple[int, ...], width: int) -> bool:
+        """Whether halves of these shapes are what a slice of `width` takes."""
+        return a == (a[0], self.inputs) and b == (width, a[0]) and a[0] <= self.rank
 
     def _takes(self, a: torch.Tensor, b: torch.Tensor, width: int) -> bool:
         return (
-            a.shape == (a.shape[0], self.inputs)
-            and b.shape == (width, a.shape[0])
-            and a.shape[0] <= self.rank
+            self.shaped(a.shape, b.shape, width)
             and a.dtype == b.dtype == self.dtype
             and a.is_contiguous()
             and b.t().is_contiguous()

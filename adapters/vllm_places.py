@@ -94,7 +94,8 @@ class _Copies:
                 ranks.append(a.shape[0] if a else 0)
                 if a is None or b is None:
                     continue
-                layer.check(a.shape, b.shape, width)
+                if not layer.shaped(a.shape, b.shape, width):
+                    raise ValueError(f"{name}: {a.shape}, {b.shape} are no weights for this layer")
                 for view, (own, stride) in zip((a, b), layer.own(number), strict=True):
                     rows.append((2 * view.start, own, 2 * view.shape.numel()))
                     strides.append(stride)

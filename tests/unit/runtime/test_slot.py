@@ -2,11 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Chunk, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
+from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipe import Recipe
 from runtime import frames
@@ -18,6 +19,10 @@ RECIPE = Recipe.model_validate(
     {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
 )
 CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", shown="m")
+
+
+def swap(uid: int) -> frames.Swap:
+    return frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")
 
 
 class Slot:
@@ -97,16 +102,22 @@ async def test_calls_before_a_load_are_refused(slot: Slot) -> None:
         await slot.link.command(lambda uid: frames.Ping(uid), 2)
 
 
-async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
+@asynccontextmanager
+async def begun(slot: Slot) -> AsyncIterator[AsyncIterator[Event | Progress]]:
+    """The events of a call whose answer has begun and does not go on."""
     await slot.load()
     slot.engine.gate.clear()
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
         events = call.events()
         await anext(events)
+        yield events
+
+
+async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
+    async with begun(slot) as events:
         slot.server._writers.pop().close()
         with pytest.raises(Unavailable, match="died while it was answering"):
-            async for _ in events:
-                pass
+            await anext(events)
     assert slot.deaths == [slot.link]
     with pytest.raises(Unavailable, match="being restarted"):
         slot.link.call(lambda uid: frames.Ping(uid))
@@ -114,15 +125,10 @@ async def test_a_lost_slot_ends_its_calls_and_tells(slot: Slot) -> None:
 
 async def test_an_engine_that_ends_by_itself_is_told_at_once_and_its_calls_end(slot: Slot) -> None:
     """Before they fail by themselves: a client learns that it may ask again."""
-    await slot.load()
-    slot.engine.gate.clear()
-    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
-        events = call.events()
-        await anext(events)
+    async with begun(slot) as events:
         slot.engine.on_broken(EngineFailed("its child was ended by SIGKILL", code="killed_child"))
         with pytest.raises(Unavailable, match=r"answering \(its child was ended by SIGKILL\)") as error:
-            async for _ in events:
-                pass
+            await anext(events)
     assert (error.value.code, error.value.retry_after) == ("engine_died", 1.0)
     assert slot.deaths == [slot.link]
     assert slot.link.cause.text == "its child was ended by SIGKILL"
@@ -133,7 +139,6 @@ async def test_an_engine_that_ends_during_a_swap_tells_by_the_swap(slot: Slot) -
     await slot.load()
     slot.engine.swap_gate.clear()
     slot.engine.swap_error = EngineFailed("its child was ended")
-    swap = lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")  # noqa: E731
     async with slot.link.call(swap) as call:
         assert isinstance(await anext(call.events()), Progress)
         slot.engine.on_broken(slot.engine.swap_error)
@@ -245,7 +250,7 @@ async def test_a_swap_goes_on_when_its_caller_leaves_and_answers_pings(slot: Slo
     await slot.load()
     slot.engine.swap_gate.clear()
     slot.engine.ping_gate.clear()
-    async with slot.link.call(lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")) as call:
+    async with slot.link.call(swap) as call:
         assert isinstance(await anext(call.events()), Progress)
         await slot.link.command(frames.Ping, 5)
         with pytest.raises(EngineFailed, match="busy"):
@@ -259,7 +264,6 @@ async def test_a_swap_goes_on_when_its_caller_leaves_and_answers_pings(slot: Slo
 async def test_after_a_swap_that_failed_nobody_is_answered(slot: Slot) -> None:
     await slot.load()
     slot.engine.swap_error = EngineFailed("other tensors")
-    swap = lambda uid: frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")  # noqa: E731
     with pytest.raises(EngineFailed, match="other tensors"):
         await slot.link.command(swap, 5)
     for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), swap, frames.Sleep):
