@@ -7,6 +7,7 @@
 | reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | vllm_forms.py    |
 | ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | vllm_read.py     |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
+| output thread    | CPU: tokens wait for Python's lock and for a core, 0.8 ms a step   | vllm_outputs.py  |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
 | other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
 | start            | a second of CPU at each start of EngineCore, for nothing            | vllm_start.py    |
@@ -71,13 +72,14 @@ def _patch_all() -> None:
     from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.platforms import current_platform
-    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.engine.core import EngineCore, EngineCoreProc
     from vllm.v1.sample import logits_processor
 
     from adapters import (
         staged_file,
         vllm_core,
         vllm_manager,
+        vllm_outputs,
         vllm_punica,
         vllm_read,
         vllm_start,
@@ -95,6 +97,7 @@ def _patch_all() -> None:
     vllm_start.patch_installed()
     if current_platform.is_cpu():
         _compile_nothing()
+        vllm_outputs.patch(EngineCoreProc)
 
 
 def _compile_nothing() -> None:

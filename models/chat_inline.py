@@ -33,8 +33,12 @@ def shorten(renderer: Any) -> None:
 
 
 def bare(app: Any) -> None:
-    """Take the middleware from vLLM's application: nothing comes to it but what the gateway has let through."""
+    """Take the middleware from vLLM's application: nothing comes to it but what the gateway has let through.
+
+    vLLM has put the stack together by then (for SageMaker); the application makes another at its first request.
+    """
     app.user_middleware.clear()
+    app.middleware_stack = None
 
 
 class OnLoop:

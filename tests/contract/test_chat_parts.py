@@ -142,7 +142,7 @@ async def test_a_slow_reader_holds_the_application_back() -> None:
     assert len(sent) < BUFFER
     exchange.leave()
     await exchange.ended(within=10)
-    assert len(sent) == BUFFER * 3, "nothing waits for a reader that left"
+    assert len(sent) < BUFFER + 2, "who sends to a reader that left learns it at once"
 
 
 async def test_an_error_of_the_application_reaches_the_reader() -> None:

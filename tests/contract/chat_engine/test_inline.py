@@ -82,5 +82,10 @@ async def test_what_a_template_raises_comes_when_it_is_awaited() -> None:
         await refused
 
 
-async def test_vllms_application_has_no_middleware(bench: Bench) -> None:
-    assert bench.engine._app.user_middleware == []
+async def test_vllms_application_has_no_middleware_but_what_fastapi_needs(bench: Bench) -> None:
+    await bench.ask(TEXT, {"prompt": "first", "max_tokens": 1})
+    layer, names = bench.engine._app.middleware_stack, []
+    while hasattr(layer, "app") and not hasattr(layer, "routes"):
+        names.append(type(layer).__name__)
+        layer = layer.app
+    assert names == ["ServerErrorMiddleware", "ExceptionMiddleware", "AsyncExitStackMiddleware"]
