@@ -57,7 +57,7 @@ def load() -> ctypes.CDLL | None:
         library = ctypes.CDLL(str(build(cache_folder("native"))))
         _declare(library)
         stage = library.stage_bfloat16
-        stage.argtypes, stage.restype = [ctypes.c_int, _POINTER, _INT, _POINTER, _INT], _INT
+        stage.argtypes, stage.restype = [ctypes.c_int, _POINTER, _POINTER, _INT, _POINTER, _INT], _INT
     except (OSError, AttributeError, subprocess.SubprocessError) as fault:
         _log.warning("no compiled LoRA kernel, mixed batches are slower: %s", native.why(fault))
         return None

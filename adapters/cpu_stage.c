@@ -27,7 +27,11 @@ typedef uint16_t eight __attribute__((vector_size(16)));
 
 enum { EXPONENT = 0x7f80, SIDE = 8 };
 
-static int64_t read_all(int fd, void *to, int64_t bytes, int64_t offset) {
+static int64_t read_all(int fd, const char *held, void *to, int64_t bytes, int64_t offset) {
+    if (held) {
+        memcpy(to, held + offset, (size_t)bytes);
+        return 0;
+    }
     for (int64_t done = 0; done < bytes;) {
         const ssize_t got = pread(fd, (char *)to + done, (size_t)(bytes - done), offset + done);
         if (got == 0) return -1; /* cut short */
@@ -90,8 +94,9 @@ void copy_all(const struct copy *copies, int64_t count) {
     for (const struct copy *copy = copies; copy < copies + count; copy++) memcpy(copy->to, copy->from, copy->bytes);
 }
 
-/* 0, -1 when the file is shorter than that, or an errno. `room`: bytes of `scratch`, at least one row of any part. */
-int64_t stage_bfloat16(int fd, struct part *parts, int64_t count, void *scratch, int64_t room) {
+/* 0, -1 when the file is shorter than that, or an errno. `held`: the whole file in memory, which then is not read; else
+   null. `room`: bytes of `scratch`, at least one row of any part. */
+int64_t stage_bfloat16(int fd, const char *held, struct part *parts, int64_t count, void *scratch, int64_t room) {
     for (struct part *part = parts; part < parts + count; part++) {
         const int64_t width = part->columns * (int64_t)sizeof(uint16_t);
         const int64_t most = width && width < room ? room / width : 1; /* rows at a time, which stay in the cache */
@@ -99,7 +104,7 @@ int64_t stage_bfloat16(int fd, struct part *parts, int64_t count, void *scratch,
         for (int64_t row = 0; width && row < part->rows; row += most) {
             const int64_t rows = row + most < part->rows ? most : part->rows - row;
             uint16_t *to = part->turn ? scratch : part->to + row * part->columns;
-            const int64_t fault = read_all(fd, to, rows * width, part->offset + row * width);
+            const int64_t fault = read_all(fd, held, to, rows * width, part->offset + row * width);
             if (fault) return fault;
             part->finite &= part->turn ? turn(to, rows, part->columns, part->to + row, part->rows)
                                        : all_finite(to, rows * part->columns);

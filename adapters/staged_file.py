@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from adapters import cpu_kernel
@@ -54,8 +55,12 @@ class Layout:
         row = max((2 * info.shape[-1] for info in infos if info.shape), default=0)
         self._scratch = max(row, min(SCRATCH, max(sizes, default=0)))
 
-    def read(self, kernel: ctypes.CDLL, fd: int, memory: torch.Tensor) -> list[bool]:
+    def read(
+        self, kernel: ctypes.CDLL, fd: int, memory: torch.Tensor, held: npt.NDArray[np.uint8] | None = None
+    ) -> list[bool]:
         """Read all tensors of an open file, in one call without Python's lock. Returns which hold finite values only.
+
+        held: all of the file, which then is not read again.
 
         Raises OSError, and BadFile when the file is shorter.
         """
@@ -63,7 +68,9 @@ class Layout:
         assert memory.numel() >= self.size
         parts, scratch = self._parts.copy(), torch.empty(self._scratch, dtype=torch.uint8)
         parts[:, 3] += memory.data_ptr()
-        fault = kernel.stage_bfloat16(fd, parts.ctypes.data, len(parts), scratch.data_ptr(), scratch.numel())
+        assert held is None or held.size == self.file_size
+        address = None if held is None else held.ctypes.data
+        fault = kernel.stage_bfloat16(fd, address, parts.ctypes.data, len(parts), scratch.data_ptr(), scratch.numel())
         if fault < 0:
             raise BadFile(SHRANK)
         if fault:

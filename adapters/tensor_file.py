@@ -19,6 +19,8 @@ ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16"
               "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # fmt: skip
 FLOATS = ("F32", "F16", "BF16")
 SHRANK = "it became shorter while it was read"
+LENGTH = struct.Struct("<Q")
+"""Of the header."""
 _MAX_DIMENSION = 1 << 40
 
 
@@ -45,15 +47,26 @@ def read_header(fd: int, max_header: int, max_tensors: int) -> dict[str, TensorI
 def read_head(fd: int, max_header: int) -> bytearray:
     """The header of an open file with its length before it. Raises BadFile."""
     size = os.fstat(fd).st_size
-    if size < 8:
-        raise BadFile(f"it has {size} bytes, less than a header")
-    start = _read(fd, 0, 8)
-    (length,) = struct.unpack("<Q", start)
-    if length > size - 8:
-        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
+    start = _read(fd, 0, min(size, LENGTH.size))
+    length = _header_bytes(start, size)
     if length > max_header:
         raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
-    return start + _read(fd, 8, length)
+    return start + _read(fd, LENGTH.size, length)
+
+
+def head_of(file: npt.NDArray[np.uint8]) -> bytes:
+    """The same of a whole file in memory. Raises BadFile."""
+    return file[: LENGTH.size + _header_bytes(file[: LENGTH.size].tobytes(), file.size)].tobytes()
+
+
+def _header_bytes(start: bytes | bytearray, size: int) -> int:
+    """By the first bytes of a file of `size`. Raises BadFile."""
+    if size < LENGTH.size:
+        raise BadFile(f"it has {size} bytes, less than a header")
+    (length,) = LENGTH.unpack(start)
+    if length > size - LENGTH.size:
+        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
+    return int(length)
 
 
 def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:

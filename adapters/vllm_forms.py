@@ -9,17 +9,22 @@ loader, which also knows how to say what is wrong.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from cachetools import LRUCache
 
 from adapters import cpu_kernel
 from adapters.staged_file import MAX_HEADER, Layout, StagedFile
 from adapters.staged_memory import StagedMemory
-from adapters.tensor_file import BadFile, read_head
+from adapters.tensor_file import BadFile, head_of, read_head
 
 SMALL = 1 << 20
 """Bytes up to which an adapter is copied into its place: a step reads many such faster where they lie together, in huge
@@ -120,36 +125,63 @@ def _later(kind: Any) -> Any:
     )
 
 
+@contextlib.contextmanager
+def _opened(file: Path) -> Iterator[int]:
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
 class Forms:
     """Of one engine; for one thread at a time."""
 
     def __init__(self) -> None:
         self._known: LRUCache[tuple[bytes, bytes], Form] = LRUCache(MOST)
+        self._buffer: npt.NDArray[np.uint8] | None = None
         self.used = 0
         """How many adapters were read by one."""
 
-    def read(self, adapter_id: int, config: Path, file: Path, memory: StagedMemory) -> Any:
-        """vLLM's LoRAModel; None: vLLM's loader must read this one."""
+    def read(self, adapter_id: int, config: Path, file: Path, memory: StagedMemory, *, wait: bool = True) -> Any:
+        """vLLM's LoRAModel; None: vLLM's loader must read this one.
+
+        wait: for the disk. Else None also where a part of it is not in the page cache, or it is larger than `SMALL`.
+        """
         kernel = cpu_kernel.load()
         if kernel is None or not self._known:
             return None
         try:
-            fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            return None
-        try:
-            form = self._known.get((config.read_bytes(), bytes(read_head(fd, MAX_HEADER))))
-            if form is None or os.fstat(fd).st_size != form.layout.file_size:
-                return None
-            taken = memory.take(form.layout.size)
-            if not all(form.layout.read(kernel, fd, taken)):
-                return None
+            with _opened(file) as fd:
+                if wait:
+                    text, head, held = config.read_bytes(), bytes(read_head(fd, MAX_HEADER)), None
+                else:
+                    with _opened(config) as config_fd:
+                        text = self._at_once(config_fd).tobytes()
+                    held = self._at_once(fd)
+                    head = head_of(held)
+                form = self._known.get((text, head))
+                if form is None or os.fstat(fd).st_size != form.layout.file_size:
+                    return None
+                taken = memory.take(form.layout.size)
+                if not all(form.layout.read(kernel, fd, taken, held)):
+                    return None
         except (OSError, BadFile):
             return None
-        finally:
-            os.close(fd)
         self.used += 1
         return form.model(adapter_id, taken)
+
+    def _at_once(self, fd: int) -> npt.NDArray[np.uint8]:
+        """All of an open file, until the next call. Raises OSError when it is long, or not in the page cache."""
+        size = os.fstat(fd).st_size
+        if size > SMALL or not hasattr(os, "RWF_NOWAIT"):
+            raise OSError(errno.EAGAIN, "it would have to be waited for")
+        if self._buffer is None:
+            self._buffer = np.empty(SMALL, dtype=np.uint8)
+        found = self._buffer[:size]
+        if os.preadv(fd, [found.data], 0, os.RWF_NOWAIT) != size:
+            raise OSError(errno.EAGAIN, "it would have to be waited for")
+        return found
 
     def learn(self, config: bytes, file: StagedFile, lora: Any) -> None:
         """Remember what vLLM's loader has made of `config` and `file`, if others of this kind can be made so."""

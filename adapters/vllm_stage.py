@@ -1,13 +1,15 @@
 """Worker side of adapter swaps: read and pack in a thread, put into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `vllm_core` on
-the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
-adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended (on CUDA: after its event).
-On a CPU nothing needs to be copied: the place refers to the staged weights, and `place_adapter` is done at once.
+the engine's loop and returns at once; long work runs in one thread. A small adapter that is like an earlier one and in
+the page cache is no long work: a thread that reads it waits for Python's lock longer than that takes, and lets the step
+beside it wait. A place that is being written belongs to no adapter, so no step reads it; it is published in
+`poll_adapter`, after the copy has ended (on CUDA: after its event). On a CPU nothing needs to be copied: the place
+refers to the staged weights, and `place_adapter` is done at once.
 
 | method        | unknown adapter | staging | in host memory | placing | in a place |
 |---------------|-----------------|---------|----------------|---------|------------|
-| stage_adapter | starts          | running | done           | running | done       |
+| stage_adapter | starts, or done | running | done           | running | done       |
 | place_adapter | failed          | failed; starts once it was read | starts | running | done |
 | poll_adapter  | failed          | running, then done | done | running, then done | done |
 | drop_adapter  | done            | result is thrown away | removed | removed after the copy | removed |
@@ -16,8 +18,11 @@ On a CPU nothing needs to be copied: the place refers to the staged weights, and
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,10 +31,13 @@ from adapters.staged_memory import StagedMemory
 from adapters.vllm_core import Outcome, faults
 from adapters.vllm_forms import Forms, size
 from adapters.vllm_places import Places, refers
-from adapters.vllm_read import read_adapter
+from adapters.vllm_read import FILES, read_adapter
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
+
+REST = 9
+"""Times as long as a reading on the engine's loop, the next goes to the thread."""
 
 
 class _State:
@@ -41,7 +49,9 @@ class _State:
         self.bytes: dict[int, int] = {}
         self.memory = StagedMemory()
         self.forms = Forms()
-        """Both changed in the thread only."""
+        self.reading = threading.Lock()
+        """For `forms`. `memory` is the thread's, but for small adapters, which it hands out anew."""
+        self._rest = 0.0
         self.stream: Any = None
         self._places: Places | None = None
         self._refers: bool | None = None
@@ -63,6 +73,26 @@ class _State:
         """In the thread, where nothing else goes on for long: what prepares memory ends when there is other work."""
         self.asked += 1
         return self.threads.submit(work, *args, **options)
+
+    def read(self, worker_manager: Any, adapter_id: int, path: str) -> Any:
+        """In the thread."""
+        with self.reading:
+            return read_adapter(worker_manager, adapter_id, path, self.memory, self.forms)
+
+    def read_at_once(self, adapter_id: int, path: str) -> Any:
+        """vLLM's LoRAModel, without the thread and without the disk; None: this one is for the thread. A tenth of the
+        engine's time is the most that goes into it."""
+        began = time.monotonic()
+        if began < self._rest or not self.reading.acquire(blocking=False):
+            return None
+        try:
+            config, file = (Path(path) / name for name in FILES)
+            lora = self.forms.read(adapter_id, config, file, self.memory, wait=False)
+        finally:
+            self.reading.release()
+        ended = time.monotonic()
+        self._rest = ended + REST * (ended - began)
+        return lora
 
     def prepare(self, most: int) -> None:
         """Once the thread has nothing else to do: memory for the next adapters, if they are large."""
@@ -105,7 +135,9 @@ class StagedAdapters:
         if adapter_id not in state.staging:
             if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
                 return ["full"]
-            reading = state.run(read_adapter, worker_manager, adapter_id, path, state.memory, state.forms)
+            if (lora := state.read_at_once(adapter_id, path)) is not None:
+                return self._hold(adapter_id, lora)
+            reading = state.run(state.read, worker_manager, adapter_id, path)
             state.staging[adapter_id] = reading
             reading.add_done_callback(lambda _: state.prepare(manager.capacity))
         return ["running"]
@@ -173,14 +205,17 @@ class StagedAdapters:
 
     def _staged(self, adapter_id: int) -> Outcome:
         """Let an adapter that was read take effect."""
-        state, (_, manager) = self._swaps(), self._lora_managers()
+        state = self._swaps()
         reading = state.staging[adapter_id]
         if not reading.done():
             return ["running"]
         del state.staging[adapter_id]
         if fault := reading.exception():
             return faults(fault)
-        lora = reading.result()
+        return self._hold(adapter_id, reading.result())
+
+    def _hold(self, adapter_id: int, lora: Any) -> Outcome:
+        state, (_, manager) = self._swaps(), self._lora_managers()
         state.bytes[adapter_id], _ = size(lora)
         manager._registered_adapters[adapter_id] = lora
         return ["done", "staged"]
