@@ -38,8 +38,8 @@ async def _mixed(bench: Bench, servers: list[Server], names: list[str]) -> None:
     number = MIXED * bench.settings.pick(4, 2, 1)
 
     async def turn(server: Server, round_: int) -> tuple[Cell, Cell]:
-        if round_ == 0:  # every adapter in its place, all code paths warm
-            await closed_loop(server, [workload.chat(name, tokens=2) for name in [*names, server.model]], MIXED)
+        # every adapter in its place, and what the kernel took back during other turns (`environment.pages_out`)
+        await closed_loop(server, [workload.chat(name, tokens=2) for name in [*names, server.model]], MIXED)
         base = [workload.chat(server.model, tokens=TOKENS) for _ in range(number)]
         mixed = [workload.chat(names[i % MIXED], tokens=TOKENS) for i in range(number)]
         cells = await closed_loop(server, base, MIXED), await closed_loop(server, mixed, MIXED)
