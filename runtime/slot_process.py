@@ -22,4 +22,4 @@ LATER = StandIns(
 
 turns.take()
 with LATER.imports():
-    import runtime.worker  # noqa: F401  (its imports are what this is for)
+    import runtime.slots.worker  # noqa: F401  (its imports are what this is for)

@@ -9,7 +9,7 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from docs.tables.markdown import code, table
 from runtime.cli.main import app
-from runtime.settings import Settings
+from runtime.server.settings import Settings
 
 SHARED = ("help", "url", "as_json")
 """Options that many commands have; the page tells of them once."""

@@ -1,4 +1,4 @@
-"""`roundhouse serve`: one option per field of runtime.settings.Settings, then the server in the foreground."""
+"""`roundhouse serve`: one option per field of runtime.server.settings.Settings, then the server in the foreground."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import subprocess
 
     from registry.recipe import Recipe
-    from runtime.settings import Settings
+    from runtime.server.settings import Settings
 
 STARTER = "recipes/starter"
 
@@ -121,7 +121,7 @@ def _run(given: dict[str, Any], folder: Path, as_json: bool) -> int:
     """Everything from the lock to the end; the exit code of the server."""
     settings = _settings(given, folder, Path("/unused"))
     read = _read_recipes(settings)
-    from runtime.device import detect
+    from runtime.server.device import detect
 
     try:
         device = detect(settings.device, settings.device_memory, settings.host_memory)
@@ -137,7 +137,7 @@ def _run(given: dict[str, Any], folder: Path, as_json: bool) -> int:
             note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {held.path}")
         announcer = _announce(url, as_json)
         try:
-            from runtime.server import run  # the heavy import: LitServe, FastAPI, pydantic
+            from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
 
             return run(settings, read, device, beside=announcer.wait)  # it ends long before us: no zombie stays
         finally:
@@ -149,7 +149,7 @@ def _settings(given: dict[str, Any], data_dir: Path, run_dir: Path) -> "Settings
     """Raises Usage that names the option."""
     from pydantic import ValidationError
 
-    from runtime.settings import Settings
+    from runtime.server.settings import Settings
 
     try:
         return Settings.model_validate({**given, "data_dir": data_dir, "run_dir": run_dir})

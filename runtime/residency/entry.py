@@ -9,10 +9,10 @@ from typing import Protocol
 from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe, Tier
-from runtime.link import SlotLink
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.residency.victims import WORTH
+from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
@@ -24,7 +24,7 @@ SWAP_SECONDS = 0.8
 
 
 class Queue(Protocol):
-    """The requests of one model: what residency needs to know of `runtime.scheduler.ModelQueue`."""
+    """The requests of one model: what residency needs to know of `runtime.scheduling.queue.ModelQueue`."""
 
     @property
     def running(self) -> int: ...

@@ -11,15 +11,15 @@ from typing import cast
 
 from models.messages import Loaded, Progress
 from registry.errors import Conflict, DoesNotFit, EngineFailed, RoundhouseError, Unavailable
-from runtime import frames
-from runtime.death import UNKNOWN, Cause
-from runtime.link import SlotLink
-from runtime.pool import SlotPool
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.swapping import Swapping
 from runtime.residency.table import Observer, S, log
 from runtime.residency.victims import NO_LIMIT
+from runtime.slots import frames
+from runtime.slots.death import UNKNOWN, Cause
+from runtime.slots.link import SlotLink
+from runtime.slots.pool import SlotPool
 
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})

@@ -10,10 +10,10 @@ from registry.errors import RoundhouseError
 from registry.recipe import Recipe
 from registry.records import LoadKey
 from registry.state import State
-from runtime.device import Device
-from runtime.metrics import Metrics
+from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import Step
+from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
 

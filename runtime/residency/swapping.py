@@ -17,12 +17,12 @@ import asyncio
 
 from models.messages import Loaded, Progress
 from registry.errors import EngineFailed, RoundhouseError
-from runtime import frames
-from runtime.link import SlotLink
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
 from runtime.residency.table import S, log
 from runtime.residency.waking import Waking
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
 
 SWAP_WITHIN = 300.0
 """Most seconds of one swap."""

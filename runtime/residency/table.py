@@ -7,10 +7,10 @@ from typing import Any, Literal, Protocol
 
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
-from runtime.pool import SlotPool
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
+from runtime.slots.pool import SlotPool
 
 log = logging.getLogger("roundhouse.residency")
 S = ModelState

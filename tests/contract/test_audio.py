@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from models.audio import RATE, Decoders
+from models.speech.audio import RATE, Decoders
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.transcribe_fixtures import FORMATS, noise, tone, write
 
@@ -163,7 +163,7 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
 
 
 def test_a_decoder_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.audio.WAIT_SECONDS", 0.3)
+    monkeypatch.setattr("models.speech.audio.WAIT_SECONDS", 0.3)
     decoders = Decoders()
     fifo = tmp_path / "a.wav"
     fifo.write_bytes(write(tmp_path / "b.wav", tone(60.0)).read_bytes())

@@ -152,7 +152,7 @@ class FakeEngine:
             assert request.served == self.swaps[-1], "a request met another model's weights"
         if request.adapter is not None and request.adapter.digest not in self.places:
             raise EngineFailed("the adapter is in no place")
-        if b"cache_salt" in request.body:  # runtime.probes
+        if b"cache_salt" in request.body:  # runtime.scheduling.probes
             self.answered.append(("probe", request.served))
             yield Started(status=self.probe_status, content_type="application/json")
             for letter in self.probe_answer:

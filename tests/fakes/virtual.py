@@ -8,13 +8,13 @@ from typing import Any, Self
 
 from models.messages import Held, Loaded, Progress
 from registry.recipe import Recipe
-from runtime import frames
-from runtime.death import UNKNOWN
-from runtime.link import SlotLink
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
+from runtime.slots.death import UNKNOWN
+from runtime.slots.link import SlotLink
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):

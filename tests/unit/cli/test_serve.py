@@ -18,7 +18,7 @@ from runtime.cli.failures import Refused
 from runtime.cli.main import app
 from runtime.cli.options import root
 from runtime.cli.tries import tries
-from runtime.settings import Settings
+from runtime.server.settings import Settings
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 

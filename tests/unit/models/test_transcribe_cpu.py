@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from models import transcribe_cpu
-from models.transcribe_cpu import AVX512, has_avx512, widest_vectors
+from models.speech import cpu as transcribe_cpu
+from models.speech.cpu import AVX512, has_avx512, widest_vectors
 
 ISA = "CT2_FORCE_CPU_ISA"
 
@@ -42,8 +42,8 @@ def test_what_the_operator_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 USED = """
 import ctranslate2, logging, numpy, sys
-from models.transcribe import import_library
-from models.transcribe_cpu import one_thread_for_numpy
+from models.speech.engine import import_library
+from models.speech.cpu import one_thread_for_numpy
 from threadpoolctl import threadpool_info
 
 import_library()

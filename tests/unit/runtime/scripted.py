@@ -7,12 +7,12 @@ from pathlib import Path
 from models.messages import HttpCall, Loaded
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe
-from runtime import frames
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
 

@@ -7,7 +7,7 @@ import pytest
 
 from models.memory_group import Kills
 from registry.errors import EngineFailed
-from runtime.death import UNKNOWN, Cause, cause_of
+from runtime.slots.death import UNKNOWN, Cause, cause_of
 
 
 def ended(code: str) -> int:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.pool import SlotPool
-from runtime.slot_loop import SlotServer
+from runtime.slots.loop import SlotServer
+from runtime.slots.pool import SlotPool
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink
 

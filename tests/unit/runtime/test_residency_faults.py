@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from registry.errors import EngineFailed, Unavailable
-from runtime.death import Cause
 from runtime.residency.states import ModelState
+from runtime.slots.death import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.scripted import World
 

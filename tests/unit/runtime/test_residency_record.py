@@ -8,13 +8,13 @@ import pytest
 
 from models.messages import Held, Loaded
 from registry.state import State
-from runtime.device import Device
-from runtime.metrics import Metrics
+from runtime.gateway.metrics import Metrics
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import ResidencyRecord, load_key, recall
 from runtime.residency.states import ModelState
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import Device
 from tests.unit.runtime.scripted import recipe
 
 GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)

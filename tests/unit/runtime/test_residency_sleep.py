@@ -10,7 +10,7 @@ from models.messages import AdapterRef, Held
 from registry.errors import DoesNotFit
 from registry.recipe import Recipe
 from runtime.residency.states import ModelState
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
 from tests.unit.runtime.scripted import World, recipe
 from tests.unit.runtime.sleepers import can_sleep, held, reached, world_of_sleepers
 

@@ -11,9 +11,9 @@ import pytest
 
 from registry.errors import EngineFailed
 from registry.recipe import Recipe
-from runtime.death import Cause
 from runtime.residency.states import ModelState
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots.death import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.adapter_line import adapter as ref
 from tests.unit.runtime.scripted import World, recipe

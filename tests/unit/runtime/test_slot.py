@@ -10,9 +10,9 @@ import pytest
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipe import Recipe
-from runtime import frames
-from runtime.link import SlotLink
-from runtime.slot_loop import SlotServer
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
 from tests.fakes.engine import FakeEngine
 
 RECIPE = Recipe.model_validate(

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime import server, turns
+from runtime import turns
+from runtime.server import run as server
 
 
 @pytest.fixture(autouse=True)

@@ -10,14 +10,14 @@ from typing import Any, cast
 import pytest
 from litserve import LitServer
 
-from runtime.link import SlotLink
-from runtime.slot_loop import SlotServer
-from runtime.worker import RuntimeAPI, RuntimeSpec, SlotLoop
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
+from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 from tests.fakes.engine import FakeEngine
 
 NUMBER = """
 import sys
-from runtime.worker import SlotLoop
+from runtime.slots.worker import SlotLoop
 print([SlotLoop(sys.argv[1], ("vllm", "faster-whisper"))._warms() for _ in range(2)])
 """
 
@@ -38,7 +38,7 @@ def test_a_worker_does_not_import_the_gateway() -> None:
     code = """
 import sys, runtime.slot_process
 from models.stand_ins import Stand
-left_out = ("runtime.gateway", "sqlite3", "torch", "fastapi.applications", "litserve.server", "uvicorn", "typer")
+left_out = ("runtime.gateway.core", "sqlite3", "torch", "fastapi.applications", "litserve.server", "uvicorn", "typer")
 print([m for m in left_out if m in sys.modules])
 print([name for name, module in sys.modules.items() if isinstance(module, Stand)])
 from fastapi import FastAPI, HTTPException
