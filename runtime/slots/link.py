@@ -23,7 +23,7 @@ from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usag
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.estimate import PREWARMED
 from runtime.slots import frames
-from runtime.slots.death import UNKNOWN, Cause, cause_of
+from runtime.slots.death import UNKNOWN, Cause, cause_of, hold
 from runtime.slots.memory import GroupPeak
 
 CONNECT_SECONDS = 60.0
@@ -155,9 +155,9 @@ class SlotLink:
         self.warm = False
         self.group, self.peak = hello.pid, GroupPeak(hello.pid)
         self.cause, self._kills = UNKNOWN, Kills(hello.pid)
-        self._reader = asyncio.create_task(self._read(reader, writer), name=f"slot-{self.slot_id}")
+        self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: int | None) -> None:
         broken: Cause | None = None
         try:
             while True:
@@ -173,8 +173,10 @@ class SlotLink:
             self._out = None
             writer.close()
             if self.pid:  # children of a killed slot must not outlive it
-                self.cause = cause_of(self.pid, self._kills)
+                self.cause = cause_of(self.pid, self._kills, held)
                 _signal_group(self.pid, signal.SIGKILL)
+            if held is not None:
+                os.close(held)
             self.cause = broken or self.cause
             for uid, call in self._calls.items():
                 message = f"The engine died while it was answering ({self.cause.text}). Send the request again."
