@@ -9,7 +9,6 @@
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
 | output thread    | CPU: tokens wait for Python's lock and for a core, 0.8 ms a step   | vllm_outputs.py  |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
-| other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
 | start            | a second of CPU at each start of EngineCore, for nothing            | vllm_start.py    |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
@@ -83,7 +82,6 @@ def _patch_all() -> None:
         vllm_punica,
         vllm_read,
         vllm_start,
-        vllm_swap,
         vllm_typical,
     )
 
@@ -92,7 +90,6 @@ def _patch_all() -> None:
     staged_file.patch(lora_model)
     vllm_read.patch(PEFTHelper)
     vllm_core.patch(EngineCore, enter_process)
-    vllm_swap.patch(EngineCore)
     vllm_typical.patch(logits_processor)
     vllm_start.patch_installed()
     if current_platform.is_cpu():
