@@ -120,7 +120,7 @@ def _adapters_of(worker: Any) -> Iterator[Any]:
     """Everything that the worker keeps of adapters outside of its runner, and what the runner has of them."""
     state = worker.__dict__.get("_roundhouse_swaps")
     if state is not None:
-        yield from (state.staging, state.placing, state.bytes)
+        yield from (state.staging, state.placing)
     if worker.vllm_config.lora_config is not None:
         manager = worker.model_runner.lora_manager._adapter_manager
         yield from (len(manager._registered_adapters), len(manager._active_adapters))
