@@ -110,5 +110,3 @@ def _import_all() -> None:
     chat_vllm.server()
     chat_vllm.parser()
     _patch()
-    if platform.is_cpu() and hasattr(platform, "register_triton_kernel_overrides"):
-        platform.register_triton_kernel_overrides()  # here, where no page has to be copied for it as in a fork

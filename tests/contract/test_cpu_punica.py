@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from adapters import cpu_kernel, vllm_manager, vllm_punica
+from adapters import vllm_manager
+from adapters.cpu import punica as cpu_punica
+from adapters.cpu.layer import turned
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real
@@ -15,11 +17,12 @@ WIDTH, RANK, PLACES = 12, 4, 3
 SLICES = (5, 3)
 
 
-def wrapper(*, patched: bool) -> Any:
-    kind = stock("vllm.lora.punica_wrapper.punica_cpu").PunicaWrapperCPU
-    if patched:
-        vllm_punica.patch(kind)
-    return kind(64, 64, "cpu")
+def ours() -> Any:
+    return cpu_punica.CpuLora(64, 64, "cpu")
+
+
+def vllms() -> Any:
+    return stock("vllm.lora.punica_wrapper.punica_cpu").PunicaWrapperCPU(64, 64, "cpu")
 
 
 def mapped(punica: Any, ids: list[int]) -> Any:
@@ -34,7 +37,7 @@ def mapped(punica: Any, ids: list[int]) -> Any:
 def weights() -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     generator = torch.Generator().manual_seed(0)
     a = tuple(torch.randn(PLACES, 1, RANK, WIDTH, generator=generator) for _ in SLICES)
-    b = tuple(torch.randn(PLACES, 1, width, RANK, generator=generator) for width in SLICES)
+    b = tuple(turned(torch.randn(PLACES, 1, width, RANK, generator=generator)) for width in SLICES)
     return a, b
 
 
@@ -50,37 +53,26 @@ def expected(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, ids: list[int]) -
 MIXES = [[0, 1, 2, 0, 3, 1], [0, 0, 0], [2, 2, 2], [3], [0], [1, 0, 1, 0, 1, 0, 3]]
 
 
+@pytest.mark.usefixtures("cpu_way")
 @pytest.mark.parametrize("ids", MIXES)
 def test_rows_get_their_own_adapter(ids: list[int], weights: Any) -> None:
     x, y = torch.randn(len(ids), WIDTH), torch.randn(len(ids), sum(SLICES))
     wanted = expected(y, x, *weights, ids)
-    mapped(wrapper(patched=True), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
+    mapped(ours(), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
     torch.testing.assert_close(y, wanted)
 
 
 def test_stock_gives_a_row_without_adapter_the_last_place(weights: Any) -> None:
     ids = [0, 1]
     x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
-    mapped(wrapper(patched=False), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
+    mapped(vllms(), ids).add_lora_linear(y, x, *weights, 1.0, SLICES)
     torch.testing.assert_close(y, expected(torch.zeros(2, sum(SLICES)), x, *weights, [3, 1]))
-
-
-@pytest.mark.parametrize("ids", MIXES)
-def test_shrink_and_expand_as_sharded_layers_use_them(ids: list[int], weights: Any) -> None:
-    a, b = weights
-    x, y = torch.randn(len(ids), WIDTH), torch.randn(len(ids), sum(SLICES))
-    wanted = expected(y, x, a, b, ids)
-    punica = mapped(wrapper(patched=True), ids)
-    buffers = torch.zeros(len(SLICES), len(ids), RANK)
-    punica.add_shrink(buffers, x, a, 1.0)
-    punica.add_expand(y, buffers, b, SLICES, add_inputs=True)
-    torch.testing.assert_close(y, wanted)
 
 
 def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: Any) -> None:
     a, b = weights
     ids, x = [0, 1], torch.randn(2, WIDTH)
-    punica = mapped(wrapper(patched=False), ids)
+    punica = mapped(vllms(), ids)
     y, buffers = torch.zeros(2, sum(SLICES)), torch.zeros(len(SLICES), 2, RANK)
     punica.add_shrink(buffers, x, a, 1.0)
     punica.add_expand(y, buffers, b, SLICES, add_inputs=True)
@@ -90,13 +82,14 @@ def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: A
     torch.testing.assert_close(head, expected(torch.zeros_like(head), x, a[:1], b[:1], [3, 1]))
 
 
+@pytest.mark.usefixtures("cpu_way")
 def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any) -> None:
     a, b = weights
     a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 never fills
     a[1][:, :, 2:] = float("nan")
     x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
-    punica = wrapper(patched=True)
-    punica.roundhouse_ranks = {0: 2, 1: 2, 2: 2}
+    punica = ours()
+    punica.ranks = {0: 2, 1: 2, 2: 2}
     mapped(punica, [1, 2]).add_lora_linear(y, x, a, b, 1.0, SLICES)
     assert bool(torch.isfinite(y).all())
 
@@ -104,7 +97,7 @@ def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any) -> Non
 def test_head_and_embedding_adapters_have_no_way_in() -> None:
     from vllm.lora import model_manager
 
-    punica = wrapper(patched=True)
+    punica = ours()
     for method in (punica.add_lora_logits, punica.add_lora_embedding):
         with pytest.raises(NotImplementedError):
             method(None, None, None, None, 1.0)
@@ -122,47 +115,23 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     assert model_manager is not fresh
 
 
-@pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize("rows", [vllm_punica.WIDE_ROWS - 1, vllm_punica.WIDE_ROWS, 40])
-@pytest.mark.parametrize("whole", [False, True])
-def test_bfloat16_is_right_where_it_is_emulated_and_where_it_is_not(
-    native: bool, rows: int, whole: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(vllm_punica, "native_bfloat16", lambda: native)
-    torch.manual_seed(4)
-    a, b = torch.randn(1, 1, 8, 24).bfloat16(), torch.randn(1, 1, 16, 8).bfloat16()
-    inputs, output = torch.randn(rows + 2, 24).bfloat16(), torch.randn(rows + 2, 20).bfloat16()
-    numbers = None if whole else torch.arange(rows) + 1
-    mine = slice(None) if whole else slice(1, rows + 1)
-    exact = output.double()
-    exact[mine, :16] += 0.5 * (inputs[mine].double() @ a[0, 0].double().t()) @ b[0, 0].double().t()
-    vllm_punica.add_lora(output, inputs, cpu_kernel.Layer((a,), (b,), (16,)), [(0, numbers, 8)], 0.5)
-    assert output.dtype is torch.bfloat16
-    assert torch.allclose(output.double(), exact, rtol=2e-2, atol=1e-1)
-    # in float32 nothing is rounded but the result, and the product before it is added
-    if not native and rows >= vllm_punica.WIDE_ROWS:
-        assert torch.allclose(output.double(), exact, rtol=2**-7, atol=2**-5)
-
-
 def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
-    """Layers call what is replaced; the one table that they read is that of the embedding's layer, which is never
-    made (`vllm_manager`). vLLM's own wrapper reads its tables in methods that are replaced, or named like them."""
+    """Layers call what our wrapper has itself; the one table that they read is that of the embedding's layer, which is
+    never made (`vllm_manager`)."""
     import vllm.lora.layers
 
     folder = Path(vllm.lora.layers.__file__).parent
     used = {name for file in folder.glob("*.py") for name in re.findall(r"punica_wrapper\.(\w+)", file.read_text())}
-    kind = wrapper(patched=True).__class__
+    kind = ours().__class__
     assert "add_lora_linear" in used
     assert "_embeddings_indices" in used
     for name in used - {"_embeddings_indices", "punica_base", "punica_selector"}:
-        assert getattr(kind, name).__module__ == vllm_punica.__name__, name
-    public = {name for name, value in vars(kind).items() if callable(value) and not name.startswith("_")}
-    for name in public:
-        assert getattr(kind, name).__module__ == vllm_punica.__name__, name
+        assert getattr(kind, name).__module__ == cpu_punica.__name__, name
 
 
+@pytest.mark.usefixtures("cpu_way")
 def test_a_step_without_adapters_after_one_with_them_is_the_bases(weights: Any) -> None:
-    punica = mapped(wrapper(patched=True), [1, 2, 3])
+    punica = mapped(ours(), [1, 2, 3])
     x, y = torch.randn(3, WIDTH), torch.randn(3, sum(SLICES))
     before = y.clone()
     mapped(punica, [0, 0, 0]).add_lora_linear(y, x, *weights, 1.0, SLICES)
@@ -172,4 +141,15 @@ def test_a_step_without_adapters_after_one_with_them_is_the_bases(weights: Any) 
 def test_an_adapter_that_is_in_no_place_is_no_adapters_rows() -> None:
     """A fault, never the base: `vllm_core` refuses such requests before."""
     with pytest.raises(KeyError):
-        mapped(wrapper(patched=True), [0, 4])
+        mapped(ours(), [0, 4])
+
+
+def test_vllm_takes_our_wrapper_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.lora.punica_wrapper import get_punica_wrapper
+    from vllm.platforms import current_platform
+
+    kind = type(current_platform)
+    monkeypatch.setattr(kind, "get_punica_wrapper", stock("vllm.platforms.cpu").CpuPlatform.get_punica_wrapper)
+    assert type(get_punica_wrapper(64, 64, device="cpu")).__name__ == "PunicaWrapperCPU"
+    cpu_punica.patch(kind)
+    assert type(get_punica_wrapper(64, 64, device="cpu")) is cpu_punica.CpuLora

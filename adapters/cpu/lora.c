@@ -2,18 +2,30 @@
 
    One call does all slices of one layer. Sums are kept in 32 bits; the result is rounded once. Shapes, row-major:
    x (rows, n), y (rows, all widths); per place and slice A (rank, n) and B, the other way round than PyTorch has it,
-   (rank, width). `row` and `place` name `count` pairs; of their adapters the first `rank[i]` ranks count, where a slice
-   has as many. Rows of one adapter that follow each other are done four or two at a time, so that weights are read and
-   widened once for all. The caller checks every bound: see cpu_kernel.py.
+   (rank, width). `row` and `place` name `count` pairs; of their adapters the first `rank[i]` ranks count. Rows of one adapter that follow each other are done four or two at a time, so that weights are read and
+   widened once for all. The caller checks every bound: see compiled.py.
 
    Vectors are the compilers' own (GCC and Clang), as long as the processor's: longer ones are split, badly. */
 
-#include "cpu_lora.h"
-
+#include <stdint.h>
 #include <string.h>
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
+
+enum { MOST_RANK = 512 };
+
+struct layer {
+    int64_t inputs, slices;
+    const int64_t *width;            /* per slice */
+    const void *const *a, *const *b; /* per place and slice */
+    int64_t rank;                    /* of all places */
+};
+
+struct rows {
+    const int64_t *row, *place, *rank;
+    int64_t count;
+};
 
 #if defined(__AVX512F__)
 enum { LANES = 16 };
@@ -204,14 +216,14 @@ INLINE void sums_of(floats *value, const int u, float *sum) {
             }                                                                                                  \
             for (int64_t s = 0; s < layer->slices; s++) {                                                      \
                 const int64_t width = layer->width[s], at = place[i] * layer->slices + s;                      \
-                const int64_t rank = rows->rank[i] < layer->rank[at] ? rows->rank[i] : layer->rank[at];        \
+                const int64_t rank = rows->rank[i] < layer->rank ? rows->rank[i] : layer->rank;                \
                 const WEIGHT *a = layer->a[at], *b = layer->b[at];                                             \
                 const int64_t next_s = s + 1 < layer->slices ? s + 1 : 0;                                      \
                 const int64_t next_i = next_s ? i : i + m;                                                     \
                 struct ahead ahead = ahead_of(a, 0, a, 0);                                                     \
                 if (next_i < count) {                                                                          \
                     const int64_t next = place[next_i] * layer->slices + next_s;                               \
-                    const int64_t has = layer->rank[next], wanted = rows->rank[next_i];                        \
+                    const int64_t has = layer->rank, wanted = rows->rank[next_i];                              \
                     const int64_t size = (has < wanted ? has : wanted) * (int64_t)sizeof(WEIGHT);              \
                     ahead = ahead_of(layer->a[next], size * n, layer->b[next], size * layer->width[next_s]);   \
                 }                                                                                              \
