@@ -44,7 +44,7 @@ bench: install-test ## all benchmarks on the starter pack; results in benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
-	@$(BIN)/python -m models.starter $(or $(ARGS),all)
+	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)
 
 lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock

@@ -1,4 +1,4 @@
-"""Adapters in the state: versions, the current one, aliases, pins, history and garbage."""
+"""Adapters in the state: versions, the current one, aliases, pins and garbage."""
 
 import sqlite3
 import time
@@ -6,11 +6,8 @@ from collections.abc import Callable, Iterable
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
-from registry.records import Adapter, AdapterKey, Change, NewVersion, Probe, Registered, Version
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
 from registry.schema import Database
-
-KEPT_CHANGES = 200
-"""Lines of history kept per adapter name."""
 
 
 class AdapterTable:
@@ -40,15 +37,6 @@ class AdapterTable:
         """One adapter; NotFound (code adapter_not_found) when it is not there."""
         with self._database.read() as db:
             return _one(db, key)
-
-    def history(self, key: AdapterKey, limit: int = KEPT_CHANGES) -> tuple[Change, ...]:
-        """The newest changes first. A deleted adapter still has its history."""
-        with self._database.read() as db:
-            rows = db.execute(
-                "SELECT at, event, detail FROM changes WHERE base = ? AND name = ? ORDER BY seq DESC LIMIT ?",
-                (*key, limit),
-            )
-            return tuple(Change(row["at"], key, row["event"], row["detail"]) for row in rows)
 
     # --- versions --------------------------------------------------------------------------------------------------
     def register(self, key: AdapterKey, new: NewVersion, alias: str | None = None) -> Registered:
@@ -91,7 +79,6 @@ class AdapterTable:
             + ((probe.prompt, probe.expected) if probe else (None, None)),
         )
         db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (number_of, number))
-        self._note(db, key, "registered", f"v{number} {new.digest}")
         adapter = _one(db, key)
         return Registered(adapter, adapter.current, created=True)
 
@@ -103,7 +90,6 @@ class AdapterTable:
                 "UPDATE versions SET prompt = ?, expected = ? WHERE adapter = ? AND number = ?",
                 (probe.prompt, probe.expected, _id(db, adapter.key), current.number),
             )
-            self._note(db, adapter.key, "probe", current.tag)
             adapter = _one(db, adapter.key)
         return Registered(adapter, adapter.current, created=False)
 
@@ -114,7 +100,6 @@ class AdapterTable:
             version = adapter.version(ref)
             if version.number != adapter.current.number:
                 db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (_id(db, key), version.number))
-                self._note(db, key, "pointed", f"{adapter.current.tag} -> {version.tag}")
             return _one(db, key)
 
     def rollback(self, key: AdapterKey) -> Adapter:
@@ -128,9 +113,7 @@ class AdapterTable:
                     code="nothing_to_roll_back",
                 )
             db.execute("DELETE FROM currents WHERE seq = (SELECT max(seq) FROM currents WHERE adapter = ?)", (row,))
-            adapter = _one(db, key)
-            self._note(db, key, "rolled-back", f"{before.current.tag} -> {adapter.current.tag}")
-            return adapter
+            return _one(db, key)
 
     def delete_version(self, key: AdapterKey, ref: str, *, force: bool = False) -> Adapter | None:
         """Forget one version. Returns what is left; None: it was the last one and the adapter is gone.
@@ -153,11 +136,9 @@ class AdapterTable:
             row = _id(db, key)
             if not left:
                 db.execute("DELETE FROM adapters WHERE id = ?", (row,))
-                self._note(db, key, "deleted", f"with its last version {version.tag}")
                 return None
             db.execute("DELETE FROM versions WHERE adapter = ? AND number = ?", (row, version.number))
             _mend_stack(db, row, left[-1])
-            self._note(db, key, "version-deleted", f"{version.tag} {version.digest}")
             return _one(db, key)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
@@ -171,7 +152,6 @@ class AdapterTable:
                     code="adapter_in_use",
                 )
             db.execute("DELETE FROM adapters WHERE id = ?", (_id(db, key),))
-            self._note(db, key, "deleted", ", ".join(v.tag for v in adapter.versions[-10:]))
 
     # --- aliases and pins ------------------------------------------------------------------------------------------
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
@@ -182,10 +162,9 @@ class AdapterTable:
 
     def _move_alias(self, db: sqlite3.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
         adapter = _one(db, key)
-        version, before = adapter.version(ref), adapter.aliases.get(alias)
-        if before != version.number:
+        version = adapter.version(ref)
+        if adapter.aliases.get(alias) != version.number:
             db.execute("REPLACE INTO aliases VALUES (?, ?, ?)", (_id(db, key), alias, version.number))
-            self._note(db, key, "alias", f"{alias}: {f'v{before}' if before else 'new'} -> {version.tag}")
         return _one(db, key)
 
     def remove_alias(self, key: AdapterKey, alias: str) -> Adapter:
@@ -194,7 +173,6 @@ class AdapterTable:
             _one(db, key)
             if not db.execute("DELETE FROM aliases WHERE adapter = ? AND alias = ?", (_id(db, key), alias)).rowcount:
                 raise NotFound(f"Adapter '{key}' has no alias '{alias}'.", code="alias_not_found")
-            self._note(db, key, "alias-removed", alias)
             return _one(db, key)
 
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:
@@ -202,7 +180,6 @@ class AdapterTable:
         with self._database.write() as db:
             if _one(db, key).pinned != pinned:
                 db.execute("UPDATE adapters SET pinned = ? WHERE id = ?", (pinned, _id(db, key)))
-                self._note(db, key, "pinned" if pinned else "unpinned", "")
             return _one(db, key)
 
     # --- garbage ---------------------------------------------------------------------------------------------------
@@ -223,15 +200,6 @@ class AdapterTable:
                 return False
             db.execute("DELETE FROM digests WHERE digest = ?", (digest,))
             return True
-
-    def _note(self, db: sqlite3.Connection, key: AdapterKey, event: str, detail: str) -> None:
-        db.execute("INSERT INTO changes (at, base, name, event, detail) VALUES (?, ?, ?, ?, ?)",
-                   (self._clock(), *key, event, detail))  # fmt: skip
-        db.execute(
-            "DELETE FROM changes WHERE base = ? AND name = ? AND seq <= "
-            "(SELECT seq FROM changes WHERE base = ? AND name = ? ORDER BY seq DESC LIMIT 1 OFFSET ?)",
-            (*key, *key, KEPT_CHANGES),
-        )
 
 
 def check_alias(alias: str) -> None:

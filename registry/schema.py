@@ -1,6 +1,7 @@
 """The SQLite file: how it is opened, its tables, and the migrations that bring an older file to them."""
 
 import contextlib
+import fcntl
 import os
 import sqlite3
 import threading
@@ -62,6 +63,7 @@ MIGRATIONS: Sequence[str] = (
         updated REAL NOT NULL, PRIMARY KEY (model, recipe_version, engine_version, device)
     ) STRICT;
     """,
+    "DROP TABLE changes;",
 )
 
 
@@ -76,12 +78,13 @@ class Database:
         directory.mkdir(parents=True, exist_ok=True)
         self.path = directory / FILE
         self._lock = threading.RLock()
-        self._connection = _connect(self.path)
-        try:
-            _migrate(self._connection, self.path)
-        except BaseException:
-            self._connection.close()
-            raise
+        with _one_process(directory):
+            self._connection = _connect(self.path)
+            try:
+                _migrate(self._connection, self.path)
+            except BaseException:
+                self._connection.close()
+                raise
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -139,6 +142,17 @@ def _disk_errors() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def _one_process(directory: Path) -> Iterator[None]:
+    """Two that turn the log on at once: SQLite refuses one of them without waiting, so they wait here."""
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _connect(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=5.0, isolation_level=None, check_same_thread=False)
     connection.row_factory = sqlite3.Row
@@ -149,7 +163,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")  # before the version is read: two processes may open a new file at once
+    connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
         if version > len(MIGRATIONS):

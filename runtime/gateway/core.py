@@ -18,7 +18,7 @@ from adapters.types import Base, StoredAdapter
 from models import sources
 from models.messages import AdapterRef
 from registry.catalog import Catalog, Target
-from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
+from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
 from registry.estimate import estimate
 from registry.recipe import Recipe, Task, Tier
 from registry.records import Adapter, AdapterKey, Probe
@@ -106,6 +106,8 @@ class Gateway:
         self.metrics.budget.set(self.device.budget)
         self.metrics.host_budget.set(self.device.host_budget)
         self.refresh()
+        for note in self.catalog.notes:
+            log.warning(note)
         await self.service.start()
         self.pool.start()
         self._background = [
@@ -137,7 +139,8 @@ class Gateway:
             if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self.service.list(recipe.id)):
                 continue
             try:
-                await self.service.register(wanted.name, self.base(self.residency.get(recipe.id)), wanted.source)
+                base = self.base(self.residency.get(recipe.id), wanted.name)
+                await self.service.register(wanted.name, base, wanted.source)
                 if wanted.pin:
                     await self.service.pin(recipe.id, wanted.name, True)
             except RoundhouseError as error:
@@ -207,19 +210,17 @@ class Gateway:
         recall(entry, self.state, self.device)
         entry.revision, entry.path = sources.revision(recipe.source, path), path
 
-    def base(self, entry: ModelEntry) -> Base:
-        """The model as a base for adapters. Raises Conflict when it has no adapter places."""
-        places = entry.recipe.memory.adapters
+    def base(self, entry: ModelEntry, name: str) -> Base:
+        """The model as the base of an adapter `name`. Raises as `Catalog.check_adapter`; Unavailable without files."""
+        self.catalog.check_adapter(AdapterKey(entry.id, name))
         if entry.broken is not None:
             raise entry.broken
-        if places.device and entry.path is None:
+        if entry.path is None:
             raise Unavailable(
                 f"The files of model '{entry.id}' are not here yet: load it first, then its adapters can be checked.",
                 code="source_not_downloaded", retry_after=entry.load_seconds,
             )  # fmt: skip
-        if not places.device or entry.path is None:
-            raise Conflict(f"Model '{entry.id}' takes no adapters: its recipe has no memory.adapters.device.")
-        return Base(entry.id, entry.path, places.max_rank)
+        return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank)
 
     def refresh(self) -> None:
         """Take a new snapshot of names after the registry has changed."""

@@ -37,10 +37,6 @@ class Lease:
         self.ticket, self.link, self._give_back = ticket, link, give_back
         self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
 
-    def abort_reason(self) -> RoundhouseError | None:
-        future = self.ticket.aborted
-        return future.result() if future is not None and future.done() else None
-
     async def __aenter__(self) -> Self:
         return self
 

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from starlette.requests import ClientDisconnect
 
 from adapters.sources import AdapterSource, UploadedArchive
-from registry.errors import BadRequest, NotFound, Unavailable
+from registry.errors import BadRequest, Unavailable
 from registry.names import AdapterName
 from registry.recipe import HubSource, PathSource
 from registry.records import Adapter, AdapterKey, Probe
@@ -96,10 +96,7 @@ class AdapterEndpoints:
 
     # --- look up --------------------------------------------------------------------------------------------------
     def _find(self, name: str) -> AdapterKey:
-        target = self.gateway.catalog.resolve(name)
-        if target.adapter_name is None:
-            raise NotFound(f"'{name}' is a model, not an adapter; see /v1/models/{name}.", code="adapter_not_found")
-        return AdapterKey(target.recipe.id, target.adapter_name)
+        return self.gateway.catalog.adapter(name).key
 
     def _base(self, name: str) -> ModelEntry:
         target = self.gateway.catalog.resolve(name)
@@ -153,8 +150,10 @@ class AdapterEndpoints:
             if name not in FORM_FIELDS or name in fields:
                 raise BadRequest(f"The form's fields are {', '.join(FORM_FIELDS)}, once each, and 'file'.", param=name)
             fields[name] = value
-            if name == "base":
-                self._base(value)
+            if "base" in fields:
+                base = self._base(fields["base"])
+                if "name" in fields:
+                    self.gateway.catalog.check_adapter(AdapterKey(base.id, fields["name"]))
 
         try:
             folder = self.gateway.service.incoming
@@ -175,7 +174,7 @@ class AdapterEndpoints:
         self, name: str, base: str, source: AdapterSource, dry_run: bool, alias: str | None, probe: Probe | None
     ) -> Response:
         gateway = self.gateway
-        where = gateway.base(self._base(base))
+        where = gateway.base(self._base(base), name)
         if dry_run:
             checked = await gateway.service.validate(where, source)
             return JSONResponse(
@@ -202,9 +201,9 @@ class AdapterEndpoints:
         key = self._find(name)
         gone = await self.gateway.service.remove(key.base, key.name, version, force=force)
         self.gateway.refresh()
-        queue = self.gateway.queue(self.gateway.residency.get(key.base))
-        for digest in gone:
-            queue.forget_adapter(digest)
+        if entry := self.gateway.residency.entries.get(key.base):  # its recipe may be gone
+            for digest in gone:
+                self.gateway.queue(entry).forget_adapter(digest)
         await self.gateway.service.collect()
         return {"object": "adapter.deleted", "name": key.name, "base": key.base, "deleted": True, "digests": list(gone)}
 
@@ -241,7 +240,7 @@ class AdapterEndpoints:
         if not FilePath(body.lora_path).is_absolute():
             raise BadRequest("'lora_path' must be an absolute path on the server.", param="lora_path")
         done = await self.gateway.service.register(
-            body.lora_name, self.gateway.base(entry), PathSource(path=body.lora_path)
+            body.lora_name, self.gateway.base(entry, body.lora_name), PathSource(path=body.lora_path)
         )
         self._changed(done.adapter)
         return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")

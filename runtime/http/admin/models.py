@@ -1,4 +1,4 @@
-"""Models: OpenAI's list and retrieve, and residency by hand."""
+"""Models: OpenAI's list and retrieve, aliases, and residency by hand."""
 
 from typing import Annotated, Any
 
@@ -6,6 +6,7 @@ from fastapi import Path, Query
 from fastapi.responses import JSONResponse, Response
 
 from registry.errors import NotFound
+from registry.wording import quoted
 from runtime.gateway.core import Gateway
 from runtime.http.admin.views import adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
@@ -25,6 +26,8 @@ class ModelEndpoints:
             ("/v1/models/{model:path}/plan", self.plan, ["POST"]),
             ("/v1/models/{model:path}/pin", self.pin, ["PUT"]),
             ("/v1/models/{model:path}/pin", self.unpin, ["DELETE"]),
+            ("/v1/models/{model:path}/aliases/{alias:path}", self.set_alias, ["PUT"]),
+            ("/v1/models/{model:path}/aliases/{alias:path}", self.remove_alias, ["DELETE"]),
             ("/v1/models/{model:path}", self.show, ["GET"]),
         ]
 
@@ -84,3 +87,21 @@ class ModelEndpoints:
         entry.pinned = pinned
         self.gateway.residency.decide()
         return model_view(self.gateway, entry)
+
+    async def set_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:
+        """A further name of the model, or one that moves to it from another model."""
+        gateway = self.gateway
+        recipe = gateway.catalog.check_alias(alias, model)
+        gateway.state.models.set_alias(alias, recipe.id)
+        gateway.refresh()
+        return model_view(gateway, gateway.residency.get(recipe.id))
+
+    async def remove_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:
+        """Remove an alias that was made by a call; those of recipes stay."""
+        gateway = self.gateway
+        entry = self._entry(model)
+        if gateway.catalog.aliases.get(alias) != entry.id:
+            raise NotFound(f"Model '{entry.id}' has no alias {quoted(alias)}.", code="alias_not_found", param="alias")
+        gateway.state.models.remove_alias(alias)
+        gateway.refresh()
+        return model_view(gateway, entry)

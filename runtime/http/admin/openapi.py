@@ -136,6 +136,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/models/{model}/pin"): Operation(
         "unpinModel", _MODELS, "Unpin a model", answer("Model"), errors=CONFLICT
     ),
+    ("put", "/v1/models/{model}/aliases/{alias}"): Operation(
+        "setModelAlias", _MODELS, "Point an alias at a model", answer("Model"), errors=CONFLICT
+    ),
+    ("delete", "/v1/models/{model}/aliases/{alias}"): Operation(
+        "deleteModelAlias", _MODELS, "Remove an alias of a model", answer("Model"), errors=MANAGEMENT
+    ),
     ("get", "/health/live"): Operation("live", _OPERATIONS, "Liveness", answer("Health"), errors=()),
     ("get", "/health/ready"): Operation(
         "ready", _OPERATIONS, "Readiness", answer("Health"), errors=(),

@@ -24,7 +24,7 @@ def test_a_set_is_good_and_complete(name: str) -> None:
     catalog = Catalog(recipes)
     for alias, task in (("chat", Task.CHAT), ("embed", Task.EMBED), ("rerank", Task.RERANK),
                         ("transcribe", Task.TRANSCRIBE)):  # fmt: skip
-        assert catalog.resolve(alias, task).via == "alias"
+        assert catalog.resolve(alias, task).recipe.id == catalog.aliases[alias]
     chat = catalog.resolve("chat").recipe
     assert len(chat.adapters) == 20
     assert chat.memory.adapters.device >= 20, "twenty fine-tunes may answer in one batch"

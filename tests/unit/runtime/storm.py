@@ -166,9 +166,9 @@ class Storm(VirtualWorld):
                 assert lease.ticket.aborted is not None
                 with suppress(EngineFailed):
                     await link.work(seconds, lease.ticket.aborted)
-                if (reason := lease.abort_reason()) is not None:
+                if lease.ticket.aborted.done():
                     await asyncio.sleep(LEAVES)
-                    raise reason
+                    raise lease.ticket.aborted.result()
                 if not link.alive:
                     assert not link.ended, "a request lost its engine to another model, and nobody told it"
                     raise FAILED
