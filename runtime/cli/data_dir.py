@@ -29,7 +29,7 @@ class Run:
     url: str
 
     def alive(self) -> bool:
-        return processes.carries(self.pid, self.id)
+        return processes.alive(self.pid, self.id)
 
 
 def default_data_dir() -> Path:
