@@ -14,7 +14,6 @@ from runtime.cli.failures import Refused
 from runtime.cli.output import note
 
 RUN_PREFIX = "roundhouse-"
-LOCK_SECONDS = 5.0
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
 
@@ -50,12 +49,13 @@ def make_run_dir() -> Path:
 class DataDir:
     """A context manager that holds the directory. Raises Refused when another server has it.
 
-    | on entry                       | what happens                                             |
-    |--------------------------------|----------------------------------------------------------|
-    | free, no record                | taken                                                    |
-    | free, a record of a dead run   | its processes are ended, its socket folder removed; taken |
-    | held by a living server        | Refused                                                  |
-    | held by parts of a dead server | they are ended; taken                                    |
+    | on entry                     | what happens                                              |
+    |------------------------------|-----------------------------------------------------------|
+    | free, no record              | taken                                                     |
+    | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
+    | held by a living server      | Refused                                                   |
+
+    Only the server's own process holds it: filelock gives it up in what that forks.
     """
 
     def __init__(self, path: Path, url: str) -> None:
@@ -66,17 +66,13 @@ class DataDir:
     def __enter__(self) -> Self:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            free = self._taken(0)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            last = self._last()
+            raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
             raise Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.") from None
-        last = self._last()
-        if not free:
-            if last is None or last.alive():
-                raise Refused(self._in_use(last))
-            self._clear(last)  # its API process holds the lock, though the server itself is gone
-            if not self._taken(LOCK_SECONDS):
-                raise Refused(self._in_use(None))
-        elif last is not None:
+        if (last := self._last()) is not None:
             self._clear(last)
         self.run_dir = make_run_dir()
         self.run = Run(processes.own_id() or "", os.getpid(), str(self.run_dir), self._url)
@@ -91,13 +87,6 @@ class DataDir:
         _remove(self.run_dir)
         self._record.unlink(missing_ok=True)
         self._lock.release()
-
-    def _taken(self, wait: float) -> bool:
-        try:
-            self._lock.acquire(timeout=wait)
-        except Timeout:
-            return False
-        return True
 
     def _last(self) -> Run | None:
         try:

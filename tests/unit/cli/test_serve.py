@@ -107,7 +107,7 @@ def test_a_wrong_size(run: Run) -> None:
 
 
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
-    """A process that holds the data directory, with a child that outlives it and shares its lock."""
+    """A process that holds the data directory, with a child that outlives it."""
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
