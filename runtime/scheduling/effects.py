@@ -116,7 +116,7 @@ class AdapterEffects:
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
         """The probe's result since the commit, asked now if it was not before. Raises the engine's error."""
-        if (known := self.probes.result(adapter.digest, probe)) is not None:
+        if (known := self.probes.known(adapter.digest, probe)) is not None:
             return known
         began = self._clock()
         try:

@@ -1,19 +1,20 @@
 """The host tier of one engine: which adapters are staged or being staged, and which one leaves for another."""
 
-from collections import OrderedDict
 from collections.abc import Collection
 from math import inf
+
+from cachetools import LRUCache
 
 
 class HostTier:
     """Rules 3 and 4 of `runtime.scheduling.placement`.
 
-    Kept by hand because cachetools.LRUCache cannot hold protected entries, and those in places are.
+    The cache knows who was used when. Who leaves is decided here, since not all may: it never gets full by itself.
     """
 
     def __init__(self, capacity: int, staging_at_once: int) -> None:
         self.capacity, self.staging_at_once = capacity, staging_at_once
-        self._staged: OrderedDict[str, None] = OrderedDict()
+        self._staged = LRUCache[str, None](capacity)
         self._staging: set[str] = set()
 
     def __contains__(self, digest: object) -> bool:
@@ -36,7 +37,7 @@ class HostTier:
         self._staged.pop(digest, None)
 
     def used(self, digest: str) -> None:
-        self._staged.move_to_end(digest)
+        self._staged[digest]  # looked up, and so the one used last
 
     def clear(self) -> None:
         self._staged.clear()
@@ -73,7 +74,7 @@ class HostTier:
         self, wanted: dict[str, float], pinned: Collection[str], in_place: Collection[str], number: float
     ) -> str | None:
         """For a pinned adapter that no request wants (`number` inf) only idle ones leave."""
-        movable = [digest for digest in self._staged if digest not in in_place]
+        movable = [digest for digest in self._by_use() if digest not in in_place]
         idle = next((d for d in movable if d not in wanted and d not in pinned), None)
         if idle is not None or number == inf:
             return idle
@@ -82,3 +83,9 @@ class HostTier:
             return held
         younger = [d for d in movable if wanted[d] > number]
         return max(younger, key=lambda d: wanted[d], default=None)
+
+    def _by_use(self) -> list[str]:
+        """The staged ones, the least recently used first. The cache tells that only by giving them up."""
+        order = [self._staged.popitem() for _ in range(len(self._staged))]
+        self._staged.update(order)
+        return [digest for digest, _ in order]

@@ -10,13 +10,16 @@ import secrets
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 import msgspec
+from cachetools import TTLCache
 
 from adapters.faults import shorten
 from models.messages import AdapterRef, Chunk, HttpCall, Started
 from registry.errors import EngineFailed, Unavailable
 from registry.records import Probe
+from runtime import sse
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
@@ -66,41 +69,45 @@ class Probes:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._results: dict[tuple[str, Probe], ProbeResult] = {}
+        self._refused = TTLCache[tuple[str, Probe], ProbeResult](inf, RETRY_SECONDS, timer=clock)
+        """Failures that are not tried again yet."""
         self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
 
     def clear(self, digest: str | None = None) -> None:
         """Forget the results of a digest, or all of them: what was true of another commit says nothing."""
         for key in [key for key in self._results if digest in (None, key[0])]:
             del self._results[key]
+            self._refused.pop(key, None)
 
     def result(self, digest: str, probe: Probe) -> ProbeResult | None:
         """The last result; None: not asked since the commit."""
         return self._results.get((digest, probe))
 
+    def known(self, digest: str, probe: Probe) -> ProbeResult | None:
+        """The last result, if it still counts; None: it is time to ask."""
+        result = self.result(digest, probe)
+        return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
+
     def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
         """Why no request may use the adapter under this probe now; None: it passed, or has not been asked."""
-        result = self._results.get((digest, probe)) if probe is not None else None
-        if result is None or result.passed:
-            return None
-        wait = result.until - self._clock()
-        if wait <= 0:
-            del self._results[digest, result.probe]
+        result = self._refused.get((digest, probe)) if probe is not None else None
+        if result is None:
             return None
         return Unavailable(
             f"Adapter {digest[:19]}… was taken out of the engine: its probe must be answered with text that begins "
             f"with {_quoted(result.probe.expected)}, and the answer began with {_quoted(result.answered)}. "
             "Register the right weights, or correct the probe.",
             code="adapter_probe_failed",
-            retry_after=wait,
+            retry_after=max(0.0, result.until - self._clock()),
         )
 
     async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
-        """The result since the commit; asks the engine if there is none, once for all who want to know.
+        """The result since the commit; asks the engine if none counts, once for all who want to know.
 
         Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
         """
         key = adapter.digest, probe
-        if (known := self._results.get(key)) is not None:
+        if (known := self.known(*key)) is not None:
             return known
         task = self._asking.get(key)
         if task is None:
@@ -122,6 +129,8 @@ class Probes:
         answered = text if status == 200 else f"HTTP {status}"
         result = ProbeResult(probe, passed, answered, time.time(), self._clock() + RETRY_SECONDS)
         self._results[adapter.digest, probe] = result
+        if not passed:
+            self._refused[adapter.digest, probe] = result
         return result
 
 
@@ -141,24 +150,21 @@ async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe
     request = HttpCall(
         path=path, body=msgspec.json.encode(body), served=adapter.digest, shown=adapter.digest, adapter=adapter
     )
-    status, text, pending = 0, "", b""
+    status, text, reader = 0, "", sse.Reader()
     async with link.call(lambda uid: frames.Call(uid, request)) as call:
         async for event in call.events():
             if isinstance(event, Started):
                 status = event.status
             elif isinstance(event, Chunk) and status == 200:
-                *lines, pending = (pending + event.data).split(b"\n")
-                text += "".join(_text(line) for line in lines)
+                text += "".join(_text(data) for data in reader.feed(event.data) if data != sse.DONE)
                 if len(text) >= len(probe.expected) or not probe.expected.startswith(text):
                     break
     return status, text
 
 
-def _text(line: bytes) -> str:
-    """What one line of the stream adds to the answer. Raises EngineFailed for an error event."""
-    if not line.startswith(b"data: {"):
-        return ""
-    event = msgspec.json.decode(line[6:], type=_Event)
+def _text(data: bytes) -> str:
+    """What one event adds to the answer. Raises EngineFailed for an error."""
+    event = msgspec.json.decode(data, type=_Event)
     if event.error is not None:
         raise EngineFailed("its probe was not answered", code="probe_broken")
     choice = event.choices[0] if event.choices else _Choice()

@@ -1,4 +1,5 @@
-"""How a slot's process ended, as far as the gateway can know: it is not the parent, so the kernel tells by /proc.
+"""How a slot's process ended, as far as the gateway can know: it is not the parent, so the kernel tells by /proc
+(psutil gives exit codes of own children only).
 
 The exit code stands in /proc from the moment in which a process begins to end until its parent has asked for it, which
 LitServe does every 2 s. The slot's socket closes after the former, so whoever sees it close reads the code in time, if

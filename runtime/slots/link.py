@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Self
 
+from models import process_group
 from models.memory_group import Kills
 from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
@@ -245,25 +246,7 @@ async def gone(pid: int, timeout: float) -> bool:
     """
     deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        if not group_alive(pid):
+        if not process_group.alive(pid):
             return True
         await asyncio.sleep(0.005)
-    return not group_alive(pid)
-
-
-def group_alive(pgid: int) -> bool:
-    """Whether any process of the group still runs (a zombie does not)."""
-    try:
-        os.killpg(pgid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError, IndexError):
-                with open(f"/proc/{entry.name}/stat") as file:
-                    state, _parent, group = file.read().rpartition(")")[2].split()[:3]
-                if int(group) == pgid and state not in "ZX":
-                    return True
-    return False
+    return not process_group.alive(pid)

@@ -1,10 +1,13 @@
-"""Bytes that processes hold, from /proc."""
+"""Bytes that the processes of a group hold."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import psutil
+
+from models import process_group
 
 REREAD_SECONDS = 60.0
 """After this long a `GroupPeak` reads anew: what a process shares counts for more once another has ended."""
@@ -20,15 +23,15 @@ class GroupPeak:
     def __init__(self, group: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.group = group
         self._clock = clock
-        self._peaks: dict[str, int] = {}
+        self._peaks: dict[int, int] = {}
         self._held, self._until = 0, 0.0
 
     def read(self) -> int:
         """The most bytes that the group's processes have held; 0 when there are none. Blocks."""
         peaks = {}
-        for process in _processes(self.group):
-            with contextlib.suppress(OSError, ValueError):
-                peaks[process.name] = _fields(process / "status").get("VmHWM", 0)
+        for process in process_group.members(self.group):
+            with contextlib.suppress(OSError):
+                peaks[process.pid] = _peak(process.pid)
         if peaks != self._peaks or self._clock() >= self._until:
             self._held, self._peaks, self._until = group_bytes(self.group), peaks, self._clock() + REREAD_SECONDS
         return self._held
@@ -41,36 +44,20 @@ def group_bytes(group: int, at_most: bool = True) -> int:
     set was larger by at its largest. Blocks for about 10 ms for each GB.
     """
     total = 0
-    for process in _processes(group):
-        with contextlib.suppress(OSError, ValueError):  # it may end while we read
+    for process in process_group.members(group):
+        with contextlib.suppress(OSError, psutil.Error):  # it may end while we read
             total += _bytes(process, at_most)
     return total
 
 
-def _processes(group: int) -> list[Path]:
-    found = []
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError):  # it has ended
-                if os.getpgid(int(name)) == group:
-                    found.append(Path("/proc", name))
-    return found
+def _bytes(process: psutil.Process, at_most: bool) -> int:
+    held = process.memory_full_info()
+    return held.pss + (max(0, _peak(process.pid) - held.rss) if at_most else 0)
 
 
-def _bytes(process: Path, at_most: bool) -> int:
-    share = _fields(process / "smaps_rollup").get("Pss", 0)
-    if not at_most:
-        return share
-    status = _fields(process / "status")
-    return share + max(0, status.get("VmHWM", 0) - status.get("VmRSS", 0))
-
-
-def _fields(file: Path) -> dict[str, int]:
-    """Lines such as `VmRSS:  123 kB`, in bytes."""
-    found = {}
-    for line in file.read_text().splitlines():
-        name, _, value = line.partition(":")
-        words = value.split()
-        if len(words) == 2 and words[1] == "kB":
-            found[name] = int(words[0]) * 1024
-    return found
+def _peak(pid: int) -> int:
+    """The most that was resident of a process. psutil does not tell it on Linux."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

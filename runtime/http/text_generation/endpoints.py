@@ -25,6 +25,7 @@ from models.messages import Chunk, HttpCall, Started
 from registry.context import context_of
 from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipe import Task
+from runtime import sse
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE
 from runtime.http import errors as http_errors
@@ -117,7 +118,7 @@ async def _stream(served: Served, call: Call, asked: Generation, send: Send) -> 
     try:
         async with aclosing(_lines(served, call)) as lines:
             async for line in lines:
-                if line == b"[DONE]" or not (events := stream.feed(line)):
+                if line == sse.DONE or not (events := stream.feed(line)):
                     continue
                 if not open_:
                     await start(send, EVENT_STREAM, served)
@@ -139,21 +140,18 @@ async def _write(send: Send, data: bytes) -> None:
 
 async def _lines(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
     """The data of the engine's server-sent events, however they were cut. Raises its refusal."""
-    status, held = 200, b""
+    status, refusal, reader = 200, b"", sse.Reader()
     async with aclosing(answer(served, call)) as events:
         async for event in events:
             if isinstance(event, Started):
                 status = event.status
-                continue
-            held += event.data
-            if status >= 400:
-                continue
-            *ended, held = held.split(b"\n")
-            for line in ended:
-                if line.startswith(b"data:"):
-                    yield line[5:].strip()
+            elif status >= 400:
+                refusal += event.data
+            else:
+                for data in reader.feed(event.data):
+                    yield data
     if status >= 400:
-        raise _refusal(status, held)
+        raise _refusal(status, refusal)
 
 
 def _refusal(status: int, data: bytes) -> RoundhouseError:
