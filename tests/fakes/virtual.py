@@ -30,7 +30,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def _run_once(self) -> None:
         timers = self._scheduled  # type: ignore[attr-defined]
-        while timers and timers[0].cancelled():  # as the loop itself does next, and then it would wait for the one after
+        while timers and timers[0].cancelled():  # the loop drops them next, and would wait for the one after
             heapq.heappop(timers)._scheduled = False
             self._timer_cancelled_count -= 1
         if not self._ready and timers:  # type: ignore[attr-defined]

@@ -27,7 +27,7 @@ def test_the_cache_is_used_by_processes_that_start_afterwards(tmp_path: Path) ->
     environment.pop(bytecode.PREFIX, None)
     cache = tmp_path / "cache"
     assert bytecode.keep(environment, cache) == cache
-    subprocess.run([sys.executable, "-c", "import heavy_one"], env=environment, check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", "import heavy_one"], env=environment, check=True, timeout=240)
     assert list(cache.glob("**/heavy_one/__init__.*.pyc"))
     assert not (tmp_path / "heavy_one" / "__pycache__").exists()
 
