@@ -1,6 +1,7 @@
 """The real residency manager and queues on a virtual clock: hours of traffic in seconds. No sockets, no processes."""
 
 import asyncio
+import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -28,8 +29,12 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self.now
 
     def _run_once(self) -> None:
-        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
-            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        timers = self._scheduled  # type: ignore[attr-defined]
+        while timers and timers[0].cancelled():  # the loop drops them next, and would wait for the one after
+            heapq.heappop(timers)._scheduled = False
+            self._timer_cancelled_count -= 1
+        if not self._ready and timers:  # type: ignore[attr-defined]
+            self.now = max(self.now, timers[0].when())
         super()._run_once()  # type: ignore[misc]
 
 

@@ -92,7 +92,7 @@ def recording(gateway: FakeGateway) -> Any:
 async def test_an_unknown_model_is_answered_before_the_file_arrives(app: FastAPI, gateway: FakeGateway) -> None:
     wire = Wire(app, PATH, [part("model", b"nobody"), part("file", b"", "a.wav")[:40]], HEADERS)
     wire.complete = False  # the rest never comes
-    await asyncio.wait_for(wire.run(), 5)
+    await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 404
     assert not left_over(gateway)
 
@@ -180,7 +180,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
     while not left_over(gateway):
         await asyncio.sleep(0.001)
     wire.leave.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 200)
     assert not left_over(gateway)
     assert not wire.sent
     assert not gateway.links["speech"].requests
@@ -193,7 +193,7 @@ async def test_a_client_that_stalls_is_408(
     monkeypatch.setattr(f"runtime.http.upload.{limit}", 0.01)
     wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
-    await asyncio.wait_for(wire.run(), 5)
+    await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 408
     assert not left_over(gateway)
 

@@ -59,6 +59,6 @@ async def test_a_body_that_does_not_come_is_408(
     monkeypatch.setattr("runtime.http.working.BODY_SECONDS", 0.01)
     wire = Wire(client._transport.app, path, [b'{"model": '])  # type: ignore[attr-defined]
     wire.complete = False
-    await asyncio.wait_for(wire.run(), 5)
+    await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 408
     assert not gateway.released

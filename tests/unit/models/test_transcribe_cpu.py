@@ -60,7 +60,7 @@ def test_the_libraries_take_them() -> None:
     model = Path(__file__).parents[3] / "models" / "starter" / "pack" / "starter-speech"
     variables = {key: value for key, value in os.environ.items() if key != ISA}
     done = subprocess.run(
-        [sys.executable, "-c", USED, str(model)], env=variables, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", USED, str(model)], env=variables, capture_output=True, text=True, check=True, timeout=240
     )
     assert set(done.stdout.strip("[]\n").split(", ")) <= {"1", ""}
     assert f"Selected ISA: {'AVX512' if has_avx512() else ''}" in done.stderr

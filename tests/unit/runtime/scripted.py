@@ -53,7 +53,7 @@ def recipe(name: str, **residency: object) -> Recipe:
     return Recipe.model_validate(
         {
             "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
-            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 5},
+            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 200},
             "batching": {"max_requests": 2},
         }
     )  # fmt: skip

@@ -95,7 +95,7 @@ async def test_out_of_memory_is_told_apart(slot: Slot) -> None:
 
 async def test_calls_before_a_load_are_refused(slot: Slot) -> None:
     with pytest.raises(EngineFailed, match="No model is loaded"):
-        await slot.link.command(lambda uid: frames.Ping(uid), 2)
+        await slot.link.command(lambda uid: frames.Ping(uid), 200)
 
 
 @asynccontextmanager
@@ -136,7 +136,7 @@ async def test_an_engine_that_ends_during_a_sleep_tells_by_the_sleep(slot: Slot)
     await slot.load()
     slot.engine.sleep_gate.clear()
     slot.engine.sleep_error = EngineFailed("its child was ended")
-    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 5))
+    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 200))
     while not slot.server._changing:
         await asyncio.sleep(0.001)
     slot.engine.on_broken(slot.engine.sleep_error)
@@ -149,10 +149,10 @@ async def test_an_engine_that_ends_during_a_sleep_tells_by_the_sleep(slot: Slot)
 async def test_adapters_are_staged_placed_and_dropped(slot: Slot) -> None:
     await slot.load()
     a = AdapterRef(digest="sha256:" + "a" * 64, path="/a", rank=8, bytes=1)
-    await slot.link.command(lambda uid: frames.Stage(uid, a), 2)
-    await slot.link.command(lambda uid: frames.Place(uid, a, None), 2)
+    await slot.link.command(lambda uid: frames.Stage(uid, a), 200)
+    await slot.link.command(lambda uid: frames.Place(uid, a, None), 200)
     assert slot.engine.places == {a.digest}
-    await slot.link.command(lambda uid: frames.Drop(uid, a.digest), 2)
+    await slot.link.command(lambda uid: frames.Drop(uid, a.digest), 200)
     assert slot.engine.dropped == [a.digest]
 
 
@@ -179,29 +179,29 @@ async def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
 async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
     slot.engine.asleep = Held(device_bytes=5, host_bytes=90)
     await slot.load()
-    assert await slot.link.command(frames.Sleep, 5) == Held(device_bytes=5, host_bytes=90)
+    assert await slot.link.command(frames.Sleep, 200) == Held(device_bytes=5, host_bytes=90)
     for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), frames.Sleep):
         with pytest.raises(EngineFailed, match="sleeps"):
-            await slot.link.command(frame, 5)
-    await slot.link.command(frames.Ping, 5)
-    assert await slot.link.command(frames.Wake, 5) == Held(device_bytes=100, host_bytes=90)
+            await slot.link.command(frame, 200)
+    await slot.link.command(frames.Ping, 200)
+    assert await slot.link.command(frames.Wake, 200) == Held(device_bytes=100, host_bytes=90)
     with pytest.raises(EngineFailed, match="awake"):
-        await slot.link.command(frames.Wake, 5)
-    await slot.link.command(lambda uid: frames.Call(uid, CALL), 5)
+        await slot.link.command(frames.Wake, 200)
+    await slot.link.command(lambda uid: frames.Call(uid, CALL), 200)
 
 
 async def test_a_sleep_waits_for_what_runs_and_lets_nothing_in(slot: Slot) -> None:
     slot.engine.asleep = Held(device_bytes=5)
     await slot.load()
     slot.engine.gate.clear()
-    running = asyncio.create_task(slot.link.command(lambda uid: frames.Call(uid, CALL), 5))
+    running = asyncio.create_task(slot.link.command(lambda uid: frames.Call(uid, CALL), 200))
     while not slot.engine.running:
         await asyncio.sleep(0.001)
-    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 5))
+    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 200))
     while not slot.server._changing:
         await asyncio.sleep(0.001)
     with pytest.raises(EngineFailed, match="sleeps"):
-        await slot.link.command(lambda uid: frames.Call(uid, CALL), 5)
+        await slot.link.command(lambda uid: frames.Call(uid, CALL), 200)
     assert not slot.engine.sleeps
     slot.engine.gate.set()
     await running
@@ -214,12 +214,12 @@ async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhi
     await slot.load()
     slot.engine.sleep_gate.clear()
     slot.engine.ping_gate.clear()  # the engine itself would not answer
-    caller = asyncio.create_task(slot.link.command(frames.Sleep, 5))
+    caller = asyncio.create_task(slot.link.command(frames.Sleep, 200))
     while not slot.server._changing:
         await asyncio.sleep(0.001)
-    await slot.link.command(frames.Ping, 5)
+    await slot.link.command(frames.Ping, 200)
     with pytest.raises(EngineFailed, match="busy"):
-        await slot.link.command(frames.Sleep, 5)
+        await slot.link.command(frames.Sleep, 200)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
     slot.engine.sleep_gate.set()
