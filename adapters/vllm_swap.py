@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from adapters.vllm_core import Outcome, _placed
+from models.chat.vllm.core import Outcome, _placed
 
 
 def swap_model(self: Any, path: str, name: str) -> Outcome:

@@ -11,8 +11,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
-from models import chat_settings, chat_vllm, twins
-from models.chat_adapters import Adapters
+from models import twins
+from models.chat import settings as chat_settings
+from models.chat.adapters import Adapters
+from models.chat.vllm import launch as chat_vllm
 from registry.errors import EngineFailed
 from registry.recipe import Recipe
 
@@ -59,7 +61,7 @@ class Swapper:
         config = engine.model_config
         config.model, config.tokenizer, config.served_model_name = path, path, name
         app = await chat_vllm.application(engine, arguments)
-        adapters.answers(app.state.openai_serving_models.lora_requests)
+        adapters.answers(chat_vllm.adapter_names(app))
         return app
 
 

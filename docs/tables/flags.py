@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
-from models.chat_settings import NEVER, OURS
+from models.chat.settings import NEVER, OURS
 from models.embed_load import FLAGS as SENTENCE_FLAGS
 from models.transcribe_model import FLAGS as SPEECH_FLAGS
 

@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from models.chat_prewarm import Later, without
+from models.chat.vllm.prewarm import Later, without
 
 PROBE = """
 import sys
-from models import chat_prewarm
-chat_prewarm.prewarm()
-hidden = [name for name in chat_prewarm.needless() if name in sys.modules]
+from models.chat.vllm import prewarm
+prewarm.prewarm()
+hidden = [name for name in prewarm.needless() if name in sys.modules]
 assert not hidden, hidden
 from vllm.multimodal import audio
 assert len(audio.scipy_signal.resample_poly([0.0] * 32, 1, 2)) == 16

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from models import chat_processes
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
+from models.chat.vllm import launch
 from models.messages import AdapterRef, Chunk, HttpCall, Loaded
 from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
@@ -115,7 +115,7 @@ async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
 
 async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
     await bench.engine.sleep()
-    (process,) = chat_processes.of(bench.engine._engine)
+    (process,) = launch.processes(bench.engine._engine)
     os.kill(process.pid, signal.SIGKILL)
     while bench.engine._state == "asleep":
         await asyncio.sleep(0.01)

@@ -15,8 +15,8 @@ import pytest
 import pytest_asyncio
 from safetensors.torch import load_file, save_file
 
-from models import chat_processes
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
+from models.chat.vllm import launch
 from models.messages import AdapterRef, Chunk, Finished, HttpCall, Loaded
 from registry.errors import EngineFailed
 from registry.recipe import Recipe
@@ -241,7 +241,7 @@ async def test_a_core_that_is_killed_in_a_swap_is_noticed(bench: Bench, twins: T
     await bench.engine.close()
     bench.engine = VllmEngine()
     await bench.load("one", twins.one)
-    (process,) = chat_processes.of(bench.engine._engine)
+    (process,) = launch.processes(bench.engine._engine)
     os.kill(process.pid, signal.SIGSTOP)
     swapping = asyncio.create_task(bench.swap("two", twins.two))
     while bench.engine._state != "changing":

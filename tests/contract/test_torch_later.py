@@ -11,7 +11,8 @@ LEFT_OUT = """
 import sys
 import torch
 compiles = torch.compile
-from models import chat_prewarm, stand_ins, torch_later
+from models import stand_ins, torch_later
+from models.chat.vllm import prewarm as chat_prewarm
 chat_prewarm.prewarm()
 chat_prewarm.prewarm_server()
 only = torch_later.only()

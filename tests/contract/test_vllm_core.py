@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from adapters import vllm_core, vllm_manager
+from models.chat.vllm import core as vllm_core
+from models.chat.vllm import manager as vllm_manager
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real

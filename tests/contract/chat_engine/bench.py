@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.chat import VllmEngine
-from models.chat_usage import ChatCall
+from models.chat.call import ChatCall
+from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, Finished, HttpCall, Progress, Started, Usage
 from tests.contract.chat_nasty import TEXT
 from tests.contract.chat_oracle import Oracle, tokens_of

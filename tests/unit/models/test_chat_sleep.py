@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models import chat_sleep
-from models.chat_sleep import Sleeper
+from models.chat import sleep
+from models.chat.sleep import Sleeper
 from models.messages import Held
 from registry.errors import EngineFailed
 
@@ -87,7 +87,7 @@ async def test_adapters_and_caches_are_gone_before_and_the_answer_is_proved_afte
 
 
 async def test_only_what_the_device_shows_as_free_counts(vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_sleep, "SEEN_WITHIN", 0.03)
+    monkeypatch.setattr(sleep, "SEEN_WITHIN", 0.03)
     one = sleeper(vllm)
     await one.expected()
     vllm.leaks = 15 * GIB

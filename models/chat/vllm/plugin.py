@@ -3,11 +3,11 @@
 | patch            | fault without it                                                   | file             |
 |------------------|--------------------------------------------------------------------|------------------|
 | CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | cpu/punica.py    |
-| LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | vllm_manager.py |
-| reading adapters | a file that is cut short while it is read ends the engine           | vllm_file.py     |
-| ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | vllm_read.py     |
-| EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
-| typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
+| LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | manager.py |
+| reading adapters | a file that is cut short while it is read ends the engine           | file.py     |
+| ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | read.py     |
+| EngineCore       | a request for an adapter that is not there ends the engine          | core.py     |
+| typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | typical.py  |
 | other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
@@ -72,15 +72,16 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import vllm_core, vllm_file, vllm_manager, vllm_read, vllm_swap, vllm_typical
-    from adapters.cpu import punica
+    from adapters import vllm_swap
+    from models.chat.vllm import core, file, manager, read, typical
+    from models.chat.vllm.cpu import punica
 
-    vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
-    vllm_file.patch(lora_model)
-    vllm_read.patch(PEFTHelper)
-    vllm_core.patch(EngineCore, enter_process)
+    manager.patch(LRUCacheWorkerLoRAManager, model_manager)
+    file.patch(lora_model)
+    read.patch(PEFTHelper)
+    core.patch(EngineCore, enter_process)
     vllm_swap.patch(EngineCore)
-    vllm_typical.patch(logits_processor)
+    typical.patch(logits_processor)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))
         _compile_nothing()

@@ -5,7 +5,7 @@ last place, so that a base request gets the adapter which lies there. Here rows 
 without adapter are in no group and keep the base layer's output untouched.
 
 Only linear layers that are not sharded carry adapters: adapters of the embedding and the head are refused before they
-get here (`vllm_manager`), and recipes cannot ask for sharded ones.
+get here (`manager`), and recipes cannot ask for sharded ones.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
-from adapters.cpu.batch import Batch
-from adapters.cpu.layer import Layer, turned
-from adapters.cpu.lora import load
+from models.chat.vllm.cpu.batch import Batch
+from models.chat.vllm.cpu.layer import Layer, turned
+from models.chat.vllm.cpu.lora import load
 
 _ALL_ROWS = 1 << 30
 """As the end of a slice: all rows of A."""

@@ -1,6 +1,6 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
-vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `vllm_core` on
+vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
 the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
 adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended (on CUDA: after its event). On
 a CPU a small adapter is written in `place_adapter` itself: that takes less than the hand-over to the thread.
@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from adapters.cpu.punica import CpuLora, turn_places
-from adapters.vllm_core import Outcome, faults
-from adapters.vllm_read import read_adapter, size
+from models.chat.vllm.core import Outcome, faults
+from models.chat.vllm.cpu.punica import CpuLora, turn_places
+from models.chat.vllm.read import read_adapter, size
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""

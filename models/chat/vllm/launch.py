@@ -46,6 +46,18 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     return app
 
 
+def adapter_names(app: Any) -> dict[str, Any]:
+    """Of vLLM's application: what is in it may be asked for."""
+    names: dict[str, Any] = app.state.openai_serving_models.lora_requests
+    return names
+
+
+def processes(engine: Any) -> list[Any]:
+    """EngineCore's processes, of a vLLM engine or None."""
+    manager = engine.engine_core.resources.engine_manager if engine else None
+    return list(manager.processes) if manager else []
+
+
 def _know_architecture(path: Path) -> None:
     """Import the model's class here. Else vLLM starts a Python process to look at it, unless that was cached."""
     registry = import_module("vllm.model_executor.models").ModelRegistry
@@ -58,14 +70,14 @@ def _know_architecture(path: Path) -> None:
 
 
 def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. Call it in a thread of its own (`chat_start`)."""
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     settings = AsyncEngineArgs.from_cli_args(arguments)
-    settings.worker_extension_cls = "adapters.vllm_stage.StagedAdapters" if arguments.enable_lora else ""
+    settings.worker_extension_cls = "models.chat.vllm.stage.StagedAdapters" if arguments.enable_lora else ""
     if device == "cpu" and arguments.tensor_parallel_size == 1:
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
@@ -105,7 +117,7 @@ def sleep_mode_available() -> bool:
 
 
 def samples_typically(engine: Any) -> bool:
-    """Whether `adapters.vllm_typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    """Whether `typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
     config = engine.vllm_config
     second = getattr(config, "use_v2_model_runner", None)
     if second is None:

@@ -1,6 +1,6 @@
 """Import what a chat engine and its EngineCore need before it is known which model they will load.
 
-EngineCore is a fork of this process (`chat_start`), so what is imported here is imported once for both.
+EngineCore is a fork of this process (`models.chat.start`), so what is imported here is imported once for both.
 """
 
 import logging
@@ -13,7 +13,8 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
-from models import chat_vllm, importing, torch_later
+from models import importing, torch_later
+from models.chat.vllm import launch
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -161,6 +162,6 @@ def _import_all() -> None:
     platform = import_module("vllm.platforms").current_platform
     for name in CPU if platform.is_cpu() else CUDA:
         import_module(name)
-    chat_vllm.server()
-    chat_vllm.parser()
+    launch.server()
+    launch.parser()
     _patch()

@@ -17,8 +17,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from models.chat_adapters import Adapters
-from models.chat_asgi import AsgiApp, Exchange
+from models.chat.adapters import Adapters
+from models.chat.asgi import AsgiApp, Exchange
 from models.messages import Held
 from registry.errors import EngineFailed
 
