@@ -73,15 +73,7 @@ class Wake(Frame, frozen=True):
     """Come back from sleep."""
 
 
-class Swap(Frame, frozen=True):
-    """Take this model's weights in place of your own. Nothing runs and nothing is staged, as before a sleep."""
-
-    recipe: bytes
-    """As in `Load`."""
-    path: str
-
-
-ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake | Swap
+ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake
 
 
 # --- slot to gateway -----------------------------------------------------------------------------------------------
@@ -102,7 +94,7 @@ class Emit(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The call ended well; a load, a swap, a sleep and a wake bring what is held afterwards."""
+    """The call ended well; a load, a sleep and a wake bring what is held afterwards."""
 
     loaded: Loaded | None = None
     held: Held | None = None

@@ -15,7 +15,7 @@ from packaging.specifiers import SpecifierSet
 
 from adapters.service import AdapterService
 from adapters.types import Base, StoredAdapter
-from models import sources, twins
+from models import sources
 from models.messages import AdapterRef
 from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, Conflict, RoundhouseError, Unavailable, Unfit
@@ -205,7 +205,6 @@ class Gateway:
         if recipe.expected.load_seconds is not None:
             entry.load_seconds = recipe.expected.load_seconds
         recall(entry, self.state, self.device)
-        entry.twin = twins.key(recipe, path, self.device.kind)
         entry.revision, entry.path = sources.revision(recipe.source, path), path
 
     def base(self, entry: ModelEntry) -> Base:

@@ -80,14 +80,6 @@ class Metrics:
             "roundhouse_sleep_failures", "Sleeps and wakes that failed, by step (sleep, wake).", ["model", "step"],
             registry=r,
         )  # fmt: skip
-        self.swap = Histogram(
-            "roundhouse_swap_seconds", "From the decision to swap a model into the engine of another one until ready.",
-            ["model"], buckets=_LOAD, registry=r,
-        )  # fmt: skip
-        self.swap_failures = Counter(
-            "roundhouse_swap_failures", "Swaps that failed: that engine was ended, and a load followed.", ["model"],
-            registry=r,
-        )  # fmt: skip
         self.deaths = Counter(
             "roundhouse_engine_deaths",
             "Engines that died: killed, exited, out_of_memory, engine_hung, engine_failed or ended (not known how).",

@@ -6,19 +6,16 @@
 | Call, Stage, Place, Drop | Failed                 | works; each in a task of its own | Failed                   |
 | Sleep                    | Failed                 | sleeps, once what runs has ended | Failed                   |
 | Wake                     | Failed                 | Failed                       | wakes                        |
-| Swap                     | Failed                 | the engine takes other weights, | Failed                    |
-|                          |                        | once what runs has ended; Failed: it must be ended          |
 | Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
 | Ping, while that goes on | -                      | Done                         | Done                         |
 | Cancel                   | nothing                | cancels the task, which      | nothing                      |
-|                          |                        | aborts the work in the engine; sleep, wake and swap go on   |
+|                          |                        | aborts the work in the engine; a sleep or wake goes on      |
 | its engine ends by itself | -                     | Broken, once no load or      | Broken                       |
 |                          |                        | change goes on that fails    |                              |
 | gateway gone             | ends the process group | ends the process group       | ends the process group       |
 | SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
 
-A slot is not reused for a second model, since ending its process is what returns the memory for certain; except that
-an engine which can prove it changes its weights (`models.chat_swap`).
+A slot is not reused for a second model, since ending its process is what returns the memory for certain.
 """
 
 import asyncio
@@ -162,9 +159,6 @@ class SlotServer:
                     held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
                     out.put(frames.Done(uid, held=held))
                     return
-                case frames.Swap():
-                    out.put(await asyncio.shield(asyncio.ensure_future(self._swap(frame, out))))
-                    return
                 case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
                     await self._work(frame, out)
             out.put(frames.Done(uid))
@@ -201,7 +195,7 @@ class SlotServer:
         return frames.Done(frame.uid, loaded)
 
     def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
-        """Tell before the calls end that fail by it. A sleep, wake or swap that goes on tells by its own failure."""
+        """Tell before the calls end that fail by it. A sleep or wake that goes on tells by its own failure."""
         if not self._changing:
             out.put(frames.Broken(0, how.status, how.code, how.message))
 
@@ -219,20 +213,6 @@ class SlotServer:
             return held
         finally:
             self._changing = False
-
-    async def _swap(self, frame: frames.Swap, out: frames.Outbox) -> frames.Done:
-        """Not cancelled either. A failed one leaves the engine to be ended: it answers nobody any more."""
-        engine = self._ready()
-        if self._changing or self._asleep:
-            raise EngineFailed("This engine is busy.")
-        self._changing = True
-        await self._calm()
-        recipe = Recipe.model_validate_json(frame.recipe)
-        loaded = await cast(ChatEngine, engine).swap(
-            recipe, Path(frame.path), lambda progress: out.put(frames.Report(frame.uid, progress))
-        )
-        self._changing = False
-        return frames.Done(frame.uid, loaded)
 
     async def _calm(self) -> None:
         """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""

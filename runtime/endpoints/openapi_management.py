@@ -82,7 +82,7 @@ SCHEMAS: dict[str, Json] = {
                         "model": STRING,
                         "bytes": COUNT,
                         "running": COUNT,
-                        "action": one_of("evict", "drain", "sleep", "swap"),
+                        "action": one_of("evict", "drain", "sleep"),
                     }
                 )
             ),

@@ -8,7 +8,6 @@
 | ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | read.py     |
 | EngineCore       | a request for an adapter that is not there ends the engine          | core.py     |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | typical.py  |
-| other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
 | parent watch     | EngineCore lives on after its slot was killed                       | here             |
@@ -72,7 +71,6 @@ def _patch_all() -> None:
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import vllm_swap
     from models.chat.vllm import core, file, manager, read, typical
     from models.chat.vllm.cpu import punica
 
@@ -80,7 +78,6 @@ def _patch_all() -> None:
     file.patch(lora_model)
     read.patch(PEFTHelper)
     core.patch(EngineCore, enter_process)
-    vllm_swap.patch(EngineCore)
     typical.patch(logits_processor)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))

@@ -180,8 +180,8 @@ class StagedAdapters:
         return ["done"]
 
     def forget_adapters(self) -> Outcome:
-        """Before a sleep, or other weights, which come with other layers. Afterwards nothing refers to what the places
-        hold, which a sleep may lose: the next adapter overwrites the whole of its place."""
+        """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
+        overwrites the whole of its place."""
         state, (_, manager) = self._swaps(), self._lora_managers()
         held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
         for adapter_id in held:

@@ -45,12 +45,6 @@ class Witness:
     def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
         self.events.append(f"{step} failed {entry.id}")
 
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self.events.append(f"swapped {entry.id}")
-
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self.events.append(f"swap failed {entry.id}")
-
     def died(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"died {entry.id} {reason}")
 

@@ -95,11 +95,11 @@ def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
     assert state.models.slept(load_key(recipe("a"), GPU)) is None
 
 
-def test_what_a_swap_takes_says_nothing_of_a_load(state: State) -> None:
-    record, swapped = ResidencyRecord(Metrics(), state, GPU), entry()
-    record.swapped(swapped, CAN_SLEEP, 0.5, 0.8)
-    swapped.bytes = 170
-    record.grew(swapped)
+def test_growth_alone_says_nothing_of_how_long_a_load_takes(state: State) -> None:
+    """The disk was full when it loaded."""
+    record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
+    grown.bytes = 170
+    record.grew(grown)
     again = entry()
     recall(again, state, GPU)
     assert (again.needed, again.load_seconds) == (170, 10.0)
