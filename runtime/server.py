@@ -11,11 +11,9 @@ import multiprocessing.connection
 import multiprocessing.process
 import os
 import signal
-import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from importlib.machinery import ModuleSpec
+from collections.abc import Awaitable, Callable, Sequence
 from types import FrameType
 from typing import NoReturn
 
@@ -25,7 +23,7 @@ import psutil
 from fastapi import FastAPI
 
 from registry.recipe import Recipe, Tier
-from runtime import logs, turns
+from runtime import logs
 from runtime.device import Device
 from runtime.gateway import Gateway
 from runtime.middleware import Shell
@@ -54,9 +52,7 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
     from runtime.endpoints.app import finish
 
     gateway = Gateway(settings, recipes, device)
-    wanted = wanted_at_once(settings, recipes)
-    turns.announce(str(settings.run_dir), len(wanted))
-    loop = SlotLoop(str(settings.run_dir), wanted)
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
     api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
@@ -160,38 +156,19 @@ def run(
         threading.Thread(target=beside, daemon=True).start()
     gc.collect()
     gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
-    with workers_begin_with("runtime.slot_process"):
-        server.run(
-            host=settings.host,
-            port=settings.port,
-            num_api_servers=1,
-            log_level="warning",
-            generate_client_file=False,
-            access_log=False,
-            log_config=None,
-            timeout_keep_alive=75,
-            h11_max_incomplete_event_size=64 * 1024,
-        )
+    server.run(
+        host=settings.host,
+        port=settings.port,
+        num_api_servers=1,
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
     log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
-
-
-COMMANDS = {"runtime.cli.main", "roundhouse"}
-"""The command line, as a module or as the installed script."""
-
-
-@contextlib.contextmanager
-def workers_begin_with(module: str) -> Iterator[None]:
-    """Have spawned processes import `module` as their main module, not the command line, of which they use nothing."""
-    main = sys.modules["__main__"]
-    spec = main.__spec__
-    name = spec.name if spec else os.path.basename(getattr(main, "__file__", None) or "")
-    if name in COMMANDS:
-        main.__spec__ = ModuleSpec(module, None)
-    try:
-        yield
-    finally:
-        main.__spec__ = spec
 
 
 def _forks_die_with(main: int) -> None:

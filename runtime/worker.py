@@ -1,6 +1,4 @@
-"""What LitServe spawns as a worker. Its process imports this module and LitServe, not the gateway's: six slots start
-with the server, on the same cores as the first load.
-"""
+"""What LitServe spawns as a worker. It imports nothing of the gateway's."""
 
 import asyncio
 import contextlib
@@ -16,7 +14,7 @@ from litserve.specs.base import LitSpec
 
 from models.memory_group import Expendable
 from models.protocol import Engine
-from runtime import logs, turns
+from runtime import logs
 from runtime.parent import die_with_parent
 from runtime.slot_loop import SlotServer, socket_path
 
@@ -71,15 +69,17 @@ class RuntimeSpec(LitSpec):  # type: ignore[misc]
         return output
 
 
-def own_temporary_folder(run_dir: str, worker_id: int) -> None:
+def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
     """Libraries leave files behind when they are killed (vLLM its sockets): the slot's next process clears them.
 
-    The last ones go with the run's folder.
+    The last ones go with the run's folder. Returns whether this is the slot's first process.
     """
     folder = f"{run_dir}/tmp-{worker_id}"
+    first = not os.path.exists(folder)
     shutil.rmtree(folder, ignore_errors=True)
     os.makedirs(folder, mode=0o700)
     os.environ["TMPDIR"] = tempfile.tempdir = folder
+    return first
 
 
 class SlotLoop(LitLoop):  # type: ignore[misc]
@@ -94,19 +94,16 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         with contextlib.suppress(PermissionError):  # already a session leader
             os.setsid()
         die_with_parent()
-        own_temporary_folder(self.run_dir, worker_id)
+        first = own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         expendable = Expendable()
         expendable.serves()
-        address, warms = socket_path(self.run_dir, worker_id), self._warms()
+        warms = self.warms(worker_id) if first else None  # later its memory may belong to somebody else: it is told
+        address = socket_path(self.run_dir, worker_id)
         server = SlotServer(address, create_engine, loads=expendable.loads, warms=warms)
         asyncio.run(server.serve())
         os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
 
-    def _warms(self) -> str | None:
-        """What this life imports ahead. A later one waits to be told: its memory may belong to somebody else then."""
-        number = turns.number(self.run_dir, len(self.wanted))
-        if number is None:
-            return None
-        turns.serves(self.run_dir, number)
-        return self.wanted[number]
+    def warms(self, worker_id: int) -> str | None:
+        """The engine whose libraries a slot's first process imports ahead."""
+        return self.wanted[worker_id] if worker_id < len(self.wanted) else None

@@ -11,8 +11,6 @@ import signal
 import sys
 import time
 
-from runtime.cli import bytecode
-
 VARIABLE = "ROUNDHOUSE_SERVER_ID"
 SWEEP_SECONDS = 10.0
 
@@ -30,7 +28,6 @@ def restart_with_id() -> None:
     the API process is a fork.
     """
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
-    bytecode.keep(os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])

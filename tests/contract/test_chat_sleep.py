@@ -126,7 +126,8 @@ async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
 
 
 def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
-    from models import chat_settings, chat_vllm
+    from models.chat import settings
+    from models.chat.vllm import launch
 
     base = chat_fixtures.write_base(tmp_path / "base")
 
@@ -134,11 +135,11 @@ def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: 
         recipe = chat_fixtures.recipe(base, **flags)
         residency = recipe.residency.model_copy(update={"sleep": sleep})
         given = recipe.model_copy(update={"residency": residency})
-        return bool(chat_settings.arguments(given, base, device, chat_vllm.parser()).enable_sleep_mode)
+        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
 
     assert able("cuda:0")
     assert able("cuda:0", tensor_parallel_size=1)
     assert not able("cuda:0", tensor_parallel_size=2)
     assert not able("cuda:0", sleep="never")
     assert not able("cpu")
-    assert not chat_vllm.sleep_mode_available(), "this is the build for CPUs"
+    assert not launch.sleep_mode_available(), "this is the build for CPUs"
