@@ -4,10 +4,12 @@ import json
 import os
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from models.chat.vllm import core, process
 from registry.errors import EngineFailed
 
 
@@ -85,10 +87,10 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    os.environ["ROUNDHOUSE_VLLM_THREADS"] = str(threads)
+    os.environ[process.THREADS] = str(threads)
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
-        os.environ["ROUNDHOUSE_VLLM_CAUSE"] = str(cause)
+        os.environ[process.CAUSE] = str(cause)
         try:
             return AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
         except Exception as error:
@@ -99,13 +101,13 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
             raise EngineFailed(f"vLLM's engine did not start: {what}", code=code) from error
 
 
-def stop_engine(engine: Any, processes: list[Any], within: float) -> None:
+def stop_engine(engine: Any, children: list[Any], within: float) -> None:
     """End the engine's processes, by force after `within` seconds. Blocks."""
     engine.shutdown(within)
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-        process.join(within)
+    for child in children:
+        if child.is_alive():
+            child.kill()
+        child.join(within)
 
 
 def sleep_mode_available() -> bool:
@@ -125,13 +127,18 @@ def samples_typically(engine: Any) -> bool:
     return not second and config.speculative_config is None
 
 
+async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:
+    """The answer of EngineCore to one of `core.CALLS`."""
+    return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
+
+
 async def device_bytes(engine: Any) -> int:
     """What EngineCore holds on a CUDA device; 0 on the CPU.
 
     Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
     """
     try:
-        facts: list[int] = await engine.engine_core.call_utility_async("process_facts")
+        facts: list[int] = await ask(engine, core.process_facts)
         return facts[2]
     except Exception as error:
         raise EngineFailed(

@@ -7,12 +7,10 @@ import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 
 from models import importing
-from models.chat.vllm import launch
+from models.chat.vllm import launch, plugin, process
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -62,15 +60,20 @@ MAX_ANSWERS = 128
 
 def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
+    import torch
+
     os.environ.update(
         VLLM_NO_USAGE_STATS="1",
         VLLM_CONFIGURE_LOGGING="0",
         VLLM_LOGGING_LEVEL="WARNING",
-        ROUNDHOUSE_VLLM="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
         TOKENIZERS_PARALLELISM="false",
     )
+    os.environ[process.ACTIVE] = "1"
+    if torch.version.cuda is None and torch.version.hip is None:
+        # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the bytes of the recipe
 
 
@@ -90,13 +93,6 @@ def prewarm() -> None:
         _import_all()
 
 
-@cache
-def _patch() -> None:
-    """As vLLM does it at a start; here it counts for the fork, too."""
-    for patches in entry_points(group="vllm.general_plugins", name="roundhouse"):
-        patches.load()()
-
-
 def _import_known(names: Iterable[str]) -> None:
     for name in names:
         with suppress(ModuleNotFoundError):  # of another release; a load imports what it needs by itself
@@ -110,4 +106,4 @@ def _import_all() -> None:
     _import_known(CPU if platform.is_cpu() else CUDA)
     launch.server()
     launch.parser()
-    _patch()
+    plugin.register()  # as vLLM does it at a start; here it counts for the fork, too

@@ -131,10 +131,7 @@ class StagedAdapters:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
         manager._active_adapters[lora.id] = None
-        _, rank = size(lora)
-        for wrapper in manager.punica_wrapper_mapping.values():
-            if isinstance(wrapper, CpuLora):
-                wrapper.ranks[index] = rank
+        _, CpuLora.ranks[lora.id] = size(lora)
         manager._last_mapping = None  # the same mapping of ids may now mean other places
 
     def _staged(self, adapter_id: int) -> Outcome:
@@ -177,6 +174,7 @@ class StagedAdapters:
                 copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
             del state.placing[adapter_id]
         manager.remove_adapter(adapter_id)
+        CpuLora.ranks.pop(adapter_id, None)
         return ["done"]
 
     def forget_adapters(self) -> Outcome:

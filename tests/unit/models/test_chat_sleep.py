@@ -26,7 +26,7 @@ class ScriptedVllm:
         self.cache_in_use = False
         self.engine_core = self
 
-    async def call_utility_async(self, name: str) -> list[Any]:
+    async def call_utility_async(self, _method: str, name: str, arguments: list[Any]) -> list[Any]:
         if name == "sleep_facts":
             return [20 * GIB, 16 * GIB, self.free, self.pinned]
         self.log.append(name)
