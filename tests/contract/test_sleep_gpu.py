@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
 from models.speech.engine import WhisperEngine

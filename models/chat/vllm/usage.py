@@ -5,11 +5,10 @@ vLLM's HTTP layer reports usage only with a finished answer. Each engine request
 cached part of it and every output token, and stays readable after the request is gone.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
 from contextvars import ContextVar
 from typing import Any
 
-from models.messages import Event, Usage
+from models.messages import Usage
 
 METER: ContextVar["Meter | None"] = ContextVar("roundhouse_meter", default=None)
 
@@ -56,25 +55,3 @@ def meter_requests(output_processor: Any) -> None:
             meter.add(output_processor.request_states[request.request_id])
 
     output_processor.add_request = metered
-
-
-class ChatCall(AsyncIterator[Event]):
-    """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
-
-    def __init__(self, events: AsyncGenerator[Event, None], meter: Meter) -> None:
-        self._events = events
-        self._meter = meter
-
-    def __aiter__(self) -> "ChatCall":
-        return self
-
-    async def __anext__(self) -> Event:
-        return await self._events.__anext__()
-
-    async def aclose(self) -> None:
-        """End the call now: its work in the engine is aborted."""
-        await self._events.aclose()
-
-    @property
-    def usage(self) -> Usage:
-        return self._meter.usage()

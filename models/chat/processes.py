@@ -13,12 +13,6 @@ from models.memory_group import Kills
 from registry.errors import EngineFailed
 
 
-def of(engine: Any) -> list[Any]:
-    """EngineCore's processes, of a vLLM engine or None."""
-    manager = engine.engine_core.resources.engine_manager if engine else None
-    return list(manager.processes) if manager else []
-
-
 def held(processes: list[Any]) -> int:
     """Bytes of this process and EngineCore's. A fork shares most pages with its parent: 'proportional' counts each
     page once over both."""

@@ -4,10 +4,12 @@ import json
 import os
 import tempfile
 from argparse import Namespace
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from models.chat.vllm import core, process
 from registry.errors import EngineFailed
 
 
@@ -46,6 +48,18 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     return app
 
 
+def adapter_names(app: Any) -> dict[str, Any]:
+    """Of vLLM's application: what is in it may be asked for."""
+    names: dict[str, Any] = app.state.openai_serving_models.lora_requests
+    return names
+
+
+def processes(engine: Any) -> list[Any]:
+    """EngineCore's processes, of a vLLM engine or None."""
+    manager = engine.engine_core.resources.engine_manager if engine else None
+    return list(manager.processes) if manager else []
+
+
 def _know_architecture(path: Path) -> None:
     """Import the model's class here. Else vLLM starts a Python process to look at it, unless that was cached."""
     registry = import_module("vllm.model_executor.models").ModelRegistry
@@ -58,14 +72,14 @@ def _know_architecture(path: Path) -> None:
 
 
 def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. Call it in a thread of its own (`chat_start`)."""
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     settings = AsyncEngineArgs.from_cli_args(arguments)
-    settings.worker_extension_cls = "adapters.vllm_stage.StagedAdapters" if arguments.enable_lora else ""
+    settings.worker_extension_cls = "models.chat.vllm.stage.StagedAdapters" if arguments.enable_lora else ""
     if device == "cpu" and arguments.tensor_parallel_size == 1:
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
@@ -73,10 +87,10 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
-    os.environ["ROUNDHOUSE_VLLM_THREADS"] = str(threads)
+    os.environ[process.THREADS] = str(threads)
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
-        os.environ["ROUNDHOUSE_VLLM_CAUSE"] = str(cause)
+        os.environ[process.CAUSE] = str(cause)
         try:
             return AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
         except Exception as error:
@@ -87,13 +101,13 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
             raise EngineFailed(f"vLLM's engine did not start: {what}", code=code) from error
 
 
-def stop_engine(engine: Any, processes: list[Any], within: float) -> None:
+def stop_engine(engine: Any, children: list[Any], within: float) -> None:
     """End the engine's processes, by force after `within` seconds. Blocks."""
     engine.shutdown(within)
-    for process in processes:
-        if process.is_alive():
-            process.kill()
-        process.join(within)
+    for child in children:
+        if child.is_alive():
+            child.kill()
+        child.join(within)
 
 
 def sleep_mode_available() -> bool:
@@ -105,12 +119,17 @@ def sleep_mode_available() -> bool:
 
 
 def samples_typically(engine: Any) -> bool:
-    """Whether `adapters.vllm_typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    """Whether `typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
     config = engine.vllm_config
     second = getattr(config, "use_v2_model_runner", None)
     if second is None:
         second = bool(getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False))
     return not second and config.speculative_config is None
+
+
+async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:
+    """The answer of EngineCore to one of `core.CALLS`."""
+    return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
 
 
 async def device_bytes(engine: Any) -> int:
@@ -119,7 +138,7 @@ async def device_bytes(engine: Any) -> int:
     Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
     """
     try:
-        facts: list[int] = await engine.engine_core.call_utility_async("process_facts")
+        facts: list[int] = await ask(engine, core.process_facts)
         return facts[2]
     except Exception as error:
         raise EngineFailed(

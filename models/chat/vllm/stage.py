@@ -1,6 +1,6 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
-vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `vllm_core` on
+vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
 the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
 adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended (on CUDA: after its event). On
 a CPU a small adapter is written in `place_adapter` itself: that takes less than the hand-over to the thread.
@@ -21,9 +21,9 @@ from typing import Any
 
 import torch
 
-from adapters.cpu.punica import CpuLora, turn_places
-from adapters.vllm_core import Outcome, faults
-from adapters.vllm_read import read_adapter, size
+from models.chat.vllm.core import Outcome, faults
+from models.chat.vllm.cpu.punica import CpuLora, turn_places
+from models.chat.vllm.read import read_adapter, size
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
@@ -131,10 +131,7 @@ class StagedAdapters:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
         manager._active_adapters[lora.id] = None
-        _, rank = size(lora)
-        for wrapper in manager.punica_wrapper_mapping.values():
-            if isinstance(wrapper, CpuLora):
-                wrapper.ranks[index] = rank
+        _, CpuLora.ranks[lora.id] = size(lora)
         manager._last_mapping = None  # the same mapping of ids may now mean other places
 
     def _staged(self, adapter_id: int) -> Outcome:
@@ -177,6 +174,7 @@ class StagedAdapters:
                 copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
             del state.placing[adapter_id]
         manager.remove_adapter(adapter_id)
+        CpuLora.ranks.pop(adapter_id, None)
         return ["done"]
 
     def forget_adapters(self) -> Outcome:

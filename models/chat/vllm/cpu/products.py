@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from adapters.cpu.batch import Batch, Groups
-from adapters.cpu.layer import Layer
+from models.chat.vllm.cpu.batch import Batch, Groups
+from models.chat.vllm.cpu.layer import Layer
 from registry.dtypes import native_bfloat16
 
 WIDE_ROWS = 8

@@ -10,7 +10,7 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from models import chat_shapes
+from models.chat import shapes
 from registry.errors import BadRequest
 from registry.recipe import Flag
 
@@ -97,13 +97,13 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         raise BadRequest(f"{text} This engine would ignore it: leave it out.", param=name, code="unknown_parameter")
     effort = "reasoning_effort" in fields.get(CHAT, frozenset())
     if path in (CHAT, COMPLETIONS):
-        chat_shapes.check_chat(data)
+        shapes.check_chat(data)
     elif path == RESPONSES:
         _responses(data)
         _reasoning(data, effort=effort)
-        chat_shapes.check_responses(data)
+        shapes.check_responses(data)
     elif path == MESSAGES:
-        chat_shapes.check_messages(data, effort=effort)
+        shapes.check_messages(data, effort=effort)
 
 
 class _Tool(msgspec.Struct):

@@ -66,7 +66,7 @@ def faults_of(loras: dict[str, Any], modules: dict[str, Any], max_rank: int, wor
 
 
 def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
-    """Read a folder into vLLM's packed form, in memory of its own (see `vllm_file`).
+    """Read a folder into vLLM's packed form, in memory of its own (see `file`).
 
     Raises ValueError with every fault, one a line.
     """

@@ -17,8 +17,9 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from models.chat_adapters import Adapters
-from models.chat_asgi import AsgiApp, Exchange
+from models.chat.adapters import Adapters
+from models.chat.asgi import AsgiApp, Exchange
+from models.chat.vllm import core, launch
 from models.messages import Held
 from registry.errors import EngineFailed
 
@@ -95,7 +96,7 @@ class Sleeper:
             await asyncio.sleep(0.02)
 
     async def _facts(self) -> list[int]:
-        facts: list[int] = await self._engine.engine_core.call_utility_async("sleep_facts")
+        facts: list[int] = await launch.ask(self._engine, core.sleep_facts)
         return facts
 
     async def _answer(self) -> str:

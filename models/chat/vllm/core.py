@@ -1,8 +1,8 @@
 """What `EngineCore` learns: adapter calls that run between two steps, and the refusal of requests for other adapters.
 
-The calls are utilities (`engine_core.call_utility_async("place_adapter", ...)`): they share one ordered queue with
-requests and aborts, so 'no request uses it' is known for certain here and nowhere else. All results are plain types:
-anything else kills vLLM's output thread.
+The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
+`launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain
+here and nowhere else. All results are plain types: anything else kills vLLM's output thread.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
-"""Environment variable: the file that takes the reason of a failed start."""
+from models.chat.vllm import process
+
+METHOD = "roundhouse"
+"""The utility method's name in EngineCore."""
 
 Outcome = list[str]
 """[state, fault...]; state is 'running', 'read', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
@@ -157,15 +159,34 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
 
 def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only."""
-    if path := os.environ.get(CAUSE):
+    if path := os.environ.get(process.CAUSE):
         import torch
 
         memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
         Path(path).write_text(json.dumps([int(memory), f"{type(error).__name__}: {error}"]))
 
 
+CALLS: dict[str, Callable[..., Any]] = {
+    call.__name__: call
+    for call in (
+        stage_adapter,
+        place_adapter,
+        poll_adapter,
+        drop_adapter,
+        held_adapters,
+        forget_adapters,
+        process_facts,
+        sleep_facts,
+    )
+}
+
+
+def _dispatch(self: Any, call: str, arguments: list[Any]) -> Any:
+    return CALLS[call](self, *arguments)
+
+
 def patch(core: Any, begin: Callable[[], None]) -> None:
-    """Add the calls to `EngineCore`, guard its intake, and run `begin` when one is made. Safe to call twice."""
+    """Add the utility to `EngineCore`, guard its intake, and run `begin` when one is made. Safe to call twice."""
     if hasattr(core, "roundhouse_preprocess_add_request"):
         return
     stock_init = core.__init__
@@ -181,8 +202,6 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
             raise
 
     core.__init__ = init
-    calls = (stage_adapter, place_adapter, poll_adapter, drop_adapter, held_adapters, forget_adapters, process_facts)
-    for call in (*calls, sleep_facts):
-        setattr(core, call.__name__, call)
+    setattr(core, METHOD, _dispatch)
     core.roundhouse_preprocess_add_request = core.preprocess_add_request
     core.preprocess_add_request = _preprocess_add_request

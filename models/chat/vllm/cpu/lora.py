@@ -9,9 +9,9 @@ from functools import cache
 
 import torch
 
-from adapters.cpu import compiled, products
-from adapters.cpu.batch import Batch
-from adapters.cpu.layer import Layer
+from models.chat.vllm.cpu import compiled, products
+from models.chat.vllm.cpu.batch import Batch
+from models.chat.vllm.cpu.layer import Layer
 from registry import native
 from registry.cache_folder import cache_folder
 

@@ -11,7 +11,7 @@ from typing import Any
 
 
 class NotPlaced(RuntimeError):
-    """A step names an adapter that is in no device place: `vllm_core` refuses such requests before they get here."""
+    """A step names an adapter that is in no device place: `core` refuses such requests before they get here."""
 
 
 def _add_adapter(self: Any, lora_request: Any) -> bool:

@@ -8,7 +8,7 @@ import contextvars
 import json
 from typing import Any
 
-from models.chat_asgi import AsgiApp, Exchange
+from models.chat.asgi import AsgiApp, Exchange
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 _REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (

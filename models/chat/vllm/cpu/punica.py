@@ -5,19 +5,19 @@ last place, so that a base request gets the adapter which lies there. Here rows 
 without adapter are in no group and keep the base layer's output untouched.
 
 Only linear layers that are not sharded carry adapters: adapters of the embedding and the head are refused before they
-get here (`vllm_manager`), and recipes cannot ask for sharded ones.
+get here (`manager`), and recipes cannot ask for sharded ones.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
 
-from adapters.cpu.batch import Batch
-from adapters.cpu.layer import Layer, turned
-from adapters.cpu.lora import load
+from models.chat.vllm.cpu.batch import Batch
+from models.chat.vllm.cpu.layer import Layer, turned
+from models.chat.vllm.cpu.lora import load
 
 _ALL_ROWS = 1 << 30
 """As the end of a slice: all rows of A."""
@@ -27,10 +27,11 @@ _NOBODY = Batch([], {}, 0)
 class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
     """In the place of vLLM's `PunicaWrapperCPU`."""
 
+    ranks: ClassVar[dict[int, int]] = {}
+    """Highest rank by adapter, while it is held; the rest of its place is zeros."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.ranks: dict[int, int] = {}
-        """By place, of the adapter that lies there."""
         self._add = load()
         self._batch = _NOBODY
         self._layers: dict[int, Layer] = {}
@@ -44,7 +45,8 @@ class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
             return
         places = {adapter: place for place, adapter in enumerate(lora_index_to_id) if adapter is not None}
         rows = [places[adapter] if adapter > 0 else -1 for adapter in ids]
-        self._batch = Batch(rows, self.ranks, _ALL_ROWS)
+        ranks = {place: self.ranks[adapter] for adapter, place in places.items() if adapter in self.ranks}
+        self._batch = Batch(rows, ranks, _ALL_ROWS)
 
     def add_lora_linear(
         self,

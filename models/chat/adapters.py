@@ -14,9 +14,11 @@ when no place or no host room is free: the caller counts places, nothing is evic
 import asyncio
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from models.chat.vllm import core, launch
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, Unfit
 from registry.names import DIGEST
@@ -58,14 +60,14 @@ class Adapters:
                 return
             number = next(self._numbers)
             try:
-                outcome = await self._finish("stage_adapter", number, adapter.path)
+                outcome = await self._finish(core.stage_adapter, number, adapter.path)
             except asyncio.CancelledError:
-                await asyncio.shield(self._call("drop_adapter", number))
+                await asyncio.shield(self._call(core.drop_adapter, number))
                 raise
             if outcome[0] == "full":
                 raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
             if outcome[0] not in ("read", "done"):
-                await asyncio.shield(self._call("drop_adapter", number))
+                await asyncio.shield(self._call(core.drop_adapter, number))
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
             self._held[adapter.digest] = Held(number)
 
@@ -87,7 +89,7 @@ class Adapters:
             name = self._names.pop(evict, None) if evict else None
             if leaving:
                 leaving.placed = False
-            outcome = await self._finish("place_adapter", held.number, leaving.number if leaving else 0)
+            outcome = await self._finish(core.place_adapter, held.number, leaving.number if leaving else 0)
             if outcome[0] == "busy" and evict and leaving:
                 self._names[evict] = name
                 leaving.placed = True
@@ -110,7 +112,7 @@ class Adapters:
             if self.calls[digest]:
                 raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
             name = self._names.pop(digest, None)
-            if (await self._call("drop_adapter", held.number))[0] == "busy":
+            if (await self._call(core.drop_adapter, held.number))[0] == "busy":
                 if name is not None:
                     self._names[digest] = name
                 raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
@@ -120,7 +122,7 @@ class Adapters:
     async def forget(self) -> None:
         """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
         async with self._places:
-            if (await self._call("forget_adapters"))[0] != "done":
+            if (await self._call(core.forget_adapters))[0] != "done":
                 raise EngineFailed("adapters cannot be forgotten while a request is in the engine")
             self._names.clear()
             self._held.clear()
@@ -129,14 +131,14 @@ class Adapters:
     def _lock(self, digest: str) -> asyncio.Lock:
         return self._locks.setdefault(digest, asyncio.Lock())
 
-    async def _finish(self, method: str, number: int, argument: str | int) -> list[str]:
-        outcome, pause = await self._call(method, number, argument), POLL_FIRST
+    async def _finish(self, call: Callable[..., Any], number: int, argument: str | int) -> list[str]:
+        outcome, pause = await self._call(call, number, argument), POLL_FIRST
         while outcome[0] == "running":
             await asyncio.sleep(pause)
             pause = min(pause * 1.5, POLL_LAST)
-            outcome = await self._call("poll_adapter", number)
+            outcome = await self._call(core.poll_adapter, number)
         return outcome
 
-    async def _call(self, method: str, *arguments: str | int) -> list[str]:
-        outcome: list[str] = await self._engine.engine_core.call_utility_async(method, *arguments)
+    async def _call(self, call: Callable[..., Any], *arguments: str | int) -> list[str]:
+        outcome: core.Outcome = await launch.ask(self._engine, call, *arguments)
         return outcome

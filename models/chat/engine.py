@@ -7,21 +7,14 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models import (
-    chat_fields,
-    chat_guard,
-    chat_prewarm,
-    chat_processes,
-    chat_settings,
-    chat_start,
-    chat_vllm,
-    chat_warm,
-)
-from models.chat_adapters import Adapters
-from models.chat_asgi import Exchange
-from models.chat_names import Renamer
-from models.chat_sleep import Sleeper
-from models.chat_usage import METER, ChatCall, Meter, meter_requests
+from models.chat import fields, guard, processes, settings, start, warm
+from models.chat.adapters import Adapters
+from models.chat.asgi import Exchange
+from models.chat.call import ChatCall
+from models.chat.names import Renamer
+from models.chat.sleep import Sleeper
+from models.chat.vllm import launch, prewarm
+from models.chat.vllm.usage import METER, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
@@ -40,7 +33,7 @@ class VllmEngine:
         self._engine: Any = None
         self._app: Any = None
         self._adapters: Adapters | None = None
-        self._fields: chat_fields.Fields = {}
+        self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
         self._state = "new"
@@ -48,7 +41,7 @@ class VllmEngine:
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
         """The last sleep or wake."""
-        self._children = chat_processes.Children()
+        self._children = processes.Children()
         self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
 
@@ -66,37 +59,37 @@ class VllmEngine:
 
         report(Progress("importing", 0.0, "vLLM"))
         try:
-            await asyncio.to_thread(chat_prewarm.prewarm)
+            await asyncio.to_thread(prewarm.prewarm)
         except RuntimeError as error:  # a vLLM that our patches were not checked with
             raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
         lap("importing")
         report(Progress("starting", 0.3, "engine process"))
-        arguments = chat_settings.arguments(recipe, path, device, chat_vllm.parser())
-        arguments.enable_sleep_mode = arguments.enable_sleep_mode and chat_vllm.sleep_mode_available()
+        arguments = settings.arguments(recipe, path, device, launch.parser())
+        arguments.enable_sleep_mode = arguments.enable_sleep_mode and launch.sleep_mode_available()
         try:
-            threads = chat_settings.threads(path)
+            threads = settings.threads(path)
 
-            def start() -> None:
-                self._engine = chat_vllm.start_engine(arguments, device, threads)
+            def start_engine() -> None:
+                self._engine = launch.start_engine(arguments, device, threads)
 
-            starting = asyncio.create_task(chat_start.in_new_thread(start))
-            await chat_start.child_or_end(starting)
+            starting = asyncio.create_task(start.in_new_thread(start_engine))
+            await start.child_or_end(starting)
             lap("starting")
-            report(Progress("weights", 0.4, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
-            importing = asyncio.create_task(asyncio.to_thread(chat_prewarm.prewarm_server))
+            report(Progress("weights", 0.4, f"{processes.weights_bytes(path) >> 20} MiB"))
+            importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
             await starting
             await importing
             lap("weights")
             report(Progress("warming", 0.8))
-            on_device = await chat_vllm.device_bytes(self._engine)
+            on_device = await launch.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
-            self._app = await chat_vllm.application(self._engine, arguments)
-            self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
-            effort = chat_fields.knows_effort(path, recipe.engine.flags)
-            self._fields, self._model = chat_fields.known(self._app, effort=effort), recipe.id
-            self._typical = chat_vllm.samples_typically(self._engine)
-            self._children.watch(chat_processes.of(self._engine), self._child_died)
-            await chat_warm.warm(self._app, recipe.id)
+            self._app = await launch.application(self._engine, arguments)
+            self._adapters = Adapters(self._engine, launch.adapter_names(self._app))
+            effort = fields.knows_effort(path, recipe.engine.flags)
+            self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+            self._typical = launch.samples_typically(self._engine)
+            self._children.watch(launch.processes(self._engine), self._child_died)
+            await warm.warm(self._app, recipe.id)
             await self._engine.reset_prefix_cache()
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
@@ -114,7 +107,7 @@ class VllmEngine:
         return self._loaded(path, seconds, on_device, asleep)
 
     def _host_bytes(self) -> int:
-        return chat_processes.held(chat_processes.of(self._engine))
+        return processes.held(launch.processes(self._engine))
 
     def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
         on_host = self._host_bytes()
@@ -122,11 +115,11 @@ class VllmEngine:
             resident_bytes=on_device or on_host,
             host_bytes=on_host if on_device else 0,
             asleep=asleep,
-            weights_bytes=chat_processes.weights_bytes(path),
+            weights_bytes=processes.weights_bytes(path),
             kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
             seconds=seconds,
             context_length=self._engine.model_config.max_model_len,
-            engine_version=chat_vllm.version(),
+            engine_version=launch.version(),
         )
 
     def _child_died(self, how: EngineFailed) -> None:
@@ -192,10 +185,10 @@ class VllmEngine:
         self._children.unwatch()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
-        processes = chat_processes.of(self._engine)
+        running = launch.processes(self._engine)
         engine, self._engine, self._app = self._engine, None, None
         if engine is not None:
-            await asyncio.to_thread(chat_vllm.stop_engine, engine, processes, CLOSE_WITHIN)
+            await asyncio.to_thread(launch.stop_engine, engine, running, CLOSE_WITHIN)
 
     def call(self, request: HttpCall) -> ChatCall:
         meter = Meter()
@@ -215,7 +208,7 @@ class VllmEngine:
                 raise EngineFailed("the engine gave no answer")
             self._alive()
             if exchange.status >= 500:
-                fault = chat_guard.unanswerable(request.body, bool(meter.request_ids))
+                fault = guard.unanswerable(request.body, bool(meter.request_ids))
                 raise fault or EngineFailed("the engine could not answer this request")
             yield Started(exchange.status, exchange.content_type)
             while (data := await exchange.part()) is not None:
@@ -234,12 +227,12 @@ class VllmEngine:
         yield Finished(meter.usage())
 
     def _check(self, request: HttpCall, adapters: Adapters) -> None:
-        if request.path not in chat_guard.PATHS:
+        if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
-        chat_guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
-        asked = chat_guard.asked_model(request.body)
-        chat_guard.typical(request.body, able=self._typical)
-        chat_fields.check(self._fields, request.path, request.body)
+        guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
+        asked = guard.asked_model(request.body)
+        guard.typical(request.body, able=self._typical)
+        fields.check(self._fields, request.path, request.body)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):

@@ -1,17 +1,16 @@
 """Import what a chat engine and its EngineCore need before it is known which model they will load.
 
-EngineCore is a fork of this process (`chat_start`), so what is imported here is imported once for both.
+EngineCore is a fork of this process (`models.chat.start`), so what is imported here is imported once for both.
 """
 
 import logging
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
 
-from models import chat_vllm, importing
+from models import importing
+from models.chat.vllm import launch, plugin, process
 
 CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
 CPU = (
@@ -61,15 +60,20 @@ MAX_ANSWERS = 128
 
 def environment() -> None:
     """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
+    import torch
+
     os.environ.update(
         VLLM_NO_USAGE_STATS="1",
         VLLM_CONFIGURE_LOGGING="0",
         VLLM_LOGGING_LEVEL="WARNING",
-        ROUNDHOUSE_VLLM="1",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
         TOKENIZERS_PARALLELISM="false",
     )
+    os.environ[process.ACTIVE] = "1"
+    if torch.version.cuda is None and torch.version.hip is None:
+        # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
     os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the bytes of the recipe
 
 
@@ -89,13 +93,6 @@ def prewarm() -> None:
         _import_all()
 
 
-@cache
-def _patch() -> None:
-    """As vLLM does it at a start; here it counts for the fork, too."""
-    for patches in entry_points(group="vllm.general_plugins", name="roundhouse"):
-        patches.load()()
-
-
 def _import_known(names: Iterable[str]) -> None:
     for name in names:
         with suppress(ModuleNotFoundError):  # of another release; a load imports what it needs by itself
@@ -107,6 +104,6 @@ def _import_all() -> None:
         import_module(name)
     platform = import_module("vllm.platforms").current_platform
     _import_known(CPU if platform.is_cpu() else CUDA)
-    chat_vllm.server()
-    chat_vllm.parser()
-    _patch()
+    launch.server()
+    launch.parser()
+    plugin.register()  # as vLLM does it at a start; here it counts for the fork, too

@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from adapters.cpu import products
-from adapters.cpu.batch import Batch, Rows
-from adapters.cpu.layer import Layer
+from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu.batch import Batch, Rows
+from models.chat.vllm.cpu.layer import Layer
 from registry import native
 
 SOURCE = Path(__file__).with_name("lora.c")
