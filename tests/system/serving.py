@@ -8,11 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
+
+from runtime.parent import die_with_parent
 
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "recipes" / "starter"
@@ -26,7 +29,10 @@ def free_port() -> int:
 
 
 class Server:
-    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code."""
+    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
+
+    It is killed when the thread that made it ends, so also when the test run is killed.
+    """
 
     def __init__(self, data: Path, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
         self.port, self.data = free_port(), data
@@ -38,7 +44,14 @@ class Server:
         command += ["--device", "cpu", "--data-dir", str(data)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
 
     def wait_ready(self, seconds: float = 120) -> "Server":
         deadline = time.monotonic() + seconds
