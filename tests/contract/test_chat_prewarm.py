@@ -30,7 +30,6 @@ import sentence_transformers  # imports scikit-learn: another engine may load in
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 def test_what_is_left_out_can_be_used_afterwards() -> None:
     done = subprocess.run([sys.executable, "-c", PROBE], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]

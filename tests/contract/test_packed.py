@@ -12,7 +12,7 @@ from models.embed_model import Ids
 from models.messages import EmbedRequest
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.real
 
 
 def network(seed: int, **more: Any) -> Any:

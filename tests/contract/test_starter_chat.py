@@ -16,7 +16,7 @@ from models.starter.chat.answers import BASE, Answer, Question, Served
 from models.starter.chat.data import QUESTIONS, TASK_NAMES, heldout
 from models.starter.chat.report import Matrix, table
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 PACK = figures.PACK
 INPUTS = 20
 """Held-out inputs per task here; the figures are of 200."""

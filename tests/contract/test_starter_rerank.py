@@ -8,7 +8,7 @@ from models.starter import cards, figures
 from models.starter.rerank.evaluate import Figures, embedding_scores, evaluate, rerank_scores
 from models.starter.rerank.held_out import HeldOut, summary
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 NAME = "starter-rerank"
 FOLDER = figures.PACK / NAME
 CASES = 24

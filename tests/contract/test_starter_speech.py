@@ -11,7 +11,7 @@ import pytest
 from models.starter import cards, figures
 from models.starter.speech import espeak, evaluate, samples
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 NAME = "starter-speech"
 FOLDER, SAMPLES = figures.PACK / NAME, figures.PACK / "samples"
 CLIPS = 16
