@@ -19,7 +19,7 @@ from benchmarks import processes
 from benchmarks.environment import ROOT
 from registry.dtypes import settle
 from registry.recipe import Recipe
-from runtime.parent import die_with_parent
+from runtime.slots.parent import die_with_parent
 
 START_WITHIN = 180.0
 """Seconds that a server gets until it is ready: a busy machine needs a while for a start of vLLM."""

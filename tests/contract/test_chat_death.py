@@ -15,7 +15,7 @@ from models.messages import Chunk, HttpCall, Progress
 from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.real
 
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:

@@ -22,7 +22,7 @@ from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
 from tests.contract.chat_nasty import TEXT
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 class Bench:

@@ -18,7 +18,7 @@ from models.text.encoder import Ids
 from registry import native
 from tests.contract.test_packed import network, states
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.real
 missing = cpu_library.NEEDED - native.features()
 needs_avx512 = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 

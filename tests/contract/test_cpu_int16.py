@@ -21,7 +21,7 @@ from registry.errors import EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 from tests.contract.test_packed import network
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.real
 RERANKER = Path(starter).parent / "pack" / "starter-rerank"
 missing = cpu_int16.NEEDED - native.features()
 needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")

@@ -22,7 +22,6 @@ from tests.system.serving import PACK
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(400),
     # asked of the driver's own library: a process that has touched CUDA cannot be forked any more
     pytest.mark.skipif(device._gpu() is None, reason="there is no GPU here"),
 ]

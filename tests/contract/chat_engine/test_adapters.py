@@ -15,7 +15,7 @@ from tests.contract.chat_engine.bench import PLACES, Bench
 from tests.contract.chat_nasty import TEXT
 from tests.contract.chat_oracle import Oracle
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
 async def test_a_mixed_batch_equals_transformers_and_peft(bench: Bench) -> None:

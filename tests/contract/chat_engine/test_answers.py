@@ -11,7 +11,7 @@ from tests.contract import chat_nasty
 from tests.contract.chat_engine.bench import Bench
 from tests.contract.chat_nasty import CHAT, MESSAGES, RESPONSES, TEXT
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
 async def test_progress_goes_up_to_ready(bench: Bench) -> None:

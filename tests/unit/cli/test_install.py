@@ -128,7 +128,7 @@ def make(*arguments: str) -> str:
 
 def test_make_help_names_every_target() -> None:
     told = make("help")
-    for target in ("serve", "test", "lint", "bench", "starter", "lock", "clean"):
+    for target in ("serve", "test", "check", "lint", "bench", "starter", "lock", "clean"):
         assert re.search(rf"^  {target} +\w", told, re.MULTILINE)
 
 
