@@ -15,14 +15,14 @@ from models.embed_bert import Bert, Linear
 from models.messages import EmbedRequest, RerankRequest
 from models.rerank import RerankingEngine
 from models.starter import __file__ as starter
-from registry import native
+from registry import processor
 from registry.errors import EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 from tests.contract.test_packed import network
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
 RERANKER = Path(starter).parent / "pack" / "starter-rerank"
-missing = cpu_int16.NEEDED - native.features()
+missing = cpu_int16.NEEDED - processor.features()
 needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
