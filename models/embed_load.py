@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from models import batched_engine, importing
-from models.batching_worker import SHARE, STEP_SECONDS, Limits
+from models.batching_worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
 
@@ -114,7 +114,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
 
 
-def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> Limits:
+def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> BatchLimits:
     """Of the steps. `packed`: they run without padding."""
     return replace(
         batched_engine.limits_of(recipe, STEP_SECONDS),

@@ -105,7 +105,7 @@ def _bar(fetched: Fetched | None) -> type:
     """A silent progress bar that hands the byte counts on."""
     tqdm: Any = importlib.import_module("tqdm").tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class CountingBar(tqdm):  # type: ignore[misc]
         """huggingface_hub makes several of these; those that count bytes report."""
 
         def __init__(self, *args: object, **kwargs: object) -> None:
@@ -119,4 +119,4 @@ def _bar(fetched: Fetched | None) -> type:
                 fetched(int(self.n), int(self.total) if self.total else None)
             return None
 
-    return Bar
+    return CountingBar

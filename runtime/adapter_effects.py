@@ -18,7 +18,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
-from adapters.placement import Plan
+from adapters.placement import PlacementPlan
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
 from registry.records import Probe
@@ -100,7 +100,7 @@ class AdapterEffects:
         """A request starts with it."""
         self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
 
-    def carry_out(self, link: SlotLink, plan: Plan) -> None:
+    def carry_out(self, link: SlotLink, plan: PlacementPlan) -> None:
         """Begin everything that the plan says about adapters."""
         for digest in plan.drop:
             self._drops[self._send(self._drop(link, digest))] = digest

@@ -11,7 +11,7 @@ from runtime.cli import adapters, chat, inspect, models, output, serve, transcri
 from runtime.cli.failures import EXIT_CODES, Failure
 
 
-class Roundhouse(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns a Failure from any command into its message and exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -30,7 +30,7 @@ class Roundhouse(TyperGroup):
 
 app = typer.Typer(
     name="roundhouse",
-    cls=Roundhouse,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
