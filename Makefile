@@ -16,7 +16,7 @@ ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
 PYTHON ?=
 export ACCELERATOR PYTHON
-# Everything lies in our own .venv: byte code kept there spares each start of an engine the compilation of its modules.
+# What scripts/install does not compile, which is Roundhouse itself, Python may keep as byte code beside its sources.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 

@@ -174,6 +174,8 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
         begin()
         try:
             stock_init(self, *args, **kwargs)
+            if self.vllm_config.lora_config is not None:
+                self.collective_rpc("prepare_places")
         except Exception as error:
             _tell_cause(error)
             raise

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from adapters import vllm_punica
-
 
 class NotPlaced(RuntimeError):
     """A step names an adapter that is in no device place: `vllm_core` refuses such requests before they get here."""
@@ -32,22 +30,13 @@ def _supported_lora_modules(model: Any) -> list[str]:
 
 
 _stock_supported_lora_modules: Any = None
-_stock_init: Any = None
-
-
-def _init(self: Any, *args: Any, **kwargs: Any) -> None:
-    _stock_init(self, *args, **kwargs)
-    if self.device.type == "cpu":
-        vllm_punica.lay_out(self.modules)
 
 
 def patch(worker_manager: Any, model_manager_module: Any) -> None:
     """`worker_manager`: LRUCacheWorkerLoRAManager; `model_manager_module`: vllm.lora.model_manager. Once only."""
-    global _stock_supported_lora_modules, _stock_init
+    global _stock_supported_lora_modules
     if _stock_supported_lora_modules is not None:
         return
     _stock_supported_lora_modules = model_manager_module.get_supported_lora_modules
     model_manager_module.get_supported_lora_modules = _supported_lora_modules
-    _stock_init = model_manager_module.LoRAModelManager.__init__
-    model_manager_module.LoRAModelManager.__init__ = _init
     worker_manager.add_adapter = _add_adapter

@@ -2,15 +2,12 @@
 
 | patch            | fault without it                                                   | file             |
 |------------------|--------------------------------------------------------------------|------------------|
-| CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | vllm_punica.py   |
+| CPU LoRA kernels | a base request in a mixed batch gets the last place's adapter; slow | cpu/punica.py    |
 | LoRA bookkeeping | loads from paths inside a step; 3-5 ms a step at 500 cached adapters | vllm_manager.py |
-| reading adapters | CPU: a file that is cut short while it is read ends the engine; slow | vllm_forms.py    |
+| reading adapters | a file that is cut short while it is read ends the engine           | vllm_file.py     |
 | ranks of modules | a regular expression for each two modules: 0.2 s for 224 of them    | vllm_read.py     |
 | EngineCore       | a request for an adapter that is not there ends the engine          | vllm_core.py     |
-| output thread    | CPU: tokens wait for Python's lock and for a core, 0.8 ms a step   | vllm_outputs.py  |
 | typical sampling | vLLM has no `typical_p`, which TGI's clients send                    | vllm_typical.py  |
-| other weights    | vLLM reads them into a model in which what they leave out stays      | vllm_swap.py     |
-| start            | a second of CPU at each start of EngineCore, for nothing            | vllm_start.py    |
 | no torch.compile | CPU: the first request with logprobs stalls the engine for 8 to 15 s | here             |
 | compute threads  | CPU: two threads on busy cores wait for each other at every layer   | here             |
 | parent watch     | EngineCore lives on after its slot was killed                       | here             |
@@ -33,7 +30,7 @@ if TYPE_CHECKING:
     import torch
 
 CHECKED = {(0, 26), (0, 32)}
-"""Releases on which the tests of these patches passed: 0.32 on CPU, 0.26 by reading (and on CUDA where it was run)."""
+"""Releases on which the tests of these patches passed: 0.32 on CPU, 0.26 by reading."""
 
 ACTIVE = "ROUNDHOUSE_VLLM"
 """Environment variable that the chat engine sets: a plain vLLM in the same environment stays as it was made."""
@@ -69,35 +66,22 @@ def _patch_all() -> None:
     import vllm.lora.lora_model as lora_model
     import vllm.lora.model_manager as model_manager
     from vllm.lora.peft_helper import PEFTHelper
-    from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.platforms import current_platform
-    from vllm.v1.engine.core import EngineCore, EngineCoreProc
+    from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
 
-    from adapters import (
-        staged_file,
-        vllm_core,
-        vllm_manager,
-        vllm_outputs,
-        vllm_punica,
-        vllm_read,
-        vllm_start,
-        vllm_swap,
-        vllm_typical,
-    )
+    from adapters import vllm_core, vllm_file, vllm_manager, vllm_read, vllm_typical
+    from adapters.cpu import punica
 
-    vllm_punica.patch(PunicaWrapperCPU)
     vllm_manager.patch(LRUCacheWorkerLoRAManager, model_manager)
-    staged_file.patch(lora_model)
+    vllm_file.patch(lora_model)
     vllm_read.patch(PEFTHelper)
     vllm_core.patch(EngineCore, enter_process)
-    vllm_swap.patch(EngineCore)
     vllm_typical.patch(logits_processor)
-    vllm_start.patch_installed()
     if current_platform.is_cpu():
+        punica.patch(type(current_platform))
         _compile_nothing()
-        vllm_outputs.patch(EngineCoreProc)
 
 
 def _compile_nothing() -> None:

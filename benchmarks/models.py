@@ -47,11 +47,6 @@ def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) ->
     return _written(data, path, folder)
 
 
-def with_changes(model: Chat, path: Path, folder: Path, changes: dict[str, Any]) -> Chat:
-    """The same model with the weights of `path` and other values at the top of its recipe."""
-    return _written(yaml.safe_load(model.file.read_text()) | changes, path, folder)
-
-
 def _written(data: dict[str, Any], path: Path, folder: Path) -> Chat:
     folder.mkdir(parents=True, exist_ok=True)
     data["source"] = {"path": str(path)}

@@ -76,8 +76,7 @@ class Server:
         if self._process is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        # a peer that may not keep byte code would compile all modules at each start; Roundhouse keeps its own
-        given = os.environ | {"PYTHONDONTWRITEBYTECODE": ""} | dict(self.variables())
+        given = os.environ | dict(self.variables())
         variables = {k: v for k, v in given.items() if v}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(

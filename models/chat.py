@@ -14,16 +14,13 @@ from models import (
     chat_processes,
     chat_settings,
     chat_start,
-    chat_swap,
     chat_vllm,
     chat_warm,
-    twins,
 )
 from models.chat_adapters import Adapters
 from models.chat_asgi import Exchange
 from models.chat_names import Renamer
 from models.chat_sleep import Sleeper
-from models.chat_start import T
 from models.chat_usage import METER, ChatCall, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
@@ -48,10 +45,9 @@ class VllmEngine:
         self._typical = False
         self._state = "new"
         self._sleeper: Sleeper | None = None
-        self._swapper: chat_swap.Swapper | None = None
         self._running: set[Exchange] = set()
-        self._change: asyncio.Future[Any] | None = None
-        """The last sleep, wake or swap."""
+        self._change: asyncio.Future[Held] | None = None
+        """The last sleep or wake."""
         self._children = chat_processes.Children()
         self.on_broken: Callable[[EngineFailed], None] = lambda how: None
         self._cause = EngineFailed("the engine's process ended")
@@ -79,8 +75,6 @@ class VllmEngine:
         arguments.enable_sleep_mode = arguments.enable_sleep_mode and chat_vllm.sleep_mode_available()
         try:
             threads = chat_settings.threads(path)
-            key = await asyncio.to_thread(twins.key, recipe, path, device)
-            self._swapper = chat_swap.Swapper(arguments, key)  # before vLLM sees either
 
             def start() -> None:
                 self._engine = chat_vllm.start_engine(arguments, device, threads)
@@ -96,11 +90,14 @@ class VllmEngine:
             report(Progress("warming", 0.8))
             on_device = await chat_vllm.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
-            app = await chat_vllm.application(self._engine, arguments)
-            self._adapters = Adapters(self._engine, app.state.openai_serving_models.lora_requests)
+            self._app = await chat_vllm.application(self._engine, arguments)
+            self._adapters = Adapters(self._engine, self._app.state.openai_serving_models.lora_requests)
+            effort = chat_fields.knows_effort(path, recipe.engine.flags)
+            self._fields, self._model = chat_fields.known(self._app, effort=effort), recipe.id
             self._typical = chat_vllm.samples_typically(self._engine)
             self._children.watch(chat_processes.of(self._engine), self._child_died)
-            await self._answer_with(app, recipe, path)
+            await chat_warm.warm(self._app, recipe.id)
+            await self._engine.reset_prefix_cache()
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
             asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
@@ -115,13 +112,6 @@ class VllmEngine:
                 await self.close()
         report(Progress("ready", 1.0))
         return self._loaded(path, seconds, on_device, asleep)
-
-    async def _answer_with(self, app: Any, recipe: Recipe, path: Path) -> None:
-        """vLLM's application becomes this engine's, under the model's name; its first-time costs are paid."""
-        self._app, self._model = app, recipe.id
-        self._fields = chat_fields.known(app, effort=chat_fields.knows_effort(path, recipe.engine.flags))
-        await chat_warm.warm(app, recipe.id)
-        await self._engine.reset_prefix_cache()
 
     def _host_bytes(self) -> int:
         return chat_processes.held(chat_processes.of(self._engine))
@@ -170,28 +160,14 @@ class VllmEngine:
             raise self._broken()
         return await self._changed(self._sleeper.up(), "loaded")
 
-    async def swap(self, recipe: Recipe, path: Path, report: Report) -> Loaded:
-        adapters, swapper = self._ready(), self._swapper
-        if swapper is None or self._running or adapters.calls:
-            raise EngineFailed("requests still run on this engine")
-        arguments = await asyncio.to_thread(swapper.arguments, recipe, path)
-
-        async def take() -> Loaded:
-            report(Progress("weights", 0.1, f"{chat_processes.weights_bytes(path) >> 20} MiB"))
-            began, self._sleeper = time.perf_counter(), None  # which knows the words of the model before
-            await self._answer_with(await swapper.take(self._engine, arguments, adapters), recipe, path)
-            return self._loaded(path, {"weights": round(time.perf_counter() - began, 3)}, 0, None)
-
-        return await self._changed(take(), "loaded")
-
-    async def _changed(self, work: Coroutine[Any, Any, T], state: str) -> T:
+    async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
         self._state = "changing"
         self._change = change = asyncio.ensure_future(work)
         await asyncio.wait([change])
         if self._state != "changing":  # its process died or it was closed meanwhile
             raise self._cause
         if error := change.exception():
-            self._cause, self._state = EngineFailed("the engine did not sleep, wake or swap well"), "broken"
+            self._cause, self._state = EngineFailed("the engine did not sleep or wake well"), "broken"
             if isinstance(error, RoundhouseError):
                 raise error
             raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error

@@ -126,15 +126,6 @@ class Adapters:
             self._held.clear()
             self._locks.clear()
 
-    def answers(self, names: dict[str, Any]) -> None:
-        """Another application of vLLM answers from now on, and looks into `names`. No id is used a second time.
-
-        Raises EngineFailed when an adapter is held still.
-        """
-        if self._held or self.calls or names:
-            raise EngineFailed("adapters are in the engine still")
-        self._names = names
-
     def _lock(self, digest: str) -> asyncio.Lock:
         return self._locks.setdefault(digest, asyncio.Lock())
 

@@ -8,7 +8,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models import chat_inline
 from registry.errors import EngineFailed
 
 
@@ -44,8 +43,6 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     tasks = await engine.get_supported_tasks()
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
-    chat_inline.shorten(engine.renderer)
-    chat_inline.bare(app)
     return app
 
 

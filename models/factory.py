@@ -11,15 +11,15 @@ def create(engine: str, task: str) -> Engine:
 
             return VllmEngine()
         case "sentence-transformers", "embed":
-            from models.embed import EmbeddingEngine
+            from models.text.embeddings import EmbeddingEngine
 
             return EmbeddingEngine()
         case "sentence-transformers", "rerank":
-            from models.rerank import RerankingEngine
+            from models.text.rerank import RerankingEngine
 
             return RerankingEngine()
         case "faster-whisper", "transcribe":
-            from models.transcribe import WhisperEngine
+            from models.speech.engine import WhisperEngine
 
             return WhisperEngine()
     raise ValueError(f"no engine {engine} for task {task}")

@@ -16,12 +16,14 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
             if not hurried():
                 chat_prewarm.prewarm_server()
         case "sentence-transformers":
-            from models import cpu_library, embed, embed_load, rerank  # noqa: F401  (their own modules, too)
+            from models.text import loading as embed_load
+            from models.text import rerank  # noqa: F401  (their own modules, too)
+            from models.text.cpu import library as cpu_library
 
             embed_load.import_library()
             if embed_load.is_cpu_build():
                 cpu_library.load()
         case "faster-whisper":
-            from models import transcribe
+            from models.speech import engine as transcribe
 
             transcribe.import_library()

@@ -207,10 +207,6 @@ class Residency(Strict):
         default="auto",
         description="auto: where its weights then lie in host memory and half of its device bytes are freed",
     )
-    swap: bool = Field(
-        default=True,
-        description="whether it may take over the engine of a model that differs in its weights only, or give its own",
-    )
 
 
 class Expected(Strict):

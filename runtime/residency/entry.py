@@ -9,22 +9,20 @@ from typing import Protocol
 from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe, Tier
-from runtime.link import SlotLink
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.residency.victims import WORTH
+from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes."""
 SLEEP_BYTES = 1.7 * 2**30
 """The same for a sleep that keeps bytes in host memory: the first one pins them, at about so many a second."""
-SWAP_SECONDS = 0.8
-"""A swap, before one was measured: this long, if a load takes longer."""
 
 
 class Queue(Protocol):
-    """The requests of one model: what residency needs to know of `runtime.scheduler.ModelQueue`."""
+    """The requests of one model: what residency needs to know of `runtime.scheduling.queue.ModelQueue`."""
 
     @property
     def running(self) -> int: ...
@@ -110,10 +108,6 @@ class ModelEntry:
     measured_sleep: float | None = None
     """The same of falling asleep."""
     wakes: int = 0
-    twin: str | None = None
-    """Those with the same may swap (`models.twins`). None: never, or not again, since one failed."""
-    measured_swap: float | None = None
-    """Seconds of its last swap."""
     pinned: bool = False
     wanted_since: float | None = None
     last_used: float = 0.0
@@ -167,11 +161,6 @@ class ModelEntry:
         if self.measured_sleep is not None:
             return self.measured_sleep
         return WAKE_SECONDS + self.asleep.host_bytes / SLEEP_BYTES if self.asleep is not None else 0.0
-
-    @property
-    def swap_seconds(self) -> float:
-        """Expected seconds of a swap."""
-        return min(self.load_seconds, SWAP_SECONDS) if self.measured_swap is None else self.measured_swap
 
     @property
     def return_seconds(self) -> float:
@@ -230,5 +219,4 @@ class ModelEntry:
             wake_seconds=self.wake_seconds,
             sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
-            twin=self.twin,
         )

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterable
 
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
-from runtime import frames
-from runtime.death import Cause
-from runtime.link import SlotLink
-from runtime.memory import group_bytes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Victim
 from runtime.residency.table import S, Step, Table, log
+from runtime.slots import frames
+from runtime.slots.death import Cause
+from runtime.slots.link import SlotLink
+from runtime.slots.memory import group_bytes
 
 ABORT_SECONDS = 5.0
 """How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""

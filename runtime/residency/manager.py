@@ -11,22 +11,22 @@ from typing import cast
 
 from models.messages import Loaded, Progress
 from registry.errors import Conflict, DoesNotFit, EngineFailed, RoundhouseError, Unavailable
-from runtime import frames
-from runtime.death import UNKNOWN, Cause
-from runtime.link import SlotLink
-from runtime.pool import SlotPool
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.swapping import Swapping
 from runtime.residency.table import Observer, S, log
 from runtime.residency.victims import NO_LIMIT
+from runtime.residency.waking import Waking
+from runtime.slots import frames
+from runtime.slots.death import UNKNOWN, Cause
+from runtime.slots.link import SlotLink
+from runtime.slots.pool import SlotPool
 
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
 """Codes of a failed load after which it is tried once more with the idle models gone."""
 
 
-class ResidencyManager(Swapping):
+class ResidencyManager(Waking):
     """Brings models in and out under a byte budget.
 
     Args:
@@ -105,10 +105,14 @@ class ResidencyManager(Swapping):
 
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:
         return policy.Need(
-            entry.id, entry.needed, entry.return_seconds, since, self.patience, detail=entry.needed_detail,
+            entry.id,
+            entry.needed,
+            entry.return_seconds,
+            since,
+            self.patience,
+            detail=entry.needed_detail,
             host=entry.host_bytes + entry.host_adapters if entry.state is S.ASLEEP else entry.host_needed,
-            twin=entry.twin, swap_seconds=entry.swap_seconds,
-        )  # fmt: skip
+        )
 
     def decide(self) -> None:
         """Serve the line of wanted models, oldest wish first; the head of the line is never overtaken."""
@@ -167,8 +171,8 @@ class ResidencyManager(Swapping):
     async def _carry_out(self, entry: ModelEntry, plan: policy.Plan, victims: list[ModelEntry]) -> None:
         started = entry.clock()
         try:
-            swapped = await self._swap(entry, plan, victims)
-            loaded = swapped or await self._load_afresh(entry)
+            await self._wait_for_room(entry, victims)
+            loaded = await self._load_afresh(entry)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._claims.discard(entry.id)
             if not isinstance(error, RoundhouseError):
@@ -177,12 +181,8 @@ class ResidencyManager(Swapping):
             await self._load_failed(entry, entry.link, error)
             return
         seconds = entry.clock() - started
-        if swapped:
-            self._observer.swapped(entry, loaded, seconds, plan.expected_seconds)
-            entry.measured_swap = sum(loaded.seconds.values())
-        else:
-            self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
-            entry.load_seconds = sum(loaded.seconds.values()) or seconds
+        self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
+        entry.load_seconds = sum(loaded.seconds.values()) or seconds
         entry.peak = max(entry.peak, loaded.resident_bytes)
         entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
         entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters

@@ -10,10 +10,10 @@ from registry.errors import RoundhouseError
 from registry.recipe import Recipe
 from registry.records import LoadKey
 from registry.state import State
-from runtime.device import Device
-from runtime.metrics import Metrics
+from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import Step
+from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -29,7 +29,7 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     measured, slept = state.models.measured(key), state.models.slept(key)
     if measured is not None:
         entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
-        if measured.seconds:  # else it only grew, after a swap
+        if measured.seconds:  # else it only grew, and its load could not be kept
             entry.load_seconds = sum(measured.seconds.values())
         if measured.host_bytes is not None and device.kind != "cpu":
             entry.host_needed = measured.host_bytes + entry.host_adapters
@@ -94,19 +94,6 @@ class ResidencyRecord:
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
         self._metrics.sleep_failures.labels(entry.id, step).inc()
-
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self._metrics.swap.labels(entry.id).observe(seconds)
-        log.info(
-            "swapped in place",
-            extra={
-                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
-                "bytes": loaded.resident_bytes, "phases": loaded.seconds,
-            },
-        )  # fmt: skip
-
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self._metrics.swap_failures.labels(entry.id).inc()
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()

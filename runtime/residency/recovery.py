@@ -3,13 +3,13 @@
 import asyncio
 
 from registry.errors import EngineFailed, RoundhouseError
-from runtime import frames
-from runtime.death import Cause
-from runtime.link import SlotLink, gone
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.leaving import Leaving
 from runtime.residency.table import S, log
+from runtime.slots import frames
+from runtime.slots.death import Cause
+from runtime.slots.link import SlotLink, gone
 
 GONE_SECONDS = 30.0
 PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})

@@ -7,10 +7,10 @@ from typing import Any, Literal, Protocol
 
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
-from runtime.pool import SlotPool
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
+from runtime.slots.pool import SlotPool
 
 log = logging.getLogger("roundhouse.residency")
 S = ModelState
@@ -28,8 +28,6 @@ class Observer(Protocol):
     def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None: ...
     def woke(self, entry: ModelEntry, seconds: float) -> None: ...
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None: ...
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None: ...
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None: ...
     def died(self, entry: ModelEntry, reason: str) -> None: ...
 
 

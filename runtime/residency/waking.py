@@ -4,11 +4,11 @@ import asyncio
 
 from models.messages import Progress
 from registry.errors import EngineFailed, RoundhouseError
-from runtime import frames
-from runtime.link import SlotLink
 from runtime.residency.entry import ModelEntry
 from runtime.residency.fetching import Fetching
 from runtime.residency.table import S, log
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
 
 WAKE_WITHIN = 120.0
 """Most seconds of one wake."""

@@ -4,7 +4,6 @@ import os
 import signal
 import struct
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from models.audio import RATE, Decoders
+from models.speech.audio import RATE, Decoders
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.transcribe_fixtures import FORMATS, noise, tone, write
 
@@ -153,8 +152,8 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
         assert (killed.value.code, killed.value.retry_after) == ("out_of_memory", 5)
     with decoders.open(path, 60.0) as recording:
         assert sum(map(len, recording)) == 60 * RATE
-    os.kill(decoders._idle[0]._child.pid, signal.SIGKILL)  # an idle one dies: nobody notices
-    time.sleep(0.05)
+    decoders._idle[0]._child.kill()  # an idle one dies: nobody notices
+    decoders._idle[0]._child.wait()
     with decoders.open(path, 60.0) as recording:
         assert sum(map(len, recording)) == 60 * RATE
     before = children()
@@ -163,12 +162,12 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
 
 
 def test_a_decoder_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("models.audio.WAIT_SECONDS", 0.3)
     decoders = Decoders()
     fifo = tmp_path / "a.wav"
     fifo.write_bytes(write(tmp_path / "b.wav", tone(60.0)).read_bytes())
     with decoders.open(str(fifo), 60.0) as recording:
         os.kill(recording._process._child.pid, signal.SIGSTOP)
+        monkeypatch.setattr("models.speech.audio.WAIT_SECONDS", 0.3)
         with pytest.raises(BadRequest, match="too long to decode"):
             list(recording)
     decoders.close()

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.batching import PADDED, SMALL, Item, Turns
-from models.batching_worker import Batcher, BatchLimits
+from models.text.batching.plan import PADDED, SMALL, Item, Turns
+from models.text.batching.worker import Batcher, BatchLimits
 from registry.errors import BadRequest, EngineFailed, QueueFull
 
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -90,7 +90,7 @@ class Gate:
     def __call__(self, payloads: Sequence[int]) -> list[int]:
         self.batches.append(list(payloads))
         self.entered.release()
-        assert self.open.wait(10)
+        assert self.open.wait(200)
         if -1 in payloads:
             raise ValueError("minus one")
         if -2 in payloads:
@@ -232,6 +232,7 @@ async def test_small_work_waits_for_a_small_step_and_goes_beside_a_long_one() ->
     small = await started(batcher, gate, 1)
     waiting = asyncio.create_task(batcher.submit(items(2)))
     more = asyncio.create_task(batcher.submit(items(3)))
+    await asyncio.sleep(0)
     gate.open.set()
     await asyncio.gather(small, waiting, more)
     assert sorted(gate.batches[1]) == [2, 3], "what came during the first step is one step"

@@ -29,9 +29,9 @@ class Bench:
     def __init__(self, engine: VllmEngine, adapters: list[AdapterRef], loaded: Loaded) -> None:
         self.engine, self.adapters, self.loaded = engine, adapters, loaded
 
-    async def ask(self, adapter: AdapterRef | None = None) -> str:
+    async def ask(self, adapter: AdapterRef | None = None, tokens: int = 24) -> str:
         served = adapter.digest if adapter else "tiny"
-        body = {"model": served, "prompt": "a b c d e f g h", "max_tokens": 24, "temperature": 0, "ignore_eos": True}
+        body = {"model": served, "prompt": "a b c d e f g", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
         call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, shown="x", adapter=adapter)
         data = b"".join([event.data async for event in self.engine.call(call) if isinstance(event, Chunk)])
         return str(json.loads(data)["choices"][0]["text"])
@@ -105,7 +105,7 @@ async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
     with pytest.raises(EngineFailed, match="still run"):
         await bench.engine.sleep()
     assert await asking
-    waiting = asyncio.create_task(bench.ask())  # the core's own count, were the one above wrong
+    waiting = asyncio.create_task(bench.ask(tokens=480))  # the core's own count, were the one above wrong
     while await bench.utility("forget_adapters") != ["busy"]:
         assert not waiting.done()
     with pytest.raises(EngineFailed, match="in the engine"):

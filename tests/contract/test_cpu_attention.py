@@ -10,9 +10,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import cpu_attention, cpu_library, embed_int16
-from models.embed_bert import Bert
-from models.embed_model import Ids
+from models.text.bert import Bert
+from models.text.cpu import attention as cpu_attention
+from models.text.cpu import library as cpu_library
+from models.text.cpu import linear as embed_int16
+from models.text.encoder import Ids
 from registry import native, processor
 from tests.contract.test_packed import network, states
 

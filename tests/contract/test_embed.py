@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
-from models.embed import EmbeddingEngine
 from models.factory import create
 from models.messages import EmbedRequest, EmbedResult
+from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
@@ -113,7 +113,7 @@ async def test_dimensions_only_where_the_recipe_says_so(engine: EmbeddingEngine,
 
 
 async def test_a_huge_request_does_not_hold_up_a_small_one(engine: EmbeddingEngine) -> None:
-    huge = asyncio.create_task(engine.embed(EmbedRequest(inputs=[text(120, number) for number in range(60)])))
+    huge = asyncio.create_task(engine.embed(EmbedRequest(inputs=[text(120, number) for number in range(300)])))
     while not engine._batcher or not len(engine._batcher._turns):  # until it is queued
         await asyncio.sleep(0.001)
     for number in range(3):

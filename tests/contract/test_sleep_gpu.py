@@ -12,10 +12,10 @@ import pytest
 from models.chat import VllmEngine
 from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
-from models.rerank import RerankingEngine
-from models.transcribe import WhisperEngine
+from models.speech.engine import WhisperEngine
+from models.text.rerank import RerankingEngine
 from registry.loading import load_recipes
-from runtime import device
+from runtime.server import device
 from tests.contract import chat_fixtures
 from tests.contract.chat_nasty import TEXT
 from tests.system.serving import PACK

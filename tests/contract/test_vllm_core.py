@@ -71,6 +71,7 @@ class _Core:
     def __init__(self, outcomes: dict[str, Any]) -> None:
         self.outcomes, self.asked = outcomes, [""]
         self.scheduler = SimpleNamespace(requests={})
+        self.vllm_config = SimpleNamespace(lora_config=None)
 
     def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
         self.asked.append(method)

@@ -13,7 +13,7 @@ from tests.docs.blocks import ROOT
 
 def test_every_page_is_up_to_date() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "docs.generate", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "docs.generate", "--check"], cwd=ROOT, capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

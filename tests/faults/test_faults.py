@@ -89,9 +89,7 @@ def test_a_killed_engine_ends_its_stream_with_an_error_and_nobody_elses(two_chat
     os.kill((server.slot_pid if whom == "slot" else server.core_pid)("starter-chat"), signal.SIGKILL)
     last = json.loads(victim.join()[-1])
     assert last["error"]["code"] == "engine_died"
-    # of a slot the kernel tells it until LitServe has looked, every 2 s: a gateway that is late then does not know
-    known = ("SIGKILL", "its process ended)") if whom == "slot" else ("SIGKILL",)
-    assert any(how in last["error"]["message"] for how in known)
+    assert "SIGKILL" in last["error"]["message"]
     assert Stream(server, "uppercase", 5).completion_tokens() == 5
     assert bystander.completion_tokens() == 450
     assert server.model("starter-chat")["deaths"] == 1

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from models.embed_load import cores
-from models.transcribe import VAD_THRESHOLD
-from models.transcribe_model import Listen, SpeechModel
-from models.transcribe_voices import Voices
-from models.transcribe_windows import Packer
+from models.speech.engine import VAD_THRESHOLD
+from models.speech.model import Listen, SpeechModel
+from models.speech.voices import Voices
+from models.speech.windows import Packer
+from models.text.loading import cores
 from registry.loading import load_recipes
 from registry.recipe import WindowSpec
 from starter_training import figures

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from adapters.placement import Placement, PlacementPlan
+from runtime.scheduling.placement import Placement, PlacementPlan
 
 
 @dataclass

@@ -1,9 +1,9 @@
-"""Each numbered rule of adapters.placement by itself."""
+"""Each numbered rule of runtime.scheduling.placement by itself."""
 
 import pytest
 
-from adapters.placement import Placement, PlacementPlan
 from registry.errors import Conflict
+from runtime.scheduling.placement import Placement, PlacementPlan
 
 A, B, C, D = "sha256:a", "sha256:b", "sha256:c", "sha256:d"
 

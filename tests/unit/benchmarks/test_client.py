@@ -19,7 +19,7 @@ def chunked(*parts: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts) + b"0\r\n\r\n"
 
 
-async def ask(write: Callable[[asyncio.StreamWriter], Awaitable[None]], timeout: float = 5.0, times: int = 1) -> Reply:
+async def ask(write: Callable[[asyncio.StreamWriter], Awaitable[None]], timeout: float = 99.0, times: int = 1) -> Reply:
     """The last of `times` answers on one connection to a server that answers with `write`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -122,7 +122,7 @@ def test_scripts_parse_and_stop_at_errors(script: str) -> None:
 
 
 def make(*arguments: str) -> str:
-    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(["make", *arguments], cwd=ROOT, capture_output=True, text=True, check=True, timeout=240)
     return done.stdout
 
 
@@ -147,7 +147,7 @@ def test_the_ci_only_calls_make_test() -> None:
 def install(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [str(ROOT / "scripts/install"), *arguments],
-        capture_output=True, text=True, check=False, timeout=60, env={"PATH": "/usr/bin:/bin", **environment},
+        capture_output=True, text=True, check=False, timeout=240, env={"PATH": "/usr/bin:/bin", **environment},
     )  # fmt: skip
 
 

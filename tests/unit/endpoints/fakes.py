@@ -13,17 +13,17 @@ from models.messages import Event, Request
 from registry.catalog import Catalog
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe
-from runtime import frames
-from runtime.device import Device
-from runtime.endpoints.app import finish
-from runtime.endpoints.routes import routes
-from runtime.gateway import Chosen, Gateway
-from runtime.link import Call
-from runtime.middleware import Shell
+from runtime.gateway.core import Chosen, Gateway
+from runtime.http.app import finish
+from runtime.http.middleware import Shell
+from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.scheduler import ModelQueue
-from runtime.settings import Settings
+from runtime.scheduling.queue import ModelQueue
+from runtime.server.device import Device
+from runtime.server.settings import Settings
+from runtime.slots import frames
+from runtime.slots.link import Call
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -47,6 +47,7 @@ class ScriptedLink:
     free: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
     look: Callable[[Any], None] = lambda _: None
+    calls: dict[int, Call] = field(default_factory=dict)
     _tasks: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -60,6 +61,7 @@ class ScriptedLink:
         self.look(frame.request)
         self.started.set()
         call = Call(self, uid)  # type: ignore[arg-type]
+        self.calls[uid] = call
         task = asyncio.create_task(self._play(call, frame.request))
         self._tasks.add(task)
         return call
@@ -76,7 +78,9 @@ class ScriptedLink:
         call.put(frames.Done(call.uid))
 
     def cancel(self, uid: int) -> None:
+        """As a slot does: the call ends as soon as its work has left the engine, here at once."""
         self.cancelled.append(uid)
+        self.calls[uid].put(frames.Done(uid))
 
     def forget(self, uid: int) -> None:
         pass
@@ -196,6 +200,6 @@ async def left(wire: Wire, gateway: FakeGateway, model: str) -> None:
     task = asyncio.create_task(wire.run())
     await link.started.wait()
     wire.leave.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 200)
     assert link.cancelled == [1]
     assert gateway.released == [True]

@@ -84,7 +84,7 @@ async def test_alias_and_probe_come_as_fields(
         return SimpleNamespace(adapter=None, version=version, created=True)
 
     gateway.service.register = register  # type: ignore[method-assign, assignment]
-    monkeypatch.setattr("runtime.endpoints.adapters.AdapterEndpoints._changed", lambda *_: {})
+    monkeypatch.setattr("runtime.http.admin.adapters.AdapterEndpoints._changed", lambda *_: {})
     fields = part("alias", b"prod") + part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text

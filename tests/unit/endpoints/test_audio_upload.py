@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.messages import Finished, TranscribeRequest, TranscriptInfo, Usage
-from runtime.endpoints.audio import Recording
+from runtime.http.audio.endpoints import Recording
 from tests.unit.endpoints.fakes import FakeGateway, Wire, application
 
 PATH = "/v1/audio/transcriptions"
@@ -92,7 +92,7 @@ def recording(gateway: FakeGateway) -> Any:
 async def test_an_unknown_model_is_answered_before_the_file_arrives(app: FastAPI, gateway: FakeGateway) -> None:
     wire = Wire(app, PATH, [part("model", b"nobody"), part("file", b"", "a.wav")[:40]], HEADERS)
     wire.complete = False  # the rest never comes
-    await asyncio.wait_for(wire.run(), 5)
+    await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 404
     assert not left_over(gateway)
 
@@ -180,7 +180,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
     while not left_over(gateway):
         await asyncio.sleep(0.001)
     wire.leave.set()
-    await asyncio.wait_for(task, 5)
+    await asyncio.wait_for(task, 200)
     assert not left_over(gateway)
     assert not wire.sent
     assert not gateway.links["speech"].requests
@@ -190,10 +190,10 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
 async def test_a_client_that_stalls_is_408(
     app: FastAPI, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"runtime.endpoints.audio_upload.{limit}", 0.01)
+    monkeypatch.setattr(f"runtime.http.upload.{limit}", 0.01)
     wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
-    await asyncio.wait_for(wire.run(), 5)
+    await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 408
     assert not left_over(gateway)
 
@@ -204,7 +204,7 @@ async def test_a_full_disk_is_503(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runtime.endpoints.audio_upload._write", full)
+    monkeypatch.setattr("runtime.http.upload._write", full)
     response = await send(client, MODEL, FILE, END)
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "no_space"

@@ -70,7 +70,7 @@ async def test_a_kill_for_want_of_memory_is_told(risen: bool, monkeypatch: pytes
     monkeypatch.setattr(Kills, "risen", lambda self: risen)
     assert child.pid is not None
     os.kill(child.pid, signal.SIGKILL)
-    how = await asyncio.wait_for(told, 10)
+    how = await asyncio.wait_for(told, 200)
     assert "SIGKILL" in how.message
     assert ("memory had run out" in how.message) is risen
     assert how.code == ("out_of_memory" if risen else "engine_failed")

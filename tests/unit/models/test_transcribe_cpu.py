@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from models import transcribe_cpu
-from models.transcribe_cpu import AVX512, widest_vectors
+from models.speech import cpu as transcribe_cpu
+from models.speech.cpu import AVX512, widest_vectors
 from registry.processor import features
 
 ISA = "CT2_FORCE_CPU_ISA"
@@ -42,8 +42,8 @@ def test_what_the_operator_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 USED = """
 import ctranslate2, logging, numpy, sys
-from models.transcribe import import_library
-from models.transcribe_cpu import one_thread_for_numpy
+from models.speech.engine import import_library
+from models.speech.cpu import one_thread_for_numpy
 from threadpoolctl import threadpool_info
 
 import_library()
@@ -60,7 +60,7 @@ def test_the_libraries_take_them() -> None:
     model = Path(__file__).parents[3] / "models" / "starter" / "pack" / "starter-speech"
     variables = {key: value for key, value in os.environ.items() if key != ISA}
     done = subprocess.run(
-        [sys.executable, "-c", USED, str(model)], env=variables, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", USED, str(model)], env=variables, capture_output=True, text=True, check=True, timeout=240
     )
     assert set(done.stdout.strip("[]\n").split(", ")) <= {"1", ""}
     assert f"Selected ISA: {'AVX512' if features() >= AVX512 else ''}" in done.stderr

@@ -10,9 +10,9 @@ from models.messages import AdapterRef, HttpCall
 from registry.errors import EngineFailed
 from registry.recipe import Recipe
 from registry.records import Probe
-from runtime import frames
-from runtime.link import SlotLink
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
 
@@ -65,7 +65,7 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
         {
             "id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
             "memory": {"adapters": {"device": 2, "host": 4}}, "batching": {"max_requests": 4},
-            "queue": {"max_wait": 2},
+            "queue": {"max_wait": 200},
         }
     )  # fmt: skip
     w.pool = FakePool(folder, 1, FakeEngine)
@@ -91,6 +91,6 @@ async def ask(w: World, ref: AdapterRef | None, probe: Probe | None = None) -> i
 
 
 async def dropped(w: World, ref: AdapterRef) -> None:
-    async with asyncio.timeout(2):
+    async with asyncio.timeout(200):
         while ref.digest not in w.engine.dropped:
             await asyncio.sleep(0.001)

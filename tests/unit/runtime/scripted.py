@@ -7,12 +7,12 @@ from pathlib import Path
 from models.messages import HttpCall, Loaded
 from registry.errors import RoundhouseError
 from registry.recipe import Recipe
-from runtime import frames
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
 
@@ -45,12 +45,6 @@ class Witness:
     def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
         self.events.append(f"{step} failed {entry.id}")
 
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self.events.append(f"swapped {entry.id}")
-
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self.events.append(f"swap failed {entry.id}")
-
     def died(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"died {entry.id} {reason}")
 
@@ -59,7 +53,7 @@ def recipe(name: str, **residency: object) -> Recipe:
     return Recipe.model_validate(
         {
             "id": name, "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
-            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 5},
+            "residency": {"min_resident": 0, **residency}, "queue": {"max_waiting": 4, "max_wait": 200},
             "batching": {"max_requests": 2},
         }
     )  # fmt: skip

@@ -33,6 +33,6 @@ def held(world: World, name: str) -> tuple[int, int]:
 
 
 async def reached(world: World, name: str, state: ModelState) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(200):
         while world.state(name) is not state:
             await asyncio.sleep(0.001)

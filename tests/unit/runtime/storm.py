@@ -8,13 +8,13 @@ from typing import Any
 
 from models.messages import Held, Loaded, Progress
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from runtime import frames
-from runtime.death import Cause
-from runtime.link import SlotLink
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import AWAY
 from runtime.residency.states import HOLDS_MEMORY, ModelState
+from runtime.slots import frames
+from runtime.slots.death import Cause
+from runtime.slots.link import SlotLink
 from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
 
 S = ModelState

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from runtime.pool import SlotPool
-from runtime.slot_loop import SlotServer
+from runtime.slots.loop import SlotServer
+from runtime.slots.pool import SlotPool
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakeLink
 
@@ -56,7 +56,7 @@ async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_pat
     await asyncio.sleep(0.01)
     assert not load.done(), "a slot is free, but it has nothing of the engine"
     slow.task = asyncio.create_task(slow.server.serve())
-    assert (await asyncio.wait_for(load, 5)).slot_id == 0
+    assert (await asyncio.wait_for(load, 200)).slot_id == 0
     assert (await pool.take("engine-a")).slot_id == 1, "nothing is on its way any more"
     await pool.close()
     for fake in (slow, quick):

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from registry.estimate import PREWARMED
-from runtime import prewarming
-from runtime.device import Device
+from runtime.residency import prewarming
 from runtime.residency.states import ModelState
+from runtime.server.device import Device
 
 S = ModelState
 GIB = 2**30

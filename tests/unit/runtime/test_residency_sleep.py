@@ -10,7 +10,7 @@ from models.messages import AdapterRef, Held
 from registry.errors import DoesNotFit
 from registry.recipe import Recipe
 from runtime.residency.states import ModelState
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
 from tests.unit.runtime.scripted import World, recipe
 from tests.unit.runtime.sleepers import can_sleep, held, reached, world_of_sleepers
 
@@ -91,7 +91,7 @@ async def test_what_a_wake_takes_is_counted_while_it_wakes(world: World) -> None
     entry, engine = world.manager.entries["a"], world.pool.engines[0]
     engine.sleep_gate.clear()
     asked = asyncio.create_task(world.ask("a"))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(200):
         while entry.progress is None or entry.progress.phase != "waking":
             await asyncio.sleep(0.001)
     assert world.manager.held() == 100 + 5, "the next load must not take the bytes that the wake is filling"
@@ -125,14 +125,14 @@ async def test_load_by_hand_wakes(world: World) -> None:
     assert world.state("a") is ModelState.READY
     world.manager.entries["a"].pinned = True
     with pytest.raises(DoesNotFit):
-        await asyncio.wait_for(world.manager.load(world.manager.entries["b"]), 5)
+        await asyncio.wait_for(world.manager.load(world.manager.entries["b"]), 200)
 
 
 async def test_an_idle_one_sleeps_and_ends_when_it_is_idle_for_as_long_again(world: World) -> None:
     entry = world.manager.entries["a"]
     entry.recipe = recipe("a", idle_timeout=0.05)
     await world.ask("a")
-    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=5))
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=200))
     await reached(world, "a", ModelState.ASLEEP)
     asleep_at = entry.asleep_since
     await reached(world, "a", ModelState.ABSENT)
@@ -161,7 +161,7 @@ async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other
     await world.ask("b")
     for name in "ab":
         world.manager._dismiss(world.manager.entries[name], sleep=True)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(200):
         await asyncio.gather(*(world.manager._leave(world.manager.entries[name], "test") for name in "ab"))
     assert sorted(world.state(name).value for name in "ab") == ["absent", "asleep"]
 

@@ -8,8 +8,8 @@ import pytest
 
 from models.messages import Held
 from registry.errors import EngineFailed
-from runtime.death import Cause
 from runtime.residency.states import ModelState
+from runtime.slots.death import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.scripted import World
 from tests.unit.runtime.sleepers import ASLEEP, can_sleep, held, reached, world_of_sleepers
@@ -41,7 +41,7 @@ async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world
     await reached(world, "a", ModelState.DRAINING)
     await asyncio.sleep(0.01)
     await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
-    assert await asyncio.wait_for(other, 5)
+    assert await asyncio.wait_for(other, 200)
     assert world.state("a") is ModelState.ABSENT
     assert world.manager.entries["a"].failures == []
 
@@ -74,7 +74,7 @@ async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> No
     while (progress := world.manager.entries["a"].progress) is None or progress.phase != "waking":
         await asyncio.sleep(0.001)
     await world.pool.links[0].crash()
-    assert len(await asyncio.wait_for(asked, 5)) == 3
+    assert len(await asyncio.wait_for(asked, 200)) == 3
     assert world.manager.entries["a"].loads == 2
 
 
@@ -96,7 +96,7 @@ async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_
         await asyncio.sleep(0.001)
     other.gate.set()
     assert len(await running) == 3
-    assert len(await asyncio.wait_for(asked, 5)) == 3
+    assert len(await asyncio.wait_for(asked, 200)) == 3
     assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
     assert [link.ended for link in world.pool.links] == [0, 0, 0]
     assert world.manager.entries["a"].asleep is not None
@@ -110,9 +110,9 @@ async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_
 
     world.pool.make = lambda: Liar(asleep=ASLEEP)
     await world.ask("a")
-    assert await asyncio.wait_for(world.ask("b"), 5)
+    assert await asyncio.wait_for(world.ask("b"), 200)
     assert world.witness.events == ["loaded a", "slept a", "evicted a", "loaded b"]
-    await asyncio.wait_for(world.ask("a"), 5)
+    await asyncio.wait_for(world.ask("a"), 200)
     assert world.manager.entries["a"].asleep is None, "measured: a sleep of this model is worth nothing"
 
 

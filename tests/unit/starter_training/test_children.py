@@ -36,5 +36,5 @@ def test_a_killed_training_leaves_no_worker() -> None:
         child = psutil.Process(int(parent.stdout.readline()))
         assert parent.stdout.readline().strip() == "ready"
         parent.send_signal(signal.SIGTERM)
-        psutil.wait_procs([child], timeout=30)
+        psutil.wait_procs([child], timeout=200)
         assert not child.is_running()
