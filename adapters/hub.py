@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from adapters.faults import shown
+from adapters.content.faults import shown
+from adapters.content.validate import CONFIG, TENSORS
 from adapters.types import Limits
-from adapters.validate import CONFIG, TENSORS
 from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable, Unfit
 
 _TIMEOUT = 15.0

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from adapters.faults import shorten
+from adapters.content.faults import shorten
 from models.messages import AdapterRef, Chunk, HttpCall, Started
 from registry.errors import EngineFailed, Unavailable
 from registry.records import Probe
