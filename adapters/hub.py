@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.faults import shown
+from adapters.content.faults import shown
+from adapters.content.validate import CONFIG, TENSORS
 from adapters.types import Limits
-from adapters.validate import CONFIG, TENSORS
 from registry.errors import TooLarge, Unavailable, Unfit
 from registry.hub import TIMEOUT, endpoint, hub_errors
 from registry.recipe import HubSource

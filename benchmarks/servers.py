@@ -17,6 +17,7 @@ import httpx
 
 from benchmarks import processes
 from benchmarks.environment import ROOT
+from models.chat.vllm import process
 from registry.dtypes import settle
 from registry.recipe import Recipe
 from runtime.slots.parent import die_with_parent
@@ -201,8 +202,8 @@ class VllmServe(Server):
 
     def variables(self) -> Mapping[str, str]:
         ours = {
-            "ROUNDHOUSE_VLLM": "1" if self._patched else "",
-            "ROUNDHOUSE_VLLM_THREADS": str(self._threads) if self._patched else "",
+            process.ACTIVE: "1" if self._patched else "",
+            process.THREADS: str(self._threads) if self._patched else "",
         }
         return {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **ours, **self._variables}
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adapters.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
+from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_head, read_into, tensors_of
 
 DTYPES = dict(zip(FLOATS, (torch.float32, torch.float16, torch.bfloat16), strict=True))
 MAX_HEADER, MAX_TENSORS = 256 << 20, 10_000_000

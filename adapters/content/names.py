@@ -2,8 +2,8 @@
 
 import re
 
-from adapters.base_shapes import BaseShapes, layer_of
-from adapters.faults import shown
+from adapters.content.base_shapes import BaseShapes, layer_of
+from adapters.content.faults import shown
 
 LORA_TENSOR = re.compile(
     r"^(?:base_model\.model\.)?(?P<module>[A-Za-z0-9_.]+)\.lora_(?P<half>[AB])(?:\.(?P<adapter>[A-Za-z0-9_-]+))?\.weight$"

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from adapters.faults import Faults, shown
+from adapters.content.faults import Faults, shown
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 _Layers = Annotated[list[int], BeforeValidator(lambda v: [v] if isinstance(v, int) else v)]

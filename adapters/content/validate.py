@@ -2,8 +2,8 @@
 
 What is checked, in this order, all faults told at once:
  1. the files: regular ones, no links, within the caps; tensors in safetensors only
- 2. adapter_config.json (see `adapters.config`)
- 3. the tensor file's header (see `adapters.tensor_file`)
+ 2. adapter_config.json (see `adapters.content.config`)
+ 3. the tensor file's header (see `adapters.content.tensor_file`)
  4. names: both halves of each pair, layers that the base has, nothing beside LoRA
  5. shapes: against the base's; rank against config, patterns and recipe
  6. what the config promises: every targeted layer is there, and no other
@@ -19,11 +19,11 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.base_shapes import BaseShapes, UnknownBase, read_base
-from adapters.config import AdapterConfig, read_config
-from adapters.faults import Faults, shown
-from adapters.names import LORA_TENSOR, layer_fault, why_no_lora
-from adapters.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
+from adapters.content.base_shapes import BaseShapes, UnknownBase, read_base
+from adapters.content.config import AdapterConfig, read_config
+from adapters.content.faults import Faults, shown
+from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
+from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base, Limits
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"

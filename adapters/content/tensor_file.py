@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from adapters.faults import shown
+from adapters.content.faults import shown
 
 ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4,
               "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # fmt: skip
@@ -52,11 +52,6 @@ def read_head(fd: int, max_header: int) -> bytearray:
     if length > max_header:
         raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
     return start + _read(fd, LENGTH.size, length)
-
-
-def head_of(file: npt.NDArray[np.uint8]) -> bytes:
-    """The same of a whole file in memory. Raises BadFile."""
-    return file[: LENGTH.size + _header_bytes(file[: LENGTH.size].tobytes(), file.size)].tobytes()
 
 
 def _header_bytes(start: bytes | bytearray, size: int) -> int:

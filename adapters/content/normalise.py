@@ -20,11 +20,11 @@ from pathlib import Path
 
 import numpy as np
 
-from adapters.base_shapes import layer_of
-from adapters.names import canonical_order
-from adapters.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
+from adapters.content.base_shapes import layer_of
+from adapters.content.names import canonical_order
+from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
+from adapters.content.validate import CONFIG, TENSORS, Examined, Pair
 from adapters.types import Base, Checked
-from adapters.validate import CONFIG, TENSORS, Examined, Pair
 
 _SALT = b"roundhouse adapter 1\n"
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from adapters.faults import Faults, shown
+from adapters.content.faults import Faults, shown
 from adapters.types import Limits
 
 _BLOCK = 1 << 20

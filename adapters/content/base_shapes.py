@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from adapters.tensor_file import BadFile, read_header
+from adapters.content.tensor_file import BadFile, read_header
 
 # Checked against transformers' own models in tests/unit/adapters/test_base_shapes.py.
 _LLAMA_LIKE = {
