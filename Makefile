@@ -34,7 +34,7 @@ test: lint ## ruff, mypy, import rules, then all tests, real engines included
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 check: lint ## for daily work: lint and all tests without an engine, in two minutes
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n 2 $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .

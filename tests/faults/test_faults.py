@@ -81,24 +81,34 @@ def two_chats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         server.close()
 
 
-@pytest.mark.parametrize("whom", ["slot", "EngineCore"])
-def test_a_killed_engine_ends_its_stream_with_an_error_and_nobody_elses(two_chats: Server, whom: str) -> None:
+@pytest.mark.parametrize(
+    ("whom", "model", "other", "then"),
+    [
+        ("slot", "starter-chat", "second-chat", "uppercase"),
+        ("EngineCore", "second-chat", "starter-chat", "second-chat"),
+    ],
+    ids=["slot", "EngineCore"],
+)
+def test_a_killed_engine_ends_its_stream_with_an_error_and_nobody_elses(
+    two_chats: Server, whom: str, model: str, other: str, then: str
+) -> None:
     """Who asks right after that waits for the load: nobody waits for a heartbeat (5 s here) to notice the death."""
     server = two_chats
-    deaths = server.model("starter-chat")["deaths"]
-    pid = (server.slot_pid if whom == "slot" else server.core_pid)("starter-chat")
-    bystander = Stream(server, "second-chat", answers=8)
+    pid = (server.slot_pid if whom == "slot" else server.core_pid)(model)
+    bystander = Stream(server, other, answers=8)
     bystander.wait_lines(5)
-    victim = Stream(server, "starter-chat", answers=MANY)
+    victim = Stream(server, model, answers=MANY)
     victim.wait_lines(5)
     os.kill(pid, signal.SIGKILL)
     last = json.loads(victim.join()[-1])
     assert last["error"]["code"] == "engine_died"
-    assert "SIGKILL" in last["error"]["message"]
-    assert Stream(server, "uppercase", 5).completion_tokens() == 5
+    # of a slot the kernel tells it until LitServe has looked, every 2 s: a gateway that is late then does not know
+    known = ("SIGKILL", "its process ended)") if whom == "slot" else ("SIGKILL",)
+    assert any(how in last["error"]["message"] for how in known)
+    assert Stream(server, then, 5).completion_tokens() == 5
     assert bystander.completion_tokens() == 8 * 450
-    assert server.model("starter-chat")["deaths"] == deaths + 1
-    assert server.metric("roundhouse_engine_deaths_total", model="starter-chat") == deaths + 1
+    assert server.model(model)["deaths"] == 1
+    assert server.metric("roundhouse_engine_deaths_total", model=model) == 1
 
 
 def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Server) -> None:
