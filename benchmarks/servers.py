@@ -18,8 +18,8 @@ import httpx
 from benchmarks import processes
 from benchmarks.environment import ROOT
 from models.chat.vllm import process
-from registry.dtypes import settle
-from registry.recipe import Recipe
+from registry.files.dtypes import settle
+from registry.recipes.definition import Recipe
 from runtime.slots.parent import die_with_parent
 
 START_WITHIN = 180.0

@@ -22,7 +22,7 @@ import litserve.server
 import psutil
 from fastapi import FastAPI
 
-from registry.recipe import Recipe, Tier
+from registry.recipes.definition import Recipe, Tier
 from runtime.gateway.core import Gateway
 from runtime.http.middleware import Shell
 from runtime.residency.prewarming import wanted_at_once

@@ -11,7 +11,7 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.factory import create
+from models.engines import create
 from models.messages import RerankRequest
 from models.text.pairs import OVERLAP, chunks, longest_first
 from models.text.rerank import RerankingEngine
