@@ -54,11 +54,6 @@ def read_head(fd: int, max_header: int) -> bytearray:
     return start + _read(fd, LENGTH.size, length)
 
 
-def head_of(file: npt.NDArray[np.uint8]) -> bytes:
-    """The same of a whole file in memory. Raises BadFile."""
-    return file[: LENGTH.size + _header_bytes(file[: LENGTH.size].tobytes(), file.size)].tobytes()
-
-
 def _header_bytes(start: bytes | bytearray, size: int) -> int:
     """By the first bytes of a file of `size`. Raises BadFile."""
     if size < LENGTH.size:
