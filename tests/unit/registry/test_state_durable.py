@@ -79,7 +79,7 @@ def test_threads_share_one_state(state: State) -> None:
 def test_two_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = "import sys, pathlib\nfrom registry.state.database import State\nState(pathlib.Path(sys.argv[1])).close()"
     started = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
-    assert [process.wait(60) for process in started] == [0, 0, 0, 0]
+    assert [process.wait(200) for process in started] == [0, 0, 0, 0]
 
 
 WRITER = """
@@ -109,7 +109,8 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
             os.kill(writer.pid, signal.SIGKILL)
             break
     told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
-    writer.wait(30)
+    writer.wait(200)
+    writer.stdout.close()
     assert writer.returncode == -signal.SIGKILL
     with State(tmp_path) as state:
         adapter = state.adapters.get(KEY)

@@ -78,7 +78,7 @@ async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPoo
 
 async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("models.engines.prewarm", lambda engine: ended.wait(10))
+    monkeypatch.setattr("models.engines.prewarm", lambda engine, hurried=None: ended.wait(200))
     warming = asyncio.create_task(pool.prewarm("engine-a"))
     while not pool.prewarmed():
         await asyncio.sleep(0.001)
