@@ -14,11 +14,11 @@ from litserve.loops import LitLoop
 from litserve.specs.base import LitSpec
 
 from models.memory_group import Expendable
+from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.recipes.definition import Task
 from runtime.server import logs
 from runtime.slots.loop import SlotServer, socket_path
-from runtime.slots.parent import die_with_parent
 
 if TYPE_CHECKING:
     from runtime.gateway.core import Gateway
