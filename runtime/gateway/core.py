@@ -30,7 +30,7 @@ from runtime.gateway.prefer import PREFERENCE, NotYet
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
-from runtime.residency.record import Found, ResidencyRecord, found
+from runtime.residency.record import Found, ResidencyRecord, forget, found
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.lease import Lease
@@ -101,6 +101,7 @@ class Gateway:
             entries, self.pool, self.device.budget, self.device.name,
             ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
             self.settings.patience, self.device.host_budget or NO_LIMIT, self._fetch, self.device.kind == "cpu",
+            self.settings.working_margin,
         )  # fmt: skip
         self.metrics.budget.set(self.device.budget)
         self.metrics.host_budget.set(self.device.host_budget)
@@ -196,6 +197,11 @@ class Gateway:
         await asyncio.to_thread(found, entry, files, self.state, self.device)
         await self._register(entry.recipe)
         self.refresh()
+
+    async def forget_estimate(self, entry: ModelEntry) -> None:
+        """Plan with what its files tell again, and not with what was measured."""
+        files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
+        forget(entry, files, self.state, self.device)
 
     def _files(self, recipe: Recipe, path: Path) -> Found:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""

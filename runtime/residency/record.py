@@ -1,7 +1,7 @@
 """What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,14 +53,24 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     key = load_key(entry.recipe, device)
     measured, slept = state.models.measured(key), state.models.slept(key)
     if measured is not None:
-        entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
-        if measured.seconds:  # else it only grew, and its load could not be kept
+        entry.after_load, entry.margin = measured.resident_bytes, measured.margin_bytes
+        entry.needed, entry.needed_detail = entry.after_load + entry.margin, "as measured at earlier loads"
+        if measured.seconds:
             entry.load_seconds = sum(measured.seconds.values())
         if measured.host_bytes is not None and device.kind != "cpu":
             entry.host_needed = measured.host_bytes + entry.host_adapters
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
         entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
+
+
+def forget(entry: ModelEntry, files: Found | None, state: State, device: Device) -> None:
+    """Measured figures go, estimates count again. What it holds now counts until it leaves."""
+    state.models.forget(entry.id)
+    entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
+    entry.slept = entry.measured_sleep = entry.measured_wake = None
+    if files is not None:
+        found(entry, files, state, device)
 
 
 class ResidencyRecord:
@@ -75,7 +85,8 @@ class ResidencyRecord:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        self._keep_load(entry, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
+        with self._kept(entry) as key:
+            self._state.models.record_load(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
         log.info(
             "loaded",
             extra={
@@ -91,7 +102,8 @@ class ResidencyRecord:
         self._metrics.load_retries.labels(entry.id, reason).inc()
 
     def grew(self, entry: ModelEntry) -> None:
-        self._keep_load(entry, entry.bytes, {})
+        with self._kept(entry) as key:
+            self._state.models.record_margin(key, entry.margin)
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
@@ -122,12 +134,6 @@ class ResidencyRecord:
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()
-
-    def _keep_load(
-        self, entry: ModelEntry, held: int, seconds: Mapping[str, float], on_host: int | None = None
-    ) -> None:
-        with self._kept(entry) as key:
-            self._state.models.record_load(key, held, seconds, on_host)
 
     @contextmanager
     def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:

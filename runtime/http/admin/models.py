@@ -26,6 +26,7 @@ class ModelEndpoints:
             ("/v1/models/{model:path}/plan", self.plan, ["POST"]),
             ("/v1/models/{model:path}/pin", self.pin, ["PUT"]),
             ("/v1/models/{model:path}/pin", self.unpin, ["DELETE"]),
+            ("/v1/models/{model:path}/estimate", self.forget_estimate, ["DELETE"]),
             ("/v1/models/{model:path}/aliases/{alias:path}", self.set_alias, ["PUT"]),
             ("/v1/models/{model:path}/aliases/{alias:path}", self.remove_alias, ["DELETE"]),
             ("/v1/models/{model:path}", self.show, ["GET"]),
@@ -85,6 +86,12 @@ class ModelEndpoints:
         entry = self._entry(model)
         self.gateway.state.models.set_pin(entry.id, False)
         self.gateway.residency.unpin(entry)
+        return model_view(self.gateway, entry)
+
+    async def forget_estimate(self, model: ModelPath) -> dict[str, Any]:
+        """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+        entry = self._entry(model)
+        await self.gateway.forget_estimate(entry)
         return model_view(self.gateway, entry)
 
     async def set_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:

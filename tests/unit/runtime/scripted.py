@@ -85,7 +85,17 @@ class World:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(
+            entries,
+            self.pool,
+            budget,
+            "cpu",
+            self.witness,
+            back,
+            0.05,
+            host_budget,
+            working_margin=60,  # type: ignore[arg-type]
+        )
         self.pool.on_death = self.manager.died
 
     def state(self, name: str) -> ModelState:
