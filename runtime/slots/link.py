@@ -80,6 +80,10 @@ class Call:
                 report(event)
         return self.loaded
 
+    def over(self) -> None:
+        """Nothing more is expected: leaving it does not wait for the slot's word."""
+        self._over = True
+
     async def __aenter__(self) -> Self:
         return self
 
@@ -209,6 +213,8 @@ class SlotLink:
             try:
                 await asyncio.wait_for(call.done(), timeout)
             except TimeoutError:
+                self.cancel(call.uid)
+                call.over()
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
             self._kills.look()  # who was killed before this sign of life was not this one
             return call.held
