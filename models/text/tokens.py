@@ -103,7 +103,8 @@ class Tokens:
         def flush() -> None:
             if short:
                 going()
-                result.extend(found.ids[:most] for found in self._tokenizer.encode_batch_fast(short, False))
+                encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+                result.extend(found.ids[:most] for found in encoded)
                 short.clear()
 
         size = 0

@@ -38,13 +38,14 @@ class Counted:
         self.seen += characters
         self.most = max(self.most, characters)
 
-    def encode(self, text: str, pair: str | None = None, add_special_tokens: bool = True) -> Encoding:
+    def encode(self, text: str, *more: str, **named: bool) -> Encoding:
         self._count(len(text))
-        return self.own.encode(text, pair, add_special_tokens=add_special_tokens)
+        found: Encoding = self.own.encode(text, *more, **named)
+        return found
 
-    def encode_batch_fast(self, texts: list[str], add_special_tokens: bool) -> list[Encoding]:
+    def encode_batch_fast(self, texts: list[str], *more: bool, **named: bool) -> list[Encoding]:
         self._count(sum(map(len, texts)))
-        found: list[Encoding] = self.own.encode_batch_fast(texts, add_special_tokens=add_special_tokens)
+        found: list[Encoding] = self.own.encode_batch_fast(texts, *more, **named)
         return found
 
     def __getattr__(self, name: str) -> Any:
