@@ -71,6 +71,8 @@ def environment() -> None:
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[process.ACTIVE] = "1"
+    # else Gloo listens where the host's name points to, which may be a network
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if torch.version.cuda is None and torch.version.hip is None:
         # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
