@@ -91,7 +91,7 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
 
 def prewarmed_bytes(engine: str | None) -> int:
     """Bytes of a slot that has imported the libraries of `engine`; 0 for one that is not in the table, and for None."""
-    return ENGINES[engine].prewarmed if engine in ENGINES else 0
+    return ENGINES[engine].prewarmed if engine is not None and engine in ENGINES else 0
 
 
 def engine_version(engine: str) -> str:

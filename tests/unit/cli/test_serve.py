@@ -23,8 +23,8 @@ OPTIONS = {option.name: option for option in options()}
 OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
-    "prewarm": "false", "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_audio_seconds": "5",
-    "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
+    "prewarm": "false", "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB",
+    "max_audio_seconds": "5", "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
