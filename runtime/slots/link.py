@@ -43,12 +43,21 @@ class Call:
 
     def put(self, frame: frames.FromSlot) -> None:
         """Called by the link for each frame that arrives for this call."""
+        if isinstance(frame, frames.Emit):
+            self._count(frame)
         if isinstance(frame, frames.Emit) and isinstance(frame.event, Chunk):
             self._buffered += len(frame.event.data)
             if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
                 self._link.cancel(self.uid)
                 frame = frames.Failed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
         self._arrived.put_nowait(frame)
+
+    def _count(self, frame: frames.Emit) -> None:
+        if isinstance(frame.event, Finished):
+            self.usage = frame.event.usage
+        elif frame.tokens is not None:
+            prompt, completion, cached = frame.tokens
+            self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     async def events(self) -> AsyncIterator[Event | Progress]:
         """What the slot sends, until it is done. Raises the slot's error."""
@@ -71,7 +80,7 @@ class Call:
     loaded: Loaded | None = None
     held: Held | None = None
     usage: Usage | None = None
-    """Of a call that was left early."""
+    """As far as it is known; complete once the call is over."""
 
     async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
         """Wait for the end of a call that has no events but progress."""
@@ -97,9 +106,8 @@ class Call:
         self._link.cancel(self.uid)
         try:
             async with asyncio.timeout(LEAVE_SECONDS):
-                async for event in self.events():
-                    if isinstance(event, Finished):
-                        self.usage = event.usage
+                async for _ in self.events():
+                    pass
         except (RoundhouseError, TimeoutError):
             pass
 

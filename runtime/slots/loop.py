@@ -168,7 +168,8 @@ class SlotServer:
         except RoundhouseError as error:
             out.put(frames.Failed.of(uid, error))
         except Exception as error:  # the border: whatever a library raises becomes one structured error
-            log.exception("unmapped error in a slot")
+            number = frame.request_id if isinstance(frame, frames.Call) else None
+            log.exception("unmapped error in a slot", extra={"request_id": number} if number else None)
             out.put(frames.Failed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
 
     async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.Done:
@@ -257,7 +258,9 @@ class SlotServer:
                 answer = cast(ChatEngine, engine).call(request)
                 try:
                     async for event in answer:
-                        emit(event)
+                        used = answer.usage
+                        tokens = (used.prompt_tokens, used.completion_tokens, used.cached_tokens)
+                        out.put(frames.Emit(uid, event, tokens))
                 except asyncio.CancelledError:
                     await answer.aclose()
                     emit(Finished(usage=answer.usage))  # what an aborted request has cost is counted too
