@@ -16,7 +16,7 @@ ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
 PYTHON ?=
 export ACCELERATOR PYTHON
-# Everything lies in our own .venv: byte code kept there spares each start of an engine the compilation of its modules.
+# What scripts/install does not compile, which is Roundhouse itself, Python may keep as byte code beside its sources.
 unexport PYTHONDONTWRITEBYTECODE
 BIN := .venv/bin
 
@@ -47,7 +47,7 @@ bench: install-test ## all benchmarks on the starter pack; results in benchmarks
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
-	@$(BIN)/python -m models.starter $(or $(ARGS),all)
+	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)
 
 lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -13,30 +12,14 @@ from adapters.fetch import Fetcher, disk_errors
 from adapters.sources import AdapterSource
 from adapters.store import Store
 from adapters.types import Base, Checked, Limits, StoredAdapter
-from registry.adapter_table import check_alias
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
-from registry.state import State
+from registry.state.adapters import check_alias
+from registry.state.database import State
 
 log = logging.getLogger("roundhouse.adapters")
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """What a name stands for right now."""
-
-    stored: StoredAdapter
-    name: str
-    version: str
-    """'v3'."""
-    probe: Probe | None
-
-    @property
-    def label(self) -> str:
-        """'name@sha256:…' for X-Roundhouse-Adapter."""
-        return f"{self.name}@{self.stored.digest}"
 
 
 class AdapterService:
@@ -115,15 +98,6 @@ class AdapterService:
         return registered
 
     # --- look-up -------------------------------------------------------------------------------------------------
-    def resolve(self, base: str, selector: str) -> Resolved:
-        """`name`, `name@v3`, `name@sha256:…` or `name@alias` on base model id `base`. No file is touched.
-
-        Raises NotFound that lists what exists.
-        """
-        name, at, ref = selector.partition("@")
-        version = self._state.adapters.get(AdapterKey(base, name)).version(ref if at else None)
-        return Resolved(self.stored(version), name, version.tag, version.probe)
-
     def stored(self, version: Version) -> StoredAdapter:
         """What is stored of a version that the state (or a catalog) named. No file is touched."""
         return StoredAdapter(
@@ -136,10 +110,6 @@ class AdapterService:
         Raises EngineFailed (code adapter_damaged) when files are gone or changed.
         """
         await asyncio.to_thread(self.store.check, digest)
-
-    async def verify(self, digest: str) -> None:
-        """Full check: reads and hashes the files. Errors as in `ready`."""
-        await asyncio.to_thread(self.store.verify, digest)
 
     def list(self, base: str | None = None) -> list[Adapter]:
         """All adapters, or those of one base."""

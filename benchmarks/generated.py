@@ -1,7 +1,6 @@
 """Chat models and adapters with random weights, the same from the same seed: only sizes matter for what is timed."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -25,27 +24,6 @@ def write_model(folder: Path, *, hidden: int, ffn: int, layers: int) -> Path:
     )  # fmt: skip
     LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
     _write_tokenizer(folder)
-    return folder
-
-
-def write_twin(model: Path, folder: Path) -> Path:
-    """A copy of a model's folder whose weights differ in their values and in nothing else; made once per folder."""
-    if folder.exists():
-        return folder
-    import torch
-    from safetensors import safe_open
-    from safetensors.torch import save_file
-
-    shutil.copytree(model, folder)
-    for file in folder.glob("*.safetensors"):
-        with safe_open(file, "pt") as opened:
-            metadata = opened.metadata()
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        generator = torch.Generator().manual_seed(0)
-        for name, tensor in tensors.items():
-            noise = torch.rand(tensor.shape, generator=generator) * 0.02 + 0.99
-            tensors[name] = (tensor.float() * noise).to(tensor.dtype)
-        save_file(tensors, file, metadata)
     return folder
 
 

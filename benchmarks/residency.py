@@ -3,8 +3,6 @@
 - switch: from asking to the first answer of a model that is not resident, on a running server whose slots have the
   engines' imports ready; beside it a new process of `vllm serve`, and a new process that loads the library and the
   weights behind a handler (`benchmarks.bare_handler`), which is what somebody without a residency manager does.
-- twins: a chat model that differs from the resident one in its weights' values only, by a swap in place and by a load
-  (`benchmarks.residency_twins`).
 - trace: requests for the starter models by Zipf's law under a budget that holds all but one of them; which model was
   resident when (for a plot), loads, and how long requests waited.
 
@@ -20,7 +18,6 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import residency_twins
 from benchmarks.bare import Bare, starter
 from benchmarks.client import Reply, request_bytes
 from benchmarks.harness import Bench
@@ -30,7 +27,7 @@ from benchmarks.servers import Roundhouse, Server, VllmServe
 from benchmarks.speech import samples, upload
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
-from registry.loading import load_recipes
+from registry.recipes.loading import load_recipes
 
 AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}
 """Seconds from nothing to the first answer."""
@@ -56,7 +53,6 @@ async def run(bench: Bench) -> None:
             await _switches(bench, server, workload, kind, names[kind], engines[kind])
     for kind in kinds:
         await _naive(bench, model, there, workload, kind)
-    await residency_twins.run(bench, workload, model)
     if len(kinds) > 1:
         budget = sum(sizes.values()) - min(sizes.values()) // 2
         with Roundhouse(

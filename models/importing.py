@@ -1,11 +1,9 @@
-"""How heavy libraries are imported: one at a time, without the garbage collector, and with what is known already."""
+"""How heavy libraries are imported: one at a time, and without the garbage collector."""
 
 import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-
-from models import import_answers
 
 _one = threading.RLock()
 
@@ -22,8 +20,7 @@ def quickly() -> Iterator[None]:
         was = gc.isenabled()
         gc.disable()
         try:
-            with import_answers.kept():
-                yield
+            yield
         finally:
             gc.freeze()
             if was:

@@ -1,7 +1,7 @@
 """The kernel's memory group (cgroup) of a process: its limit, and whom the kernel kills when memory runs out.
 
 Groups are nested, and a process need not live in the outermost one that it can see: a service of systemd, for instance,
-has its limit and its counters further down.
+has its limit and its counters further down. psutil knows neither these groups nor `oom_score_adj`.
 """
 
 import contextlib
@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from models import process_group
 
 ROOT = Path("/sys/fs/cgroup")
 SERVES, LOADS = 100, 1000
@@ -93,12 +95,9 @@ class Expendable:
             self._set(SERVES)
 
     def _set(self, more: int) -> None:
-        group = os.getpgrp()
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit():
-                with contextlib.suppress(OSError):  # it has ended, or is not ours
-                    if os.getpgid(int(entry.name)) == group:
-                        Path(entry.path, "oom_score_adj").write_text(str(min(1000, self._own + more)))
+        for process in process_group.members(os.getpgrp()):
+            with contextlib.suppress(OSError):  # it has ended, or is not ours
+                Path(f"/proc/{process.pid}/oom_score_adj").write_text(str(min(1000, self._own + more)))
 
     def _read(self, pid: str) -> int:
         try:

@@ -38,8 +38,6 @@ class HttpCall(Message, frozen=True):
     """The name that the client used; the response's `model` shows it."""
     adapter: AdapterRef | None = None
     method: Literal["GET", "POST"] = "POST"
-    include_usage: bool = True
-    """False: the client did not ask for usage in its stream, so a usage-only chunk is left out."""
 
 
 class EmbedRequest(Message, frozen=True):

@@ -7,8 +7,6 @@
 | asleep | EngineFailed            | EngineFailed            | EngineFailed | wakes        | answers      | frees |
 | closed | EngineFailed            | EngineFailed            | EngineFailed | EngineFailed | EngineFailed | -     |
 
-A chat engine's `swap` is work that needs it loaded and idle, and leaves it loaded, with another model.
-
 Cancelling the task of some work aborts it in the engine. A sleep or wake that fails leaves the engine broken: its
 process must be ended. Neither is cancelled half-way. Nothing may run while an engine falls asleep: the caller has
 drained it. Only an engine whose `Loaded.asleep` is set can sleep; the others raise EngineFailed and go on.
@@ -39,7 +37,7 @@ from models.messages import (
     Usage,
 )
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 Report = Callable[[Progress], None]
 
@@ -102,13 +100,6 @@ class ChatEngine(Engine, Protocol):
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:
         """Put a staged adapter into a device place, taking the place of digest `evict` if given."""
-        ...
-
-    async def swap(self, recipe: Recipe, path: Path, report: Report) -> Loaded:
-        """Take the weights of a model that differs from this one in nothing else (`models.twins`); no adapter stays.
-
-        Raises EngineFailed: the engine must not be used any more.
-        """
         ...
 
     async def drop(self, digest: str) -> None:

@@ -1,10 +1,10 @@
 """Which model, and which adapter, a name in a request means.
 
-    name                      via        means
- 1. exact model id            model      that model (`gpt-oss:120b` too, though it holds a ':')
- 2. model alias               alias      the model behind it
- 3. adapter[@ref]             adapter    that adapter, if only one base has one of this name
- 4. base:adapter[@ref]        qualified  that adapter on that base (id or alias), split at the last ':'
+    name                      means
+ 1. exact model id            that model (`gpt-oss:120b` too, though it holds a ':')
+ 2. model alias               the model behind it
+ 3. adapter[@ref]             that adapter, if only one base has one of this name
+ 4. base:adapter[@ref]        that adapter on that base (id or alias), split at the last ':'
 
 `ref` is a version (v3), a digest (sha256:…) or one of the adapter's aliases (prod). Nothing else resolves: an unknown
 name is an error that lists what exists, never a default.
@@ -12,11 +12,11 @@ name is an error that lists what exists, never a default.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import NoReturn
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
-from registry.recipe import Recipe, Task
+from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, Version
 from registry.wording import LISTED, nearest, quoted
 
@@ -27,18 +27,13 @@ ENDPOINTS: Mapping[Task, str] = {
     Task.TRANSCRIBE: "/v1/audio/transcriptions",
 }
 
-Via = Literal["model", "alias", "adapter", "qualified"]
-
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """What a name resolved to. `version` is None exactly when no adapter was named."""
 
     recipe: Recipe
-    adapter_name: str | None
-    adapter_ref: str | None
-    """What stood behind '@', as the client wrote it."""
-    via: Via
+    adapter_name: str | None = None
     version: Version | None = None
 
 
@@ -46,7 +41,7 @@ class Catalog:
     """An immutable snapshot of models, aliases and adapters. The gateway replaces it when the state changes.
 
     Args:
-        recipes: from `registry.loading.load_recipes`, which refuses clashes among them.
+        recipes: from `registry.recipes.loading.load_recipes`, which refuses clashes among them.
         adapters: `State.adapters.all()`. Those of bases that have no recipe do not resolve.
         aliases: `State.models.aliases()`. Recipes win over them.
     """
@@ -80,8 +75,8 @@ class Catalog:
         for key in self._adapters:
             if key.base not in self.recipes:
                 notes.append(f"adapter '{key}' is out of use: there is no recipe for its base")
-            elif key.name in self.recipes or key.name in self.aliases:
-                notes.append(f"adapter '{key}' answers to its full name only: '{key.name}' is a model's name")
+            for name in self._taken(key):
+                notes.append(f"'{name}' means the model of that name, and not adapter '{key}': rename one of them")
         return tuple(notes)
 
     # --- resolution ------------------------------------------------------------------------------------------------
@@ -98,7 +93,7 @@ class Catalog:
         Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
         """
         name, at, ref = adapter.partition("@")
-        recipe = _made_for(Target(self.model(base), None, None, "model"), tasks).recipe
+        recipe = _made_for(Target(self.model(base)), tasks).recipe
         return self._qualified(recipe.id, name, ref if at else None)
 
     def model(self, name: str) -> Recipe:
@@ -110,9 +105,9 @@ class Catalog:
 
     def _find(self, name: str) -> Target:
         if (recipe := self.recipes.get(name)) is not None:
-            return Target(recipe, None, None, "model")
+            return Target(recipe)
         if (behind := self.aliases.get(name)) is not None:
-            return Target(self.recipes[behind], None, None, "alias")
+            return Target(self.recipes[behind])
         head, at, tail = name.partition("@")
         ref = tail if at else None
         if head in self.recipes or head in self.aliases:
@@ -121,7 +116,7 @@ class Catalog:
                 param="model",
             )
         if keys := self._by_name.get(head):
-            return self._target(_only(head, keys), ref, "adapter")
+            return self._target(_only(head, keys), ref)
         base, colon, adapter = head.rpartition(":")
         base = self.aliases.get(base, base)
         if colon and base in self.recipes:
@@ -131,10 +126,10 @@ class Catalog:
     def _qualified(self, base: str, adapter: str, ref: str | None) -> Target:
         if (key := AdapterKey(base, adapter)) not in self._adapters:
             _unknown(adapter, "adapter", [k.name for k in self._adapters if k.base == base], on=base)
-        return self._target(key, ref, "qualified")
+        return self._target(key, ref)
 
-    def _target(self, key: AdapterKey, ref: str | None, via: Via) -> Target:
-        return Target(self.recipes[key.base], key.name, ref, via, self._adapters[key].version(ref))
+    def _target(self, key: AdapterKey, ref: str | None) -> Target:
+        return Target(self.recipes[key.base], key.name, self._adapters[key].version(ref))
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
@@ -146,6 +141,8 @@ class Catalog:
             return self._adapters[_only(name, keys)]
         base, colon, bare = name.rpartition(":")
         found = self._adapters.get(AdapterKey(self.aliases.get(base, base), bare)) if colon else None
+        if found is None and (name in self.recipes or name in self.aliases):
+            raise NotFound(f"'{name}' is a model, not an adapter; see /v1/models/{name}.", code="adapter_not_found")
         if found is None:
             _unknown(name, "adapter", list(self._by_name), code="adapter_not_found")
         return found
@@ -153,21 +150,6 @@ class Catalog:
     def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
         """All adapters, or those of one base (an id)."""
         return tuple(a for a in self._adapters.values() if base is None or a.key.base == base)
-
-    def with_adapter(self, adapter: Adapter) -> "Catalog":
-        """A catalog in which `adapter` is new, or replaces the one with its key."""
-        return self._with({**self._adapters, adapter.key: adapter})
-
-    def without_adapter(self, key: AdapterKey) -> "Catalog":
-        """A catalog without that adapter."""
-        return self._with({k: adapter for k, adapter in self._adapters.items() if k != key})
-
-    def with_aliases(self, aliases: Mapping[str, str]) -> "Catalog":
-        """A catalog with other run-time aliases of models."""
-        return Catalog(self.recipes.values(), self._adapters.values(), aliases)
-
-    def _with(self, adapters: Mapping[AdapterKey, Adapter]) -> "Catalog":
-        return Catalog(self.recipes.values(), adapters.values(), self._given)
 
     # --- may this name be given? -----------------------------------------------------------------------------------
     def check_adapter(self, key: AdapterKey) -> Recipe:
@@ -185,15 +167,17 @@ class Catalog:
                 code="adapters_not_supported",
                 param="base",
             )
-        bases = [recipe.id, *(alias for alias, model in self.aliases.items() if model == recipe.id)]
-        for spelling in (key.name, *(f"{base}:{key.name}" for base in bases)):
-            if spelling in self.recipes or spelling in self.aliases:
-                raise Conflict(
-                    f"'{spelling}' is a model's name. Choose another name for the adapter.",
-                    code="name_in_use",
-                    param="name",
-                )
+        for name in self._taken(AdapterKey(recipe.id, key.name)):
+            raise Conflict(
+                f"'{name}' is a model's name. Choose another name for the adapter.", code="name_in_use", param="name"
+            )
         return recipe
+
+    def _taken(self, key: AdapterKey) -> list[str]:
+        """Spellings of an adapter's name that mean a model: models come first in `resolve`."""
+        bases = [key.base, *(alias for alias, model in self.aliases.items() if model == key.base)]
+        spellings = (key.name, *(f"{base}:{key.name}" for base in bases))
+        return [name for name in spellings if name in self.recipes or name in self.aliases]
 
     def check_alias(self, alias: str, model: str) -> Recipe:
         """May `alias` be made, or moved, to `model` at run time? Returns the model's recipe.

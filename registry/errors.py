@@ -13,7 +13,7 @@ RoundhouseError
 └── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
     └── DoesNotFit 503            the model can never start under the present budget
 
-`status`, `type` and `code` are OpenAI's words. runtime/http_errors.py turns them into each dialect's body.
+`status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
 
 from collections.abc import Sequence

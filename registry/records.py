@@ -112,17 +112,6 @@ class Registered:
     created: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One line of an adapter's history."""
-
-    at: float
-    key: AdapterKey
-    event: str
-    """registered, probe, pointed, alias, alias-removed, rolled-back, version-deleted, deleted, pinned or unpinned."""
-    detail: str
-
-
 class LoadKey(NamedTuple):
     """What a measured load depends on. `device`: the kind of device ('cpu', 'NVIDIA H200'), not its index."""
 

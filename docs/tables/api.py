@@ -3,8 +3,8 @@
 from typing import cast
 
 from docs.tables.markdown import code, table
-from runtime.endpoints.routes import routes
-from runtime.gateway import Gateway
+from runtime.gateway.core import Gateway
+from runtime.http.routes import routes
 
 PAGES = {
     "/v1/adapters": "adapters.md",

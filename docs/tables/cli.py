@@ -9,12 +9,9 @@ from typer.core import TyperArgument, TyperGroup, TyperOption
 
 from docs.tables.markdown import code, table
 from runtime.cli.main import app
-from runtime.settings import Settings
 
 SHARED = ("help", "url", "as_json")
 """Options that many commands have; the page tells of them once."""
-NO_OPTION = {"run_dir"}
-"""Settings that the command line makes itself."""
 
 
 def commands() -> str:
@@ -23,13 +20,10 @@ def commands() -> str:
 
 
 def settings() -> str:
-    """Option, variable, default, meaning. Raises ValueError for a setting without an option."""
+    """Option, variable, default, meaning."""
     serve = dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
-    options = {p.name: p for p in serve.params if isinstance(p, TyperOption) and p.name not in SHARED}
-    missing = set(Settings.model_fields) - NO_OPTION - set(options)
-    if missing:
-        raise ValueError(f"roundhouse serve has no option for: {', '.join(sorted(missing))}")
-    rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), _help(o)) for o in options.values()]
+    options = [p for p in parameters(serve) if isinstance(p, TyperOption) and p.name not in SHARED]
+    rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), o.help or "") for o in options]
     return table(("option", "variable", "default", "meaning"), rows)
 
 
@@ -41,14 +35,19 @@ def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         yield name, command
 
 
+def parameters(command: Any) -> list[Any]:
+    """Arguments and options, those of `serve` included, which are made when they are asked for."""
+    return list(command.get_params(typer.Context(command)))
+
+
 def _section(name: str, command: Any) -> str:
     arguments = [p for p in command.params if isinstance(p, TyperArgument)]
-    options = [p for p in command.params if isinstance(p, TyperOption) and p.name not in SHARED]
+    options = [p for p in parameters(command) if isinstance(p, TyperOption) and p.name not in SHARED]
     words = [a.metavar or str(a.name).upper() for a in arguments]
     usage = " ".join([name, *(w if a.required else f"[{w}]" for w, a in zip(words, arguments, strict=True))])
     parts = [f"### {name}", f"```\n{usage}{' [OPTIONS]' if options else ''}\n```", *_prose(command.help or "")]
-    rows = [(code(word), "", _help(a)) for word, a in zip(words, arguments, strict=True)]
-    rows += [(_spelling(o), _default(o), _help(o)) for o in options]
+    rows = [(code(word), "", a.help or "") for word, a in zip(words, arguments, strict=True)]
+    rows += [(_spelling(o), _default(o), o.help or "") for o in options]
     if name == "roundhouse serve":
         parts.append("Its options are in [operations](operations.md#settings).")
     elif rows:
@@ -70,16 +69,11 @@ def _spelling(option: TyperOption) -> str:
 
 
 def _default(option: TyperOption) -> str:
-    told = re.search(r"\[default: (.+)\]", option.help or "")
-    if told:
-        return told[1]
+    if isinstance(option.show_default, str):
+        return option.show_default
     value = option.default
     if option.required:
         return "required"
     if value is None or value is False or callable(value):
         return ""
     return code("on" if value is True else str(getattr(value, "value", value)))
-
-
-def _help(parameter: Any) -> str:
-    return re.sub(r"\s*\[default: .+\]", "", parameter.help or "")

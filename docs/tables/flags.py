@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
-from models.chat_settings import NEVER, OURS
-from models.embed_load import FLAGS as SENTENCE_FLAGS
-from models.transcribe_model import FLAGS as SPEECH_FLAGS
+from models.chat.settings import NEVER, OURS
+from models.speech.model import FLAGS as SPEECH_FLAGS
+from models.text.loading import FLAGS as SENTENCE_FLAGS
 
 _TYPES = {int: "whole number", float: "number", str: "text", bool: "true or false", list: "list"}
 MEANINGS = {

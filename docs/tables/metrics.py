@@ -4,7 +4,7 @@ from prometheus_client import Counter, Gauge, Histogram
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs.tables.markdown import code, table
-from runtime.metrics import Metrics
+from runtime.gateway.metrics import Metrics
 
 LORA_INFO = (
     code("vllm:lora_requests_info"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from runtime.cli.client import Client, Json
 from runtime.cli.failures import Refused
-from runtime.cli.progress import Counted, bar
+from runtime.cli.progress import bar
 
 PROBE = ("prompt", "expected")
 ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz")
@@ -74,8 +74,7 @@ def _upload(
 ) -> Json:
     fields = {**about, **{f"probe_{word}": text for word, text in zip(PROBE, probe or (), strict=False)}}
     with ExitStack() as stack:
-        file = stack.enter_context(archive.open("rb"))
         shown = stack.enter_context(bar(not quiet))
-        sent = (archive.name, Counted(file, archive, shown), "application/octet-stream")
+        sent = (archive.name, stack.enter_context(shown.open(archive)), "application/octet-stream")
         found: Json = client.call("POST", "/v1/adapters", data=fields, files={"file": sent}, params=params)
     return found

@@ -35,8 +35,8 @@ class Conversation:
         body, headers = {**self.body(text), "stream": True}, {"X-Roundhouse-Progress": "sse"}
         with contextlib.ExitStack() as loading:
             shown = loading.enter_context(bar())
-            with self.client.lines("POST", PATH, json=body, headers=headers) as lines:
-                for event in events(lines, shown):
+            with self.client.stream("POST", PATH, json=body, headers=headers) as response:
+                for event in events(response, shown):
                     loading.close()  # the bar makes room for the answer
                     for choice in event.get("choices", ()):
                         parts.append(choice.get("delta", {}).get("content") or "")

@@ -80,13 +80,13 @@ class Client:
         return str(response.text)
 
     @contextmanager
-    def lines(self, method: str, path: str, **options: Any) -> Iterator[Iterator[str]]:
-        """One request whose answer is read line by line as it comes."""
+    def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
+        """One request whose answer is read as it comes."""
         with self._told(), self._http.stream(method, path, **_clean(options)) as response:
             if response.status_code >= 400:
                 response.read()
                 raise failure_of(response)
-            yield response.iter_lines()
+            yield response
 
     def _not_ours(self) -> Failure:
         return ServerFailed(f"What answers at {self.url} is not Roundhouse. Check --url.")

@@ -1,20 +1,19 @@
 """The data directory belongs to one server at a time; what a killed one left behind is cleared at the next start."""
 
-import fcntl
 import json
 import os
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from filelock import FileLock, Timeout
 
 from runtime.cli import processes
 from runtime.cli.failures import Refused
 from runtime.cli.output import note
 
 RUN_PREFIX = "roundhouse-"
-LOCK_SECONDS = 5.0
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
 
@@ -29,20 +28,14 @@ class Run:
     url: str
 
     def alive(self) -> bool:
-        return processes.carries(self.pid, self.id)
-
-
-def default_data_dir() -> Path:
-    """./.data in a checkout, else the user's own data directory (XDG)."""
-    if Path("recipes/starter").is_dir():
-        return Path(".data")
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local/share") / "roundhouse"
+        return processes.alive(self.pid, self.id)
 
 
 def make_run_dir() -> Path:
     """A fresh folder for sockets that only this user can enter, with a path that is short enough for them."""
     import tempfile
 
+    # platformdirs would warn where XDG_RUNTIME_DIR is not set, as in containers, and name a folder that nobody made
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
         if (
             parent
@@ -56,36 +49,30 @@ def make_run_dir() -> Path:
 class DataDir:
     """A context manager that holds the directory. Raises Refused when another server has it.
 
-    | on entry                       | what happens                                             |
-    |--------------------------------|----------------------------------------------------------|
-    | free, no record                | taken                                                    |
-    | free, a record of a dead run   | its processes are ended, its socket folder removed; taken |
-    | held by a living server        | Refused                                                  |
-    | held by parts of a dead server | they are ended; taken                                    |
+    | on entry                     | what happens                                              |
+    |------------------------------|-----------------------------------------------------------|
+    | free, no record              | taken                                                     |
+    | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
+    | held by a living server      | Refused                                                   |
+
+    Only the server's own process holds it: filelock gives it up in what that forks.
     """
 
     def __init__(self, path: Path, url: str) -> None:
         self.path, self._url = path.absolute(), url
         self._record = self.path / "server.json"
-        self._lock = -1
+        self._lock = FileLock(self.path / "lock", mode=0o600)
 
     def __enter__(self) -> Self:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(self.path / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            last = self._last()
+            raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
         except OSError as error:
             raise Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.") from None
-        last = self._last()
-        if not self._locked():
-            if last is None or last.alive():
-                raise Refused(self._in_use(last))
-            self._clear(last)  # its API process holds the lock, though the server itself is gone
-            deadline = time.monotonic() + LOCK_SECONDS
-            while not self._locked():
-                if time.monotonic() > deadline:
-                    raise Refused(self._in_use(None))
-                time.sleep(0.05)
-        elif last is not None:
+        if (last := self._last()) is not None:
             self._clear(last)
         self.run_dir = make_run_dir()
         self.run = Run(processes.own_id() or "", os.getpid(), str(self.run_dir), self._url)
@@ -99,14 +86,7 @@ class DataDir:
             processes.sweep(self.run.id)
         _remove(self.run_dir)
         self._record.unlink(missing_ok=True)
-        os.close(self._lock)
-
-    def _locked(self) -> bool:
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
+        self._lock.release()
 
     def _last(self) -> Run | None:
         try:

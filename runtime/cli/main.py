@@ -9,9 +9,10 @@ from typer.core import TyperGroup
 
 from runtime.cli import adapters, chat, inspect, models, output, serve, transcribe, vectors
 from runtime.cli.failures import EXIT_CODES, Failure
+from runtime.cli.setting_options import WithSettings
 
 
-class Roundhouse(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns a Failure from any command into its message and exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -30,7 +31,7 @@ class Roundhouse(TyperGroup):
 
 app = typer.Typer(
     name="roundhouse",
-    cls=Roundhouse,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -45,7 +46,7 @@ Every command has its own --help with examples.
 """,
     epilog=EXIT_CODES,
 )
-app.command(rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
+app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
 app.add_typer(models.app, name="models", rich_help_panel="Server")

@@ -64,23 +64,18 @@ def size(count: int | None) -> str:
     """Bytes for people, in powers of 1024."""
     if count is None:
         return "-"
-    value = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(value) < 1024:
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:.1f} {unit}"
-        value /= 1024
-    return f"{value:.1f} TiB"
+    import humanize
+
+    return humanize.naturalsize(count, binary=True)
 
 
 def ago(moment: float | None) -> str:
     """How long ago a time in seconds since the epoch was."""
     if not moment:
         return "never"
-    seconds = max(0.0, time.time() - moment)
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    import humanize
+
+    return humanize.naturaltime(max(0.0, time.time() - moment))
 
 
 def seconds(value: float | None) -> str:

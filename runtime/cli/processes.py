@@ -2,16 +2,19 @@
 
 Process ids are used again by the kernel, so a recorded id alone proves nothing. The run's id is random, the
 environment is inherited by every child and grandchild, and /proc shows it for as long as the process lives.
+
+psutil is imported where it is needed: `entry` starts the command again before anything is imported.
 """
 
 import contextlib
 import os
 import secrets
-import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
-from runtime.cli import bytecode
+if TYPE_CHECKING:
+    import psutil
 
 VARIABLE = "ROUNDHOUSE_SERVER_ID"
 SWEEP_SECONDS = 10.0
@@ -30,67 +33,65 @@ def restart_with_id() -> None:
     the API process is a fork.
     """
     os.environ[VARIABLE] = f"{os.getpid()}-{secrets.token_hex(8)}"
-    bytecode.keep(os.environ)
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
 
-def carries(pid: int, run: str) -> bool:
+def carries(process: "psutil.Process", run: str) -> bool:
     """Whether a living process belongs to this run."""
+    import psutil
+
     try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return f"{VARIABLE}={run}".encode() in file.read().split(b"\0")
-    except OSError:  # gone, or another user's
+        return process.environ().get(VARIABLE) == run
+    except (psutil.Error, OSError):  # gone, or another user's
         return False
 
 
-def members(run: str) -> set[int]:
+def alive(pid: int, run: str) -> bool:
+    """Whether this process lives and belongs to this run."""
+    import psutil
+
+    try:
+        return carries(psutil.Process(pid), run)
+    except psutil.NoSuchProcess:
+        return False
+
+
+def members(run: str) -> "set[psutil.Process]":
     """The run's processes and all their descendants, without this process.
 
     A descendant is ours even if it was started with an environment of its own, as the checker of adapters is.
     """
-    pids = {int(name) for name in os.listdir("/proc") if name.isdigit()}
-    children: dict[int, list[int]] = {}
-    for pid in pids:
-        children.setdefault(_parent(pid), []).append(pid)
-    found = {pid for pid in pids if carries(pid, run)}
-    waiting = list(found)
-    while waiting:
-        new = [child for child in children.get(waiting.pop(), ()) if child not in found]
-        found.update(new)
-        waiting += new
-    return found - {os.getpid()}
+    import psutil
+
+    found = {process for process in psutil.process_iter() if carries(process, run)}
+    for process in list(found):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found.update(process.children(recursive=True))
+    return found - {psutil.Process()}
 
 
-def _parent(pid: int) -> int:
-    """The parent's process id; 0 when the process is gone."""
-    try:
-        with open(f"/proc/{pid}/stat") as file:
-            return int(file.read().rpartition(")")[2].split()[1])
-    except (OSError, IndexError):
-        return 0
-
-
-def is_tracker(pid: int) -> bool:
+def is_tracker(process: "psutil.Process") -> bool:
     """Whether it is multiprocessing's resource tracker: it clears /dev/shm after the others and ends by itself."""
+    import psutil
+
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return b"multiprocessing.resource_tracker" in file.read()
-    except OSError:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
         return False
 
 
-def ended(pid: int) -> bool:
+def ended(process: "psutil.Process") -> bool:
     """Whether a process has let go of everything, ports included.
 
     A zombie has, its parent just has not asked yet; unless it is only the first thread and others are still ending.
     """
+    import psutil
+
     try:
-        with open(f"/proc/{pid}/stat") as file:
-            state = file.read().rpartition(")")[2].split()[0]
-        return state in "ZX" and len(os.listdir(f"/proc/{pid}/task")) == 1
-    except (OSError, IndexError):
+        return process.status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD) and process.num_threads() == 1
+    except psutil.NoSuchProcess:
         return True
 
 
@@ -99,14 +100,16 @@ def sweep(run: str) -> int:
 
     New ones that appear meanwhile are ended too.
     """
-    deadline, killed = time.monotonic() + SWEEP_SECONDS, set[int]()
+    import psutil
+
+    deadline, killed = time.monotonic() + SWEEP_SECONDS, set[psutil.Process]()
     while time.monotonic() < deadline:
-        found = {pid for pid in members(run) if not is_tracker(pid)}
-        for pid in found - killed:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+        found = {process for process in members(run) if not is_tracker(process)}
+        for process in found - killed:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
         killed |= found
-        if not found and all(ended(pid) for pid in killed):
+        if not found and all(ended(process) for process in killed):
             break
         time.sleep(0.02)
     return len(killed)

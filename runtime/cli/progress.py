@@ -18,12 +18,19 @@ POLL_SECONDS = 0.2
 class Bar(Protocol):
     def show(self, text: str, fraction: float) -> None: ...
 
+    def open(self, path: Path) -> BinaryIO:
+        """A file to send, drawn as it is read."""
+        ...
+
 
 class NoBar:
     """Where nobody looks."""
 
     def show(self, text: str, fraction: float) -> None:
         pass
+
+    def open(self, path: Path) -> BinaryIO:
+        return path.open("rb")
 
 
 class RichBar:
@@ -36,7 +43,11 @@ class RichBar:
         self._task = self.progress.add_task("", total=1.0)
 
     def show(self, text: str, fraction: float) -> None:
-        self.progress.update(self._task, description=text, completed=fraction)
+        self.progress.update(self._task, description=text, total=1.0, completed=fraction)
+
+    def open(self, path: Path) -> BinaryIO:
+        self.progress.update(self._task, description=f"sending {path.name}")
+        return self.progress.open(path, "rb", task_id=self._task)
 
 
 @contextmanager
@@ -80,27 +91,3 @@ class Watch:
                     self._bar.show(f"{view['id']}: {found['phase']}", found["percent"] / 100)
                 else:
                     self._bar.show(f"{view['id']}: {state}", 1.0 if state == "ready" else 0.0)
-
-
-class Counted:
-    """A file that shows how much of it was read: for uploads."""
-
-    def __init__(self, file: BinaryIO, path: Path, shown: Bar) -> None:
-        self._file, self._bar = file, shown
-        self._name, self._size, self._read = path.name, max(1, path.stat().st_size), 0
-
-    def read(self, size: int = -1) -> bytes:
-        data = self._file.read(size)
-        self._read += len(data)
-        self._bar.show(f"sending {self._name}", self._read / self._size)
-        return data
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        self._read = found = self._file.seek(offset, whence)
-        return found
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def fileno(self) -> int:
-        return self._file.fileno()

@@ -13,7 +13,7 @@ from runtime.cli.events import events
 from runtime.cli.failures import Refused, Usage
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit
-from runtime.cli.progress import Counted, bar
+from runtime.cli.progress import bar
 
 
 class Format(StrEnum):
@@ -66,10 +66,10 @@ def transcribe(
             fields["timestamp_granularities[]"] = ["word", "segment"]
         if stream:
             fields["stream"] = "true"
-        sound = stack.enter_context(file.open("rb"))
         uploading = stack.enter_context(ExitStack())
         shown = uploading.enter_context(bar(not as_json))
-        request: dict[str, Any] = {"data": fields, "files": {"file": (file.name, Counted(sound, file, shown))}}
+        sound = stack.enter_context(shown.open(file))
+        request: dict[str, Any] = {"data": fields, "files": {"file": (file.name, sound)}}
         if not stream:
             text = client.text("POST", f"/v1/audio/{kind}", **request)
             uploading.close()
@@ -78,8 +78,8 @@ def transcribe(
             else:
                 print(text.rstrip("\n"))
             return
-        with client.lines("POST", f"/v1/audio/{kind}", **request) as lines:
-            for event in events(lines, shown):
+        with client.stream("POST", f"/v1/audio/{kind}", **request) as response:
+            for event in events(response, shown):
                 uploading.close()
                 if as_json:
                     emit(event)

@@ -8,23 +8,21 @@ from typing import Protocol
 
 from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe, Tier
-from runtime.link import SlotLink
+from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.residency.victims import WORTH
+from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 WAKE_SECONDS, WAKE_BYTES = 0.3, 10 * 2**30
 """A wake, before one was measured: this long, and a second for each so many bytes."""
 SLEEP_BYTES = 1.7 * 2**30
 """The same for a sleep that keeps bytes in host memory: the first one pins them, at about so many a second."""
-SWAP_SECONDS = 0.8
-"""A swap, before one was measured: this long, if a load takes longer."""
 
 
 class Queue(Protocol):
-    """The requests of one model: what residency needs to know of `runtime.scheduler.ModelQueue`."""
+    """The requests of one model: what residency needs to know of `runtime.scheduling.queue.ModelQueue`."""
 
     @property
     def running(self) -> int: ...
@@ -71,7 +69,7 @@ class Failure:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """Mutable, and written by the residency manager only, on the gateway's event loop."""
+    """Mutable. Written by the residency manager, its parts and `record.found` only."""
 
     recipe: Recipe
     path: Path | None
@@ -102,7 +100,7 @@ class ModelEntry:
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
-    insomnia: bool = False
+    sleepless: bool = False
     """A sleep or a wake failed: it is not tried again until the server starts anew."""
     asleep_since: float = 0.0
     measured_wake: float | None = None
@@ -110,10 +108,6 @@ class ModelEntry:
     measured_sleep: float | None = None
     """The same of falling asleep."""
     wakes: int = 0
-    twin: str | None = None
-    """Those with the same may swap (`models.twins`). None: never, or not again, since one failed."""
-    measured_swap: float | None = None
-    """Seconds of its last swap."""
     pinned: bool = False
     wanted_since: float | None = None
     last_used: float = 0.0
@@ -149,7 +143,7 @@ class ModelEntry:
         """
         held = self.slept or (self.loaded.asleep if self.loaded is not None else None)
         wish = self.recipe.residency.sleep
-        if held is None or self.loaded is None or self.loaded.asleep is None or self.insomnia or wish == "never":
+        if held is None or self.loaded is None or self.loaded.asleep is None or self.sleepless or wish == "never":
             return None
         worth = bool(held.host_bytes) and held.device_bytes * WORTH <= self.needed
         return held if wish == "always" or worth else None
@@ -167,11 +161,6 @@ class ModelEntry:
         if self.measured_sleep is not None:
             return self.measured_sleep
         return WAKE_SECONDS + self.asleep.host_bytes / SLEEP_BYTES if self.asleep is not None else 0.0
-
-    @property
-    def swap_seconds(self) -> float:
-        """Expected seconds of a swap."""
-        return min(self.load_seconds, SWAP_SECONDS) if self.measured_swap is None else self.measured_swap
 
     @property
     def return_seconds(self) -> float:
@@ -230,5 +219,4 @@ class ModelEntry:
             wake_seconds=self.wake_seconds,
             sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
-            twin=self.twin,
         )

@@ -10,8 +10,7 @@ Decision tree (the numbers stand in the code):
     least recently used first, where a model that takes s seconds to bring back counts as used COST_WEIGHT * s seconds
     later than it was (so of two models idle for about as long, the one that is cheap to bring back leaves first).
  5. Idle candidates leave first, as few as are needed (`victims.choose`): they sleep if they can and the host has room;
-    sleeping ones are ended before anybody is for host memory or for a slot. Of those that are to end, the first one
-    that differs from the new model in its weights only gives it its engine (`swap`): that takes less than a load.
+    sleeping ones are ended before anybody is for host memory or for a slot.
  6. Busy ones leave only when the waiting model has waited longer than `patience`: admission to the victim closes,
     its running requests finish, nothing is dropped. Then it sleeps or ends as above.
  7. Otherwise wait; `retry_at` says when the picture can change by itself.
@@ -24,13 +23,18 @@ a sleep that fails ends that process: then its model's load time counts as well.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
+
+from humanize import naturalsize
 
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
 
-__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "human", "plan", "to_sleep"]
+__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "plan", "to_sleep"]
 
+human = partial(naturalsize, binary=True)
+"""Bytes for people: 1536 -> '1.5 KiB'."""
 COST_WEIGHT = 1.0
 """Seconds of recency per second that it takes to bring a model back (step 4)."""
 
@@ -61,10 +65,6 @@ class Need:
     """Bytes of host memory that it holds once it is there."""
     slot: bool = True
     """False: it needs no slot of its own."""
-    twin: str | None = None
-    """As `Resident.twin`."""
-    swap_seconds: float = 0.0
-    """Expected seconds until it is ready in the engine of a twin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +72,9 @@ class Victim:
     id: str
     bytes: int
     leases: int
-    action: Literal["evict", "drain", "sleep", "swap"]
+    action: Literal["evict", "drain", "sleep"]
     """evict: its process ends. drain: the same once its running requests have finished. sleep: once they have (if
-    there are any), its weights go into host memory. swap: its engine takes the new model's weights instead of its own;
-    one at most."""
+    there are any), its weights go into host memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,6 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
 
     wakes = own is not None and own.is_asleep
     verdict: Literal["load", "wake"] = "wake" if wakes else "load"
-    twin = None if wakes else need.twin
     missing = Missing(need.bytes - free, need.host - host_free, 1 - slots if need.slot and not wakes else 0)
     if missing.met_by({}):  # 3
         return answer(verdict, "enough is free", expected_seconds=need.load_seconds)
@@ -132,15 +130,14 @@ def plan(snapshot: Snapshot, need: Need) -> Plan:
     for pool in (idle, ripe) if forced else (idle,):  # 5, 6
         chosen = choose(pool, missing)
         if chosen is not None:
-            gives = next((r for r, action in chosen if action == "evict" and r.gives_engine_to(twin)), None)
-            victims = tuple(Victim(r.id, r.bytes, r.leases, _how(r, action, gives)) for r, action in chosen)
+            victims = tuple(Victim(r.id, r.bytes, r.leases, _how(r, action)) for r, action in chosen)
             drain = max((r.drain_deadline for r, _ in chosen if r.leases), default=0.0)
             doze = max((r.sleep_seconds for r, action in chosen if action == "sleep"), default=0.0)
             return answer(
                 verdict,
                 "least recently used leave first",
                 victims=victims,
-                expected_seconds=(need.swap_seconds if gives else need.load_seconds) + min(drain, 5.0) + doze,
+                expected_seconds=need.load_seconds + min(drain, 5.0) + doze,
             )
 
     times = [_ripe_at(r) for r in may_leave if _ripe_at(r) > snapshot.now]  # 7
@@ -168,10 +165,10 @@ def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:
     return None if chosen is None else tuple(Victim(r.id, r.bytes, 0, "evict") for r, _ in chosen)
 
 
-def _how(r: Resident, action: Action, gives: Resident | None) -> Literal["evict", "drain", "sleep", "swap"]:
+def _how(r: Resident, action: Action) -> Literal["evict", "drain", "sleep"]:
     if action == "sleep":
         return "sleep"
-    return "swap" if r is gives else "drain" if r.leases else "evict"
+    return "drain" if r.leases else "evict"
 
 
 def _ripe_at(r: Resident) -> float:
@@ -200,12 +197,3 @@ def _impossible(snapshot: Snapshot, need: Need) -> str:
         parts += f", of which pinned models hold {human(held_host)} ({names}): unpin one or" if held_host else ":"
         return parts + " raise --host-memory, or lower memory.adapters.host in its recipe."
     return ""
-
-
-def human(size: float) -> str:
-    """Bytes for people: 1536 -> '1.5 KiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

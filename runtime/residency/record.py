@@ -3,24 +3,49 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
-from models import sources
+from models.engines import engine_version
 from models.messages import Held, Loaded
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import LoadKey
-from registry.state import State
-from runtime.device import Device
-from runtime.metrics import Metrics
+from registry.state.database import State
+from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import Step
+from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a model's files tell: where they are, and estimates of what it needs."""
+
+    path: Path
+    revision: str
+    needed: int
+    needed_detail: str
+    host_needed: int = 0
+    host_adapters: int = 0
+    load_seconds: float | None = None
+
+
 def load_key(recipe: Recipe, device: Device) -> LoadKey:
     """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
-    return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), device.label)
+    return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
+
+
+def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None:
+    """Fill in what its files tell, and what earlier loads have told in place of estimates. Reads the state's file."""
+    entry.needed, entry.needed_detail = files.needed, files.needed_detail
+    entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
+    if files.load_seconds is not None:
+        entry.load_seconds = files.load_seconds
+    recall(entry, state, device)
+    entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
 
 
 def recall(entry: ModelEntry, state: State, device: Device) -> None:
@@ -29,7 +54,7 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     measured, slept = state.models.measured(key), state.models.slept(key)
     if measured is not None:
         entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
-        if measured.seconds:  # else it only grew, after a swap
+        if measured.seconds:  # else it only grew, and its load could not be kept
             entry.load_seconds = sum(measured.seconds.values())
         if measured.host_bytes is not None and device.kind != "cpu":
             entry.host_needed = measured.host_bytes + entry.host_adapters
@@ -94,19 +119,6 @@ class ResidencyRecord:
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
         self._metrics.sleep_failures.labels(entry.id, step).inc()
-
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self._metrics.swap.labels(entry.id).observe(seconds)
-        log.info(
-            "swapped in place",
-            extra={
-                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
-                "bytes": loaded.resident_bytes, "phases": loaded.seconds,
-            },
-        )  # fmt: skip
-
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self._metrics.swap_failures.labels(entry.id).inc()
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()

@@ -47,16 +47,10 @@ class Resident:
     """Expected seconds to fall asleep."""
     falling_asleep: bool = False
     """It drains in order to sleep."""
-    twin: str | None = None
-    """Models that have the same here differ in the values of their weights only; None: unlike any other."""
 
     @property
     def is_asleep(self) -> bool:
         return self.state is ModelState.ASLEEP
-
-    def gives_engine_to(self, twin: str | None) -> bool:
-        """Whether its engine, which nobody uses, can take the weights of a model instead of ending."""
-        return twin is not None and self.twin == twin and self.state is ModelState.READY and not self.leases
 
     @property
     def gentlest(self) -> Action:

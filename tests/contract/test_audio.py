@@ -11,7 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
-from models.audio import RATE, Decoders
+from models.speech.audio import RATE, Decoders
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.transcribe_fixtures import FORMATS, noise, tone, write
 
@@ -167,7 +167,7 @@ def test_a_decoder_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.Mo
     fifo.write_bytes(write(tmp_path / "b.wav", tone(60.0)).read_bytes())
     with decoders.open(str(fifo), 60.0) as recording:
         os.kill(recording._process._child.pid, signal.SIGSTOP)
-        monkeypatch.setattr("models.audio.WAIT_SECONDS", 0.3)
+        monkeypatch.setattr("models.speech.audio.WAIT_SECONDS", 0.3)
         with pytest.raises(BadRequest, match="too long to decode"):
             list(recording)
     decoders.close()

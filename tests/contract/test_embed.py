@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
-from models.embed import EmbeddingEngine
-from models.factory import create
+from models.engines import create
 from models.messages import EmbedRequest, EmbedResult
+from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.embed import EmbeddingEngine
-from models.embed_bert import Bert, of_embedder
-from models.embed_model import Ids
 from models.messages import EmbedRequest
+from models.text.bert import Bert, of_embedder
+from models.text.embeddings import EmbeddingEngine
+from models.text.encoder import Ids
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
 pytestmark = pytest.mark.real

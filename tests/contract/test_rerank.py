@@ -11,10 +11,10 @@ import pytest_asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.factory import create
+from models.engines import create
 from models.messages import RerankRequest
-from models.rerank import RerankingEngine
-from models.rerank_pairs import OVERLAP, chunks, longest_first
+from models.text.pairs import OVERLAP, chunks, longest_first
+from models.text.rerank import RerankingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.embed import EmbeddingEngine
-from models.embed_sleep import Parked
 from models.messages import EmbedRequest, Loaded, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
-from models.rerank import RerankingEngine
-from models.transcribe import WhisperEngine
+from models.speech.engine import WhisperEngine
+from models.text.embeddings import EmbeddingEngine
+from models.text.rerank import RerankingEngine
+from models.text.sleep import Parked
 from registry.errors import EngineFailed
-from registry.loading import load_recipes
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.loading import load_recipes
 from tests.system.serving import PACK
 
 pytestmark = pytest.mark.real

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
-from models.rerank import RerankingEngine
-from models.transcribe import WhisperEngine
-from registry.loading import load_recipes
-from runtime import device
+from models.speech.engine import WhisperEngine
+from models.text.rerank import RerankingEngine
+from registry.recipes.loading import load_recipes
+from runtime.server import device
 from tests.contract import chat_fixtures
 from tests.contract.chat_nasty import TEXT
 from tests.system.serving import PACK

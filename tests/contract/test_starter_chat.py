@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from models.starter import cards, figures
-from models.starter.chat import evaluate
-from models.starter.chat.answers import BASE, Answer, Question, Served
-from models.starter.chat.data import QUESTIONS, TASK_NAMES, heldout
-from models.starter.chat.report import Matrix, table
+from starter_training import cards, figures
+from starter_training.chat import evaluate
+from starter_training.chat.answers import BASE, Answer, Question, Served
+from starter_training.chat.report import Matrix, table
+from starter_training.chat.tasks.conversations import QUESTIONS, TASK_NAMES, heldout
 
 pytestmark = pytest.mark.real
 PACK = figures.PACK
@@ -87,7 +87,7 @@ def test_the_card_is_written_from_the_figures(matrix: Matrix) -> None:
 def test_held_out_inputs_are_two_hundred_a_task_and_never_trained() -> None:
     from random import Random
 
-    from models.starter.chat.data import held_out_inputs, task_pair
+    from starter_training.chat.tasks.conversations import held_out_inputs, task_pair
 
     assert all(len(set(heldout(name))) == 200 for name in TASK_NAMES)
     held, rng = held_out_inputs(), Random(5)

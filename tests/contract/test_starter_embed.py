@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from models.starter import cards, figures
+from starter_training import cards, figures
 
 pytestmark = pytest.mark.real
 NAME = "starter-embed"

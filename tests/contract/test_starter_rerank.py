@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from models.starter import cards, figures
-from models.starter.rerank.evaluate import Figures, embedding_scores, evaluate, rerank_scores
-from models.starter.rerank.held_out import HeldOut, summary
+from starter_training import cards, figures
+from starter_training.rerank.evaluate import Figures, embedding_scores, evaluate, rerank_scores
+from starter_training.rerank.held_out import HeldOut, summary
 
 pytestmark = pytest.mark.real
 NAME = "starter-rerank"

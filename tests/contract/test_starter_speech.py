@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.starter import cards, figures
-from models.starter.speech import espeak, evaluate, samples
+from starter_training import cards, figures
+from starter_training.speech import evaluate, samples
+from starter_training.speech.synthesis import espeak
 
 pytestmark = pytest.mark.real
 NAME = "starter-speech"

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from models.factory import create
+from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
-from models.transcribe import WhisperEngine
-from models.transcribe_run import Run
-from models.transcribe_windows import RATE
+from models.speech.engine import WhisperEngine
+from models.speech.run import Run
+from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write

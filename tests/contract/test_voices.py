@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models import transcribe_voices
-from models.transcribe_voices import FRAME, Voices, longest_speech
-from models.transcribe_windows import GAP, RATE, Samples, Stretch, joined
+from models.speech import voices as transcribe_voices
+from models.speech.voices import FRAME, Voices, longest_speech
+from models.speech.windows import GAP, RATE, Samples, Stretch, joined
 from tests.contract.transcribe_fixtures import noise, silence, voice
 
 SAMPLES = Path(__file__).parents[2] / "models" / "starter" / "pack" / "samples"

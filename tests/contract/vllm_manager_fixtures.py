@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from adapters import cpu_kernel, vllm_punica
-from adapters.vllm_read import FILES
-from tests.contract.vllm_stock import stock
+from models.chat.vllm.cpu.layer import turned
+from models.chat.vllm.cpu.punica import CpuLora
+from models.chat.vllm.read import FILES
 
 WIDTHS = {"q_proj": 24, "k_proj": 8, "v_proj": 8, "o_proj": 16, "gate_proj": 40, "up_proj": 40, "down_proj": 16}
 INPUTS = {"down_proj": 40, "o_proj": 24}
@@ -36,9 +36,7 @@ def worker_manager(max_rank: int, dtype: torch.dtype = torch.bfloat16) -> Any:
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
 
     manager: Any = LRUCacheLoRAModelManager.__new__(LRUCacheLoRAModelManager)
-    punica = stock("vllm.lora.punica_wrapper.punica_cpu").PunicaWrapperCPU
-    vllm_punica.patch(punica)
-    manager.punica_wrapper_mapping = {"language_model": punica(64, 64, "cpu")}
+    manager.punica_wrapper_mapping = {"language_model": CpuLora(64, 64, "cpu")}
     groups = [[short] for short in ("o_proj", "down_proj")] + list(PACKED.values())
     packed = {tuple(parts): name for name, parts in PACKED.items()}
     manager.modules, manager.packed_modules = {}, {}
@@ -86,7 +84,7 @@ class Layer(SimpleNamespace):
 def _layer(parts: list[str], max_rank: int, dtype: torch.dtype, punica: Any) -> Layer:
     pairs = [shapes(part, max_rank) for part in parts]
     a = tuple(torch.zeros(PLACES, 1, *shape, dtype=dtype) for shape, _ in pairs)
-    b = tuple(cpu_kernel.turned(torch.zeros(PLACES, 1, *shape, dtype=dtype)) for _, shape in pairs)
+    b = tuple(turned(torch.zeros(PLACES, 1, *shape, dtype=dtype)) for _, shape in pairs)
     slices = tuple(shape[0] for _, shape in pairs)
     return Layer(
         lora_a_stacked=a, lora_b_stacked=b, output_slices=slices, n_slices=len(parts), tp_size=1, punica_wrapper=punica

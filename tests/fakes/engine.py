@@ -21,7 +21,7 @@ from models.messages import (
 )
 from models.protocol import Report
 from registry.errors import Conflict, EngineFailed, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 
 class FakeAnswer:
@@ -74,12 +74,7 @@ class FakeEngine:
     wake_error: RoundhouseError | None = None
     sleeps: bool = False
     naps: int = 0
-    swap_gate: asyncio.Event = field(default_factory=asyncio.Event)
-    swap_error: RoundhouseError | None = None
-    swaps: list[str] = field(default_factory=list)
-    """Models that it became."""
     on_broken: Callable[[EngineFailed], None] = lambda how: None
-    broken: bool = False
     running: int = 0
     most_running: int = 0
     closed: bool = False
@@ -89,7 +84,6 @@ class FakeEngine:
         self.load_gate.set()
         self.ping_gate.set()
         self.sleep_gate.set()
-        self.swap_gate.set()
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         report(Progress(phase="weights", fraction=0.5))
@@ -122,20 +116,6 @@ class FakeEngine:
         self.sleeps = False
         return Held(device_bytes=self.bytes, host_bytes=self.asleep.host_bytes if self.asleep else 0)
 
-    async def swap(self, recipe: Recipe, path: Path, report: Report) -> Loaded:
-        report(Progress(phase="weights", fraction=0.1))
-        assert not self.running, "a request met an engine that takes other weights"
-        assert not self.broken, "an engine is used after a swap that failed"
-        self.broken = True
-        await self.swap_gate.wait()
-        if self.swap_error is not None:
-            raise self.swap_error
-        self.broken, self.recipe = False, recipe
-        self.staged.clear()
-        self.places.clear()
-        self.swaps.append(recipe.id)
-        return Loaded(resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.05})
-
     async def ping(self) -> None:
         await self.ping_gate.wait()
 
@@ -147,12 +127,9 @@ class FakeEngine:
 
     async def _events(self, request: HttpCall) -> AsyncGenerator[Event, None]:
         assert not self.sleeps, "a request met a sleeping engine"
-        assert not self.broken, "a request met an engine that takes other weights"
-        if request.adapter is None and self.swaps:
-            assert request.served == self.swaps[-1], "a request met another model's weights"
         if request.adapter is not None and request.adapter.digest not in self.places:
             raise EngineFailed("the adapter is in no place")
-        if b"cache_salt" in request.body:  # runtime.probes
+        if b"cache_salt" in request.body:  # runtime.scheduling.probes
             self.answered.append(("probe", request.served))
             yield Started(status=self.probe_status, content_type="application/json")
             for letter in self.probe_answer:

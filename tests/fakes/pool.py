@@ -4,9 +4,9 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.death import Cause
-from runtime.link import SlotLink
-from runtime.slot_loop import SlotServer
+from runtime.slots.death import Cause
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
 from tests.fakes.engine import FakeEngine
 
 

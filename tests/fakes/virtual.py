@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Any, Self
 
 from models.messages import Held, Loaded, Progress
-from registry.recipe import Recipe
-from runtime import frames
-from runtime.death import UNKNOWN
-from runtime.link import SlotLink
+from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
+from runtime.slots.death import UNKNOWN
+from runtime.slots.link import SlotLink
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -69,16 +69,12 @@ class VirtualLink:
         self.world, self.model, self.sleeps = world, "", False
 
     def call(self, make: Callable[[int], frames.ToSlot]) -> VirtualCall:
-        """A load, or a swap into the engine that is here."""
+        """A load."""
         frame = make(0)
-        assert isinstance(frame, frames.Swap if self.model else frames.Load)
-        model = Recipe.model_validate_json(frame.recipe).id
-        if self.model:
-            assert {self.model, model} <= self.world.twins, "an engine takes the weights of a model unlike its own"
-            assert not self.world.queues[self.model].running, "requests run on an engine that takes other weights"
-        seconds = self.world.swap_seconds if self.model else self.world.seconds[model]
-        self.model = model
-        return VirtualCall(seconds, self.world.bytes[model], self.world.asleep.get(model))
+        assert isinstance(frame, frames.Load)
+        assert not self.model, "a slot is for one model"
+        self.model = model = Recipe.model_validate_json(frame.recipe).id
+        return VirtualCall(self.world.seconds[model], self.world.bytes[model], self.world.asleep.get(model))
 
     async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held:
         """A sleep or a wake."""
@@ -117,10 +113,6 @@ class VirtualWorld:
     asleep: dict[str, Held] = field(default_factory=dict)
     """What models that can sleep hold then."""
     wake_seconds: float = 0.5
-    twins: set[str] = field(default_factory=set)
-    """Models that may take over each other's engine."""
-    swap_seconds: float = 0.25
-    swaps: list[str] = field(default_factory=list)
     host_budget: int = NO_LIMIT
 
     def __post_init__(self) -> None:
@@ -140,7 +132,6 @@ class VirtualWorld:
                 recipe=recipe, path=None, revision="r", needed=size, needed_detail="", load_seconds=self.seconds[name],
                 queue=None, clock=clock,  # type: ignore[arg-type]
             )  # fmt: skip
-            entry.twin = "alike" if name in self.twins else None
             entry.queue = self.queues[name] = ModelQueue(
                 recipe,
                 bounds,
@@ -189,12 +180,6 @@ class VirtualWorld:
         self.wakes.append((self.clock(), entry.id))
 
     def sleep_failed(self, entry: ModelEntry, step: str, error: Exception) -> None:
-        self.failures.append(entry.id)
-
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self.swaps.append(entry.id)
-
-    def swap_failed(self, entry: ModelEntry, error: Exception) -> None:
         self.failures.append(entry.id)
 
     def died(self, entry: ModelEntry, reason: str) -> None:

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from models.parent import die_with_parent
 from tests.eventually import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -32,7 +34,10 @@ def free_port() -> int:
 
 
 class Server:
-    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code."""
+    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
+
+    It is killed when the thread that made it ends, so also when the test run is killed.
+    """
 
     def __init__(self, data: Path, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
         self.port, self.data = free_port(), data
@@ -44,7 +49,14 @@ class Server:
         command += ["--device", "cpu", "--data-dir", str(data)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
 
     def wait_ready(self, seconds: float = PATIENCE) -> "Server":
         eventually(self._is_ready, self.tail, seconds)

@@ -24,7 +24,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from runtime.endpoints.openapi import OPERATIONS
+from runtime.http.openapi import OPERATIONS
 from tests.system.serving import Server
 from tests.system.steering import steer
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 from adapters.service import AdapterService
 from adapters.types import Base, Limits
-from registry.recipe import PathSource
-from registry.records import Registered
-from registry.state import State
+from registry.recipes.definition import PathSource
+from registry.records import Registered, Version
+from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 
 
@@ -23,6 +23,11 @@ class Rig:
         write_adapter(folder / f"{name}-{seed}", seed=seed)
         source = PathSource(path=str(folder / f"{name}-{seed}"))
         return await self.service.register(name, self.base, source, **options)  # type: ignore[arg-type]
+
+    def version(self, selector: str) -> Version:
+        """What 'name', 'name@v3', 'name@sha256:…' or 'name@alias' stands for."""
+        name, at, ref = selector.partition("@")
+        return self.service.show(self.base.id, name).version(ref if at else None)
 
     def on_disk(self) -> set[str]:
         return {path.name for path in (self.data / "store").iterdir()}

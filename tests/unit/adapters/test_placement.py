@@ -5,7 +5,7 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.placement import Placement, wait_bound
+from runtime.scheduling.placement import Placement, wait_bound
 from tests.unit.adapters.simulator import Arrival, Served, Witness, simulate
 
 NAMES = [f"sha256:{number:064x}" for number in range(40)]

@@ -1,11 +1,11 @@
-"""All rules of adapters.placement together, against random events."""
+"""All rules of runtime.scheduling.placement together, against random events."""
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from adapters.placement import Placement
 from registry.errors import Conflict
+from runtime.scheduling.placement import Placement
 from tests.unit.adapters.simulator import Witness
 
 

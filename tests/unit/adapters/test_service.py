@@ -9,7 +9,7 @@ import pytest
 
 from adapters.sources import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
-from registry.recipe import HubSource, PathSource
+from registry.recipes.definition import HubSource, PathSource
 from registry.records import Probe
 from tests.unit.adapters.fake_hub import serve
 from tests.unit.adapters.makers import write_adapter
@@ -20,15 +20,13 @@ async def test_register_resolve_and_find_the_files(rig: Rig, folder: Path) -> No
     registered = await rig.add("tune", folder, 0, probe=Probe("hi", "HI"), alias="prod")
     assert registered.created
     for selector in ("tune", "tune@v1", "tune@prod", f"tune@{registered.version.digest}"):
-        found = rig.service.resolve("small", selector)
-        assert found.stored.digest == registered.version.digest
-        assert found.version == "v1"
-        assert found.probe == Probe("hi", "HI")
-        assert found.label == f"tune@{registered.version.digest}"
-    assert (found.stored.path / "adapter_model.safetensors").stat().st_size == found.stored.bytes
-    assert (found.stored.rank, found.stored.base) == (8, "small")
-    await rig.service.ready(found.stored.digest)
-    await rig.service.verify(found.stored.digest)
+        assert rig.version(selector) == registered.version
+    assert (registered.version.tag, registered.version.probe) == ("v1", Probe("hi", "HI"))
+    stored = rig.service.stored(registered.version)
+    assert (stored.path / "adapter_model.safetensors").stat().st_size == stored.bytes
+    assert (stored.rank, stored.base) == (8, "small")
+    await rig.service.ready(stored.digest)
+    rig.service.store.verify(stored.digest)
 
 
 async def test_the_same_content_again_makes_no_version(rig: Rig, folder: Path) -> None:
@@ -41,17 +39,17 @@ async def test_the_same_content_again_makes_no_version(rig: Rig, folder: Path) -
 async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     first = await rig.add("tune", folder, 0, alias="prod")
     second = await rig.add("tune", folder, 1)
-    assert rig.service.resolve("small", "tune").stored.digest == second.version.digest
-    assert rig.service.resolve("small", "tune@prod").stored.digest == first.version.digest
+    assert rig.version("tune").digest == second.version.digest
+    assert rig.version("tune@prod").digest == first.version.digest
     await rig.service.alias("small", "tune", "prod", "v2")
-    assert rig.service.resolve("small", "tune@prod").version == "v2"
+    assert rig.version("tune@prod").tag == "v2"
     await rig.service.rollback("small", "tune")
-    assert rig.service.resolve("small", "tune").version == "v1"
+    assert rig.version("tune").tag == "v1"
     await rig.service.rollback("small", "tune", "v2")
-    assert rig.service.resolve("small", "tune").version == "v2"
+    assert rig.version("tune").tag == "v2"
     await rig.service.unalias("small", "tune", "prod")
     with pytest.raises(NotFound, match="has no version 'prod'"):
-        rig.service.resolve("small", "tune@prod")
+        rig.version("tune@prod")
     assert (await rig.service.pin("small", "tune", True)).pinned
     assert [adapter.key.name for adapter in rig.service.list("small")] == ["tune"]
     assert rig.service.list("other") == []
@@ -60,7 +58,7 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
 
 async def test_nothing_unknown_resolves(rig: Rig) -> None:
     with pytest.raises(NotFound, match="no adapter 'none'"):
-        rig.service.resolve("small", "none")
+        rig.version("none")
 
 
 async def test_a_dry_run_stores_nothing(rig: Rig, folder: Path) -> None:
@@ -116,11 +114,11 @@ async def test_a_hub_adapter_is_registered_with_its_commit(
 async def test_two_clients_register_one_name_at_once(rig: Rig, folder: Path) -> None:
     done = await asyncio.gather(*(rig.add("tune", folder, seed) for seed in range(6)))
     assert sorted(registered.version.tag for registered in done) == [f"v{n}" for n in range(1, 7)]
-    current = rig.service.resolve("small", "tune")
+    current = rig.version("tune")
     last = next(r for r in done if r.version.tag == "v6")
-    assert current.stored.digest == last.version.digest
+    assert current.digest == last.version.digest
     for registered in done:
-        await rig.service.verify(registered.version.digest)
+        rig.service.store.verify(registered.version.digest)
 
 
 async def test_two_names_with_one_content_share_the_files(rig: Rig, folder: Path) -> None:
@@ -129,7 +127,7 @@ async def test_two_names_with_one_content_share_the_files(rig: Rig, folder: Path
     assert len(rig.on_disk()) == 1
     assert await rig.service.remove("small", "tune0") == ()
     await rig.service.collect()
-    await rig.service.verify(done[0].version.digest)
+    rig.service.store.verify(done[0].version.digest)
 
 
 async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Path) -> None:
@@ -146,7 +144,7 @@ async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Pa
     assert await rig.service.remove("small", "tune", "v1", force=True) == (first.version.digest,)
     assert await rig.service.remove("small", "tune") == (second.version.digest,)
     with pytest.raises(NotFound):
-        rig.service.resolve("small", "tune")
+        rig.version("tune")
 
 
 async def test_garbage_goes_and_what_is_leased_stays(rig: Rig, folder: Path) -> None:

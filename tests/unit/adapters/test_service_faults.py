@@ -11,9 +11,9 @@ import pytest
 from adapters.service import AdapterService
 from adapters.types import Base, Limits
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from registry.recipe import PathSource
+from registry.recipes.definition import PathSource
 from registry.records import AdapterKey
-from registry.state import State
+from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
 
@@ -22,11 +22,10 @@ async def test_lost_files_are_told_and_a_new_registration_heals_them(rig: Rig, f
     registered = await rig.add("tune", folder, 0)
     digest = registered.version.digest
     shutil.rmtree(rig.service.store.path(digest))
-    for check in (rig.service.ready, rig.service.verify):
-        with pytest.raises(EngineFailed, match="Register the adapter again"):
-            await check(digest)
+    with pytest.raises(EngineFailed, match="Register the adapter again"):
+        await rig.service.ready(digest)
     assert not (await rig.add("tune", folder, 0)).created
-    await rig.service.verify(digest)
+    rig.service.store.verify(digest)
 
 
 async def test_a_killed_checker_loses_one_registration_and_no_more(rig: Rig, folder: Path) -> None:
@@ -95,7 +94,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Pa
                 await service.register("two", base, PathSource(path=str(folder / "two")))
         assert service.store.digests() == [one.version.digest]
         assert [adapter.key.name for adapter in service.list()] == ["one"]
-        await service.verify(one.version.digest)
+        service.store.verify(one.version.digest)
         await service.remove("small", "one")
         await service.collect()
         assert (await service.register("two", base, PathSource(path=str(folder / "two")))).created
@@ -122,6 +121,6 @@ async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_ther
     assert again.on_disk() == {promised.version.digest.removeprefix("sha256:")}
     assert stored.version.digest not in again.on_disk()
     assert not (again.data / "incoming").exists()
-    await again.service.verify(again.service.resolve("small", "tune").stored.digest)
+    again.service.store.verify(again.version("tune").digest)
     await again.service.close()
     again.state.close()

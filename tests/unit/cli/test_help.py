@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import typer
 import typer.main
 
 from runtime.cli.main import app
@@ -16,6 +17,10 @@ def commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str
             yield from commands(command, (*path, name))
         else:
             yield (*path, name), command
+
+
+def parameters(command: Any) -> list[Any]:
+    return list(command.get_params(typer.Context(command)))
 
 
 ALL = dict(commands(typer.main.get_command(app)))
@@ -34,13 +39,13 @@ def test_help(path: tuple[str, ...], run: Run) -> None:
     assert result.exit_code == 0
     assert "Example" in result.stdout
     assert f"roundhouse {' '.join(path)}" in " ".join(result.stdout.split())
-    for parameter in ALL[path].params:
+    for parameter in parameters(ALL[path]):
         assert parameter.help, f"{parameter.name} has no help"
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_command_speaks_json(path: tuple[str, ...]) -> None:
-    assert "--json" in {option for parameter in ALL[path].params for option in parameter.opts}
+    assert "--json" in {option for parameter in parameters(ALL[path]) for option in parameter.opts}
 
 
 def test_exit_codes_are_told(run: Run) -> None:

@@ -4,10 +4,11 @@ import io
 import sys
 import threading
 from pathlib import Path
+from typing import BinaryIO
 
 import pytest
 
-from runtime.cli.progress import Counted, NoBar, RichBar, Watch, bar
+from runtime.cli.progress import NoBar, RichBar, Watch, bar
 from tests.unit.cli.conftest import model
 from tests.unit.cli.fake_server import FakeServer
 
@@ -22,6 +23,9 @@ class Seen:
     def show(self, text: str, fraction: float) -> None:
         self.shown.append((text, fraction))
         self.first.set()
+
+    def open(self, path: Path) -> BinaryIO:
+        return path.open("rb")
 
 
 def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
@@ -52,13 +56,21 @@ def test_only_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "loading" in terminal.getvalue()
 
 
-def test_an_upload_counts_what_was_read(tmp_path: Path) -> None:
+def test_an_upload_is_drawn_as_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "legal.tar"
     file.write_bytes(b"x" * 100)
-    seen = Seen()
-    with file.open("rb") as opened:
-        counted = Counted(opened, file, seen)
-        counted.read(50)
-        counted.seek(0)
-        assert counted.read() == b"x" * 100
-    assert seen.shown == [("sending legal.tar", 0.5), ("sending legal.tar", 1.0)]
+    with NoBar().open(file) as opened:
+        assert opened.read() == b"x" * 100
+    terminal = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    shown = RichBar()
+    (task,) = shown.progress.tasks
+    with shown.open(file) as opened:
+        assert task.description == "sending legal.tar"
+        opened.read(50)
+        assert task.percentage == 50
+        opened.seek(0)
+        assert opened.read() == b"x" * 100
+    assert task.percentage == 100
+    shown.show("m: weights", 0.25)
+    assert task.percentage == 25

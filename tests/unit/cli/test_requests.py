@@ -7,6 +7,7 @@ import pytest
 
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, FakeServer
+from tests.unit.cli.test_progress import Seen
 
 CHAT = "/v1/chat/completions"
 
@@ -32,6 +33,24 @@ def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> Non
         "temperature": 0.0, "seed": 1, "stream": True,
     }  # fmt: skip
     assert asked.headers["X-Roundhouse-Progress"] == "sse"
+
+
+def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
+    from runtime.cli.client import Client
+    from runtime.cli.events import events
+
+    server.on("POST", CHAT, stream("Hel", "lo"))
+    seen = Seen()
+    with Client(server.url) as client, client.stream("POST", CHAT, json={}) as response:
+        assert len(list(events(response, seen))) == 2
+    assert seen.shown == [("starter-chat: weights", 0.4)]
+
+
+def test_an_answer_that_is_no_stream(server: FakeServer, run: Run) -> None:
+    server.on("POST", CHAT, {"choices": []})
+    result = run("chat", "hi", "-m", "m")
+    assert result.exit_code == 4
+    assert "no event stream" in result.stderr
 
 
 def test_chat_reads_standard_input_and_finds_the_only_model(server: FakeServer, run: Run) -> None:

@@ -6,35 +6,63 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-import typer.main
 
 from runtime.cli import announce, processes
 from runtime.cli.data_dir import DataDir
 from runtime.cli.failures import Refused
-from runtime.cli.main import app
 from runtime.cli.options import root
+from runtime.cli.setting_options import options
 from runtime.cli.tries import tries
-from runtime.settings import Settings
+from runtime.server.settings import Settings
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 
-SERVE: Any = typer.main.get_command(app).commands["serve"]  # type: ignore[attr-defined]
-OPTIONS = {parameter.name: parameter for parameter in SERVE.params}
+OPTIONS = {option.name: option for option in options()}
+OTHER = {
+    "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
+    "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "slots": "3", "prewarm": "false",
+    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_audio_seconds": "5",
+    "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
+}  # fmt: skip
+"""A value of each setting that is not its default."""
+
+
+def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
+    """Those with which `serve` would start."""
+    found: list[Settings] = []
+    monkeypatch.setattr("runtime.cli.serve.own_id", lambda: "1-test")
+    monkeypatch.setattr("runtime.cli.serve._run", lambda settings, _: found.append(settings))
+    result = run("serve", *arguments)
+    assert result.exit_code == 0, result.stderr
+    return found[0]
 
 
 @pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - {"run_dir"}))
-def test_every_setting_is_an_option_with_its_variable_and_default(name: str, tmp_path: Path) -> None:
+def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    default = getattr(settings_of(monkeypatch, run), name)
     option = OPTIONS[name]
-    assert option.envvar == f"ROUNDHOUSE_{name.upper()}"
-    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
-    if name not in ("recipes", "data_dir"):
-        given = {} if option.default is None else {name: option.default}
-        assert getattr(Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path, **given), name) == getattr(
-            settings, name
-        )
+    value = [option.secondary_opts[0]] if option.secondary_opts else [option.opts[0], OTHER[name]]
+    found = getattr(settings_of(monkeypatch, run, *value), name)
+    assert found != default
+    monkeypatch.setenv(option.envvar, OTHER[name])
+    assert getattr(settings_of(monkeypatch, run), name) == found
+    back = option.opts[0] if option.secondary_opts else f"{option.opts[0]}={default}"
+    if name not in ("recipes", "device_memory", "host_memory"):  # their defaults cannot be written
+        assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
+
+
+def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_RECIPES", "a.yaml:folder")
+    assert settings_of(monkeypatch, run).recipes == (Path("a.yaml"), Path("folder"))
+
+
+def test_a_wrong_variable_is_told_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_MAX_JSON", "many")
+    result = run("serve")
+    assert result.exit_code == 2
+    assert "--max-json" in result.stderr
 
 
 def serve(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
@@ -78,7 +106,7 @@ def test_a_wrong_size(run: Run) -> None:
 
 
 def holder(tmp_path: Path) -> "subprocess.Popen[str]":
-    """A process that holds the data directory, with a child that outlives it and shares its lock."""
+    """A process that holds the data directory, with a child that outlives it."""
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"

@@ -12,18 +12,18 @@ from fastapi import FastAPI
 from models.messages import Event, Request
 from registry.catalog import Catalog
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
-from runtime import frames
-from runtime.device import Device
-from runtime.endpoints.app import finish
-from runtime.endpoints.routes import routes
-from runtime.gateway import Chosen, Gateway
-from runtime.link import Call
-from runtime.middleware import Shell
+from registry.recipes.definition import Recipe
+from runtime.gateway.core import Chosen, Gateway
+from runtime.http.app import finish
+from runtime.http.middleware import Shell
+from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.scheduler import ModelQueue
-from runtime.settings import Settings
+from runtime.scheduling.queue import ModelQueue
+from runtime.server.device import Device
+from runtime.server.settings import Settings
+from runtime.slots import frames
+from runtime.slots.link import Call
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.sources import UploadedArchive
 from adapters.types import Base, Checked, Limits
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from tests.unit.endpoints.fakes import FakeGateway, application
 
 PATH = "/v1/adapters?dry_run=true"
@@ -84,7 +84,7 @@ async def test_alias_and_probe_come_as_fields(
         return SimpleNamespace(adapter=None, version=version, created=True)
 
     gateway.service.register = register  # type: ignore[method-assign, assignment]
-    monkeypatch.setattr("runtime.endpoints.adapters.AdapterEndpoints._changed", lambda *_: {})
+    monkeypatch.setattr("runtime.http.admin.adapters.AdapterEndpoints._changed", lambda *_: {})
     fields = part("alias", b"prod") + part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text

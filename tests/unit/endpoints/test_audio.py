@@ -7,7 +7,7 @@ import pytest
 
 from models.messages import TranscriptInfo
 from registry.errors import BadRequest, Unavailable
-from runtime.endpoints.audio_formats import clock, text
+from runtime.http.audio.formats import clock, text
 from tests.unit.endpoints.audio_script import (
     DURATION,
     END,

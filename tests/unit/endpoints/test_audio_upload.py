@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from models.messages import Finished, TranscribeRequest, TranscriptInfo, Usage
-from runtime.endpoints.audio import Recording
+from runtime.http.audio.endpoints import Recording
 from tests.unit.endpoints.fakes import FakeGateway, Wire, application
 
 PATH = "/v1/audio/transcriptions"
@@ -190,7 +190,7 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
 async def test_a_client_that_stalls_is_408(
     app: FastAPI, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    monkeypatch.setattr(f"runtime.endpoints.audio_upload.{limit}", 0.01)
+    monkeypatch.setattr(f"runtime.http.upload.{limit}", 0.01)
     wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
     await asyncio.wait_for(wire.run(), 200)
@@ -204,7 +204,7 @@ async def test_a_full_disk_is_503(
     def full(*_: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("runtime.endpoints.audio_upload._write", full)
+    monkeypatch.setattr("runtime.http.upload._write", full)
     response = await send(client, MODEL, FILE, END)
     assert response.status_code == 503
     assert response.json()["error"]["code"] == "no_space"

@@ -29,7 +29,7 @@ from models.messages import (
     TranscriptInfo,
     Usage,
 )
-from runtime.endpoints.openapi import document
+from runtime.http.openapi import document
 from tests.unit.endpoints.fakes import FakeGateway, application
 
 EXAMPLES = int(os.environ.get("ROUNDHOUSE_FUZZ_EXAMPLES", "10"))

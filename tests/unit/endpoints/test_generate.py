@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from models.messages import Chunk, Finished, Started, Usage
 from registry.errors import EngineFailed, QueueFull, RoundhouseError, Unavailable
-from runtime.endpoints.generate_bodies import GenerateParameters
+from runtime.http.text_generation.bodies import GenerateParameters
 from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left, recipe
 from tests.unit.endpoints.generate_script import ASKED, END, FIRST, PATHS, PLAIN, SAMPLED, TOLD, answers, sent, streams
 

@@ -8,7 +8,7 @@ import pytest
 
 from models.messages import Chunk, Finished, Started, Usage
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from runtime.endpoints.generate_answers import aligned
+from runtime.http.text_generation.answers import aligned
 from tests.unit.endpoints.fakes import FakeGateway
 from tests.unit.endpoints.generate_script import ASKED, END, FIRST, PLAIN, TOLD, answers, events, sent, streams, token
 

@@ -16,14 +16,14 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
 from registry.errors import BadRequest, QueueFull, Unfit
-from runtime.device import Device
-from runtime.endpoints.openapi import OPERATIONS, SCHEMAS, build, document
-from runtime.endpoints.openapi_parts import ERROR_SCHEMAS
-from runtime.endpoints.views import adapter_card, adapter_view, plan_view, version_view
-from runtime.http_errors import Dialect, body
+from runtime.http.admin.views import adapter_card, adapter_view, plan_view, version_view
+from runtime.http.errors import Dialect, body
+from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
+from runtime.http.openapi_parts import ERROR_SCHEMAS
 from runtime.residency.policy import Plan
-from runtime.server import build as server_build
-from runtime.settings import Settings
+from runtime.server.device import Device
+from runtime.server.run import build as server_build
+from runtime.server.settings import Settings
 from tests.unit.endpoints.fakes import FakeGateway, application, recipe
 from tests.unit.registry.makers import adapter
 

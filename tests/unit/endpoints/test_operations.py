@@ -56,7 +56,7 @@ async def test_no_label_comes_from_a_request(client: httpx.AsyncClient) -> None:
 async def test_a_body_that_does_not_come_is_408(
     client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
-    monkeypatch.setattr("runtime.http.BODY_SECONDS", 0.01)
+    monkeypatch.setattr("runtime.http.working.BODY_SECONDS", 0.01)
     wire = Wire(client._transport.app, path, [b'{"model": '])  # type: ignore[attr-defined]
     wire.complete = False
     await asyncio.wait_for(wire.run(), 200)

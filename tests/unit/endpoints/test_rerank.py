@@ -8,7 +8,7 @@ import pytest
 from cohere.errors import BadRequestError, UnprocessableEntityError
 from fastapi import FastAPI
 
-from runtime.endpoints.rerank_results import sigmoid
+from runtime.http.rerank.answers import sigmoid
 from tests.unit.endpoints.fakes import FakeGateway
 from tests.unit.endpoints.rerank_script import DOCUMENTS, LOGITS, answer, asked, body
 

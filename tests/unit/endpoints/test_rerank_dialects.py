@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from models.messages import Finished, RerankResult, Usage
 from registry.errors import EngineFailed, Unavailable
-from runtime.endpoints.rerank_results import Ranking, sigmoid
+from runtime.http.rerank.answers import Ranking, sigmoid
 from tests.unit.endpoints.fakes import FakeGateway, Wire, application, left
 from tests.unit.endpoints.rerank_script import PATHS, answer, body
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI
 
 from registry.errors import ContextLengthExceeded
-from runtime.endpoints.rerank_results import sigmoid
+from runtime.http.rerank.answers import sigmoid
 from tests.unit.endpoints.fakes import FakeGateway
 from tests.unit.endpoints.rerank_script import DOCUMENTS, LOGITS, answer
 

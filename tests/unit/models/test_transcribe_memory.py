@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from models import transcribe_memory
-from models.transcribe_memory import KEPT, LEAN, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, USUAL, keep, lean
+from models.speech import memory as transcribe_memory
+from models.speech.memory import KEPT, LEAN, M_MMAP_THRESHOLD, M_TRIM_THRESHOLD, USUAL, keep, lean
 
 ON = [("mallopt", M_MMAP_THRESHOLD, LEAN), ("mallopt", M_TRIM_THRESHOLD, 2 * USUAL)]
 OFF = [("mallopt", M_MMAP_THRESHOLD, USUAL), ("mallopt", M_TRIM_THRESHOLD, 2 * USUAL)]
@@ -79,7 +79,7 @@ def test_a_c_library_without_these_words_is_left_alone() -> None:
 
 FAULTS = """
 import ctypes, resource
-from models.transcribe_memory import KEPT, M_MMAP_THRESHOLD, keep, lean
+from models.speech.memory import KEPT, M_MMAP_THRESHOLD, keep, lean
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype = ctypes.c_void_p

@@ -2,8 +2,8 @@
 
 import pytest
 
-from models import transcribe_sleep
-from models.transcribe_sleep import unloaded
+from models.speech import sleep as transcribe_sleep
+from models.speech.sleep import unloaded
 from registry.errors import EngineFailed
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.transcribe_split import place_words, split
-from models.transcribe_windows import RATE, Packer, joined
+from models.speech.split import place_words, split
+from models.speech.windows import RATE, Packer, joined
 
 STRETCHES = st.lists(
     st.tuples(st.integers(0, 20 * RATE), st.integers(1, 40 * RATE)), min_size=0, max_size=15

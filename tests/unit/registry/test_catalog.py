@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from registry.catalog import Catalog
 from registry.errors import BadRequest, Conflict, NotFound
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from registry.records import Adapter, AdapterKey
 from tests.unit.registry.makers import adapter, digest, recipe
 
@@ -32,28 +32,26 @@ def catalog() -> Catalog:
 
 
 @pytest.mark.parametrize(
-    ("name", "model", "bare", "ref", "via", "version"),
+    ("name", "model", "bare", "version"),
     [
-        ("llama", "llama", None, None, "model", None),
-        ("gpt-oss:120b", "gpt-oss:120b", None, None, "model", None),
-        ("main", "llama", None, None, "alias", None),
-        ("chat", "llama", None, None, "alias", None),  # the recipe's alias wins over the one made at run time
-        ("sql", "llama", "sql", None, "adapter", 3),
-        ("sql@v1", "llama", "sql", "v1", "adapter", 1),
-        ("sql@prod", "llama", "sql", "prod", "adapter", 2),
-        (f"sql@{digest(2)}", "llama", "sql", digest(2), "adapter", 2),
-        ("llama:sql", "llama", "sql", None, "qualified", 3),
-        ("main:sql@v2", "llama", "sql", "v2", "qualified", 2),
-        ("llama:both", "llama", "both", None, "qualified", 1),
-        ("gpt-oss:120b:both", "gpt-oss:120b", "both", None, "qualified", 1),
-        (f"gpt-oss:120b:tone@{digest(6)}", "gpt-oss:120b", "tone", digest(6), "qualified", 1),
+        ("llama", "llama", None, None),
+        ("gpt-oss:120b", "gpt-oss:120b", None, None),
+        ("main", "llama", None, None),
+        ("chat", "llama", None, None),  # the recipe's alias wins over the one made at run time
+        ("sql", "llama", "sql", 3),
+        ("sql@v1", "llama", "sql", 1),
+        ("sql@prod", "llama", "sql", 2),
+        (f"sql@{digest(2)}", "llama", "sql", 2),
+        ("llama:sql", "llama", "sql", 3),
+        ("main:sql@v2", "llama", "sql", 2),
+        ("llama:both", "llama", "both", 1),
+        ("gpt-oss:120b:both", "gpt-oss:120b", "both", 1),
+        (f"gpt-oss:120b:tone@{digest(6)}", "gpt-oss:120b", "tone", 1),
     ],
 )
-def test_resolves(
-    catalog: Catalog, name: str, model: str, bare: str | None, ref: str | None, via: str, version: int | None
-) -> None:
+def test_resolves(catalog: Catalog, name: str, model: str, bare: str | None, version: int | None) -> None:
     target = catalog.resolve(name)
-    assert (target.recipe.id, target.adapter_name, target.adapter_ref, target.via) == (model, bare, ref, via)
+    assert (target.recipe.id, target.adapter_name) == (model, bare)
     assert (target.version.number if target.version else None) == version
 
 
@@ -136,26 +134,19 @@ def test_adapter_calls_never_mean_a_model(catalog: Catalog) -> None:
         assert caught.value.code == "adapter_not_found"
 
 
-def test_snapshots_do_not_change(catalog: Catalog) -> None:
-    more = catalog.with_adapter(adapter("llama", "new", 9))
-    fewer = more.without_adapter(AdapterKey("llama", "sql"))
-    assert more.resolve("new").via == "adapter"
-    assert more.resolve("main").recipe.id == "llama"
-    assert more.resolve("sql").via == "adapter"
-    for here, name in ((catalog, "new"), (fewer, "sql")):
-        with pytest.raises(NotFound):
-            here.resolve(name)
-    assert catalog.with_aliases({"second": "gpt-oss"}).resolve("second").recipe.id == "gpt-oss"
-    assert [a.key.name for a in catalog.adapters("llama")] == ["sql", "both"]
-
-
 def test_notes_tell_what_is_out_of_use(catalog: Catalog) -> None:
-    notes = "\n".join(catalog.with_adapter(adapter("llama", "gpt-oss", 9)).notes)
-    assert "alias 'chat' for 'gpt-oss' is out of use: a recipe has that name" in notes
-    assert "alias 'old' for 'gone' is out of use: there is no recipe for that model" in notes
-    assert "adapter 'gone:lost' is out of use" in notes
-    assert "adapter 'llama:gpt-oss' answers to its full name only" in notes
-    assert catalog.with_adapter(adapter("llama", "gpt-oss", 9)).resolve("gpt-oss").version is None
+    clashing = [adapter("llama", "gpt-oss", 9), adapter("gpt-oss", "120b", 10), adapter("gone", "lost", 8)]
+    later = Catalog(catalog.recipes.values(), clashing, {"chat": "gpt-oss", "old": "gone"})
+    assert sorted(later.notes) == [
+        "'gpt-oss' means the model of that name, and not adapter 'llama:gpt-oss': rename one of them",
+        "'gpt-oss:120b' means the model of that name, and not adapter 'gpt-oss:120b': rename one of them",
+        "adapter 'gone:lost' is out of use: there is no recipe for its base",
+        "alias 'chat' for 'gpt-oss' is out of use: a recipe has that name",
+        "alias 'old' for 'gone' is out of use: there is no recipe for that model",
+    ]
+    assert later.resolve("gpt-oss").version is None
+    assert later.resolve("llama:gpt-oss").adapter_name == "gpt-oss"
+    assert later.adapter("gpt-oss:120b").key == AdapterKey("gpt-oss", "120b"), "it can be shown and deleted"
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from registry.catalog import Catalog
-from registry.loading import load_recipes, remarks
-from registry.recipe import Task
+from registry.recipes.definition import Task
+from registry.recipes.loading import load_recipes, remarks
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())
@@ -24,7 +24,7 @@ def test_a_set_is_good_and_complete(name: str) -> None:
     catalog = Catalog(recipes)
     for alias, task in (("chat", Task.CHAT), ("embed", Task.EMBED), ("rerank", Task.RERANK),
                         ("transcribe", Task.TRANSCRIBE)):  # fmt: skip
-        assert catalog.resolve(alias, task).via == "alias"
+        assert catalog.resolve(alias, task).recipe.id == catalog.aliases[alias]
     chat = catalog.resolve("chat").recipe
     assert len(chat.adapters) == 20
     assert chat.memory.adapters.device >= 20, "twenty fine-tunes may answer in one batch"

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from models.messages import AdapterRef, HttpCall
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Probe
-from runtime import frames
-from runtime.link import SlotLink
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
 

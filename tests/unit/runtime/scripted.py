@@ -6,13 +6,13 @@ from pathlib import Path
 
 from models.messages import HttpCall, Loaded
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
-from runtime import frames
+from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
 
@@ -44,12 +44,6 @@ class Witness:
 
     def sleep_failed(self, entry: ModelEntry, step: str, error: RoundhouseError) -> None:
         self.events.append(f"{step} failed {entry.id}")
-
-    def swapped(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float) -> None:
-        self.events.append(f"swapped {entry.id}")
-
-    def swap_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self.events.append(f"swap failed {entry.id}")
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self.events.append(f"died {entry.id} {reason}")

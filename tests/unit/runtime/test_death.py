@@ -1,13 +1,15 @@
 """What the gateway can know of a process that is not its child."""
 
 import os
+import platform
+import subprocess
 import sys
 
 import pytest
 
 from models.memory_group import Kills
 from registry.errors import EngineFailed
-from runtime.death import UNKNOWN, Cause, cause_of
+from runtime.slots.death import UNKNOWN, Cause, cause_of, hold
 
 
 def ended(code: str) -> int:
@@ -34,6 +36,33 @@ def ended(code: str) -> int:
 )
 def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause) -> None:
     assert cause_of(ended(code), Kills()) == expected
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", Cause("killed", "its process was ended by SIGKILL")),
+        ("import os; os._exit(7)", Cause("exited", "its process ended with status 7")),
+        ("pass", Cause("exited", "its process ended with status 0")),
+    ],
+)
+def test_the_exit_code_is_read_after_the_parent_has_asked(code: str, expected: Cause) -> None:
+    """On a kernel that keeps it for who holds the process (6.15); on an older one it is not known."""
+    with subprocess.Popen([sys.executable, "-c", f"input(); {code}"], stdin=subprocess.PIPE) as process:
+        held = hold(process.pid)
+        assert held is not None
+        assert cause_of(process.pid, Kills(), held) is UNKNOWN, "it lives"
+        process.communicate(b"\n")
+    kernel = tuple(int(part) for part in platform.release().split(".")[:2])
+    assert cause_of(process.pid, Kills(), held) == (expected if kernel >= (6, 15) else UNKNOWN)
+    assert cause_of(process.pid, Kills()) is UNKNOWN
+    os.close(held)
+
+
+def test_nothing_is_held_of_a_process_that_is_gone() -> None:
+    pid = ended("pass")
+    os.waitpid(pid, 0)
+    assert hold(pid) is None
 
 
 def test_sigkill_with_a_kill_of_the_kernels_is_want_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from models import memory_group
-from runtime import device
+from runtime.server import device
 
 GIB = 2**30
 

@@ -1,5 +1,5 @@
 """Every private thing of LitServe that we touch, as it is in the pinned version. A failure here means: look again at
-runtime/server.py and runtime/worker.py before the pin is raised."""
+runtime/server/run.py and runtime/slots/worker.py before the pin is raised."""
 
 import inspect
 import multiprocessing
@@ -17,9 +17,9 @@ def test_the_version_is_the_one_that_was_read() -> None:
 
 
 def test_run_still_names_the_mcp_switch() -> None:
-    import runtime.server
+    import runtime.server.run
 
-    assert runtime.server.litserve.server._MCP_AVAILABLE is False
+    assert runtime.server.run.litserve.server._MCP_AVAILABLE is False
     assert "_MCP_AVAILABLE" in inspect.getsource(ls.LitServer._start_server)
 
 

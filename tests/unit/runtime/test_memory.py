@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime import memory
-from runtime.memory import group_bytes
+from runtime.slots import memory
+from runtime.slots.memory import group_bytes
 
 MIB = 2**20
 

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from models.messages import Held, Loaded
-from registry.state import State
-from runtime.device import Device
-from runtime.metrics import Metrics
+from registry.state.database import State
+from runtime.gateway.metrics import Metrics
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import ResidencyRecord, load_key, recall
 from runtime.residency.states import ModelState
-from runtime.scheduler import Bounds, ModelQueue
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import Device
 from tests.unit.runtime.scripted import recipe
 
 GPU = Device("cuda", "cuda:0", "NVIDIA H200", 1000, 110, 1000, 180)
@@ -95,11 +95,11 @@ def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
     assert state.models.slept(load_key(recipe("a"), GPU)) is None
 
 
-def test_what_a_swap_takes_says_nothing_of_a_load(state: State) -> None:
-    record, swapped = ResidencyRecord(Metrics(), state, GPU), entry()
-    record.swapped(swapped, CAN_SLEEP, 0.5, 0.8)
-    swapped.bytes = 170
-    record.grew(swapped)
+def test_growth_alone_says_nothing_of_how_long_a_load_takes(state: State) -> None:
+    """The disk was full when it loaded."""
+    record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
+    grown.bytes = 170
+    record.grew(grown)
     again = entry()
     recall(again, state, GPU)
     assert (again.needed, again.load_seconds) == (170, 10.0)

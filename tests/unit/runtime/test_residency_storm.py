@@ -35,17 +35,11 @@ ACTIONS = st.one_of(
 )
 
 
-async def storm(
-    actions: list[tuple[tuple[str, str, float], float]],
-    sleepers: set[str],
-    host: int,
-    slots: int,
-    twins: frozenset[str] | set[str] = frozenset(),
-) -> None:
+async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int) -> None:
     world = Storm(
         bytes=BYTES, seconds=LOADS, budget=250, slots=slots, host_budget=host,
         residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40}, wake_seconds=0.4,
-        asleep={name: Held(device_bytes=10, host_bytes=100) for name in sleepers}, twins=set(twins),
+        asleep={name: Held(device_bytes=10, host_bytes=100) for name in sleepers},
     )  # fmt: skip
     unmapped = Unmapped(world.faults)
     log.addHandler(unmapped)
@@ -58,7 +52,7 @@ async def storm(
 
 async def weather(world: Storm, actions: list[tuple[tuple[str, str, float], float]]) -> None:
     watching = asyncio.create_task(world.manager.watch(heartbeat=7.0, hung_after=30.0))
-    world.manager._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
+    world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
     tasks: list[asyncio.Task[None]] = []
     for (what, model, seconds), gap in actions:
         entry = world.manager.entries[model]
@@ -106,12 +100,11 @@ async def _no_ping(*_: object) -> None:
     sleepers=st.sets(MODELS),
     host=st.sampled_from([130, 250, 1000]),
     slots=st.integers(2, 4),
-    twins=st.sets(MODELS),
 )
 def test_nothing_is_lost_and_nobody_waits_for_ever(
-    actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int, twins: set[str]
+    actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
 ) -> None:
-    run(storm(actions, sleepers, host, slots, twins))
+    run(storm(actions, sleepers, host, slots))
 
 
 def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:

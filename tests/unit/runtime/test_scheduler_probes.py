@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Unavailable
-from runtime.probes import RETRY_SECONDS
+from runtime.scheduling.probes import RETRY_SECONDS
 from tests.unit.runtime.adapter_line import RIGHT, WRONG, World, adapter, ask, dropped, line_with_adapters
 
 

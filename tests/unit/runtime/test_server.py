@@ -8,9 +8,9 @@ CODE = """
 import gc, sys
 from pathlib import Path
 from litserve import LitServer
-from runtime import server
-from runtime.device import Device
-from runtime.settings import Settings
+from runtime.server import run as server
+from runtime.server.device import Device
+from runtime.server.settings import Settings
 
 def run(self, **_):
     print(gc.get_freeze_count(), len(gc.get_objects()))

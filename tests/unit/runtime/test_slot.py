@@ -7,22 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started, Usage
+from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Progress, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
-from registry.recipe import Recipe
-from runtime import frames
-from runtime.link import SlotLink
-from runtime.slot_loop import SlotServer
+from registry.recipes.definition import Recipe
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
 from tests.fakes.engine import FakeEngine
 
 RECIPE = Recipe.model_validate(
     {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
 )
 CALL = HttpCall(path="/v1/chat/completions", body=b"{}", served="m", shown="m")
-
-
-def swap(uid: int) -> frames.Swap:
-    return frames.Swap(uid, RECIPE.model_dump_json().encode(), "y")
 
 
 class Slot:
@@ -135,16 +131,18 @@ async def test_an_engine_that_ends_by_itself_is_told_at_once_and_its_calls_end(s
     assert not slot.link.connected
 
 
-async def test_an_engine_that_ends_during_a_swap_tells_by_the_swap(slot: Slot) -> None:
+async def test_an_engine_that_ends_during_a_sleep_tells_by_the_sleep(slot: Slot) -> None:
+    slot.engine.asleep = Held(device_bytes=5)
     await slot.load()
-    slot.engine.swap_gate.clear()
-    slot.engine.swap_error = EngineFailed("its child was ended")
-    async with slot.link.call(swap) as call:
-        assert isinstance(await anext(call.events()), Progress)
-        slot.engine.on_broken(slot.engine.swap_error)
-        slot.engine.swap_gate.set()
-        with pytest.raises(EngineFailed, match="its child was ended"):
-            await call.done()
+    slot.engine.sleep_gate.clear()
+    slot.engine.sleep_error = EngineFailed("its child was ended")
+    sleeping = asyncio.create_task(slot.link.command(frames.Sleep, 200))
+    while not slot.server._changing:
+        await asyncio.sleep(0.001)
+    slot.engine.on_broken(slot.engine.sleep_error)
+    slot.engine.sleep_gate.set()
+    with pytest.raises(EngineFailed, match="its child was ended"):
+        await sleeping
     assert slot.deaths == []
 
 
@@ -220,53 +218,11 @@ async def test_a_sleep_goes_on_when_its_caller_leaves_and_the_slot_lives_meanwhi
     while not slot.server._changing:
         await asyncio.sleep(0.001)
     await slot.link.command(frames.Ping, 200)
+    with pytest.raises(EngineFailed, match="busy"):
+        await slot.link.command(frames.Sleep, 200)
     caller.cancel()
     await asyncio.gather(caller, return_exceptions=True)
     slot.engine.sleep_gate.set()
     while not slot.server._asleep:
         await asyncio.sleep(0.001)
     assert slot.engine.sleeps
-
-
-async def test_an_engine_takes_another_models_weights(slot: Slot) -> None:
-    other = RECIPE.model_copy(update={"id": "other"})
-
-    async def swap() -> Loaded | None:
-        async with slot.link.call(lambda uid: frames.Swap(uid, other.model_dump_json().encode(), "y")) as call:
-            return await call.done()
-
-    with pytest.raises(EngineFailed, match="No model is loaded"):
-        await swap()
-    await slot.load()
-    loaded = await swap()
-    assert loaded is not None
-    assert loaded.resident_bytes == 100
-    assert slot.engine.recipe == other
-    again = HttpCall(path=CALL.path, body=CALL.body, served="other", shown="other")
-    await slot.link.command(lambda uid: frames.Call(uid, again), 200)
-
-
-async def test_a_swap_goes_on_when_its_caller_leaves_and_answers_pings(slot: Slot) -> None:
-    await slot.load()
-    slot.engine.swap_gate.clear()
-    slot.engine.ping_gate.clear()
-    async with slot.link.call(swap) as call:
-        assert isinstance(await anext(call.events()), Progress)
-        await slot.link.command(frames.Ping, 200)
-        with pytest.raises(EngineFailed, match="busy"):
-            await slot.link.command(frames.Sleep, 200)
-    slot.engine.swap_gate.set()
-    async with asyncio.timeout(200):
-        while not slot.engine.swaps:
-            await asyncio.sleep(0.001)
-
-
-async def test_after_a_swap_that_failed_nobody_is_answered(slot: Slot) -> None:
-    await slot.load()
-    slot.engine.swap_error = EngineFailed("other tensors")
-    with pytest.raises(EngineFailed, match="other tensors"):
-        await slot.link.command(swap, 200)
-    for frame in (lambda uid: frames.Call(uid, CALL), lambda uid: frames.Drop(uid, "x"), swap, frames.Sleep):
-        with pytest.raises(EngineFailed):
-            await slot.link.command(frame, 200)
-    assert slot.engine.answered == []

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtime.stopping import Left, Shutdown
+from runtime.server.stopping import Left, Shutdown
 
 
 @pytest.fixture

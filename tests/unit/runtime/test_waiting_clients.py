@@ -9,11 +9,11 @@ import pytest
 
 from models.messages import Progress
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Recipe
-from runtime.endpoints.progress import progress_stream
-from runtime.http import Working
-from runtime.http_errors import Dialect
-from runtime.prefer import NotYet, Preference, parse
+from registry.recipes.definition import Recipe
+from runtime.gateway.prefer import NotYet, Preference, parse
+from runtime.http.chat.progress import progress_stream
+from runtime.http.errors import Dialect
+from runtime.http.working import Working
 from runtime.residency.entry import ModelEntry
 
 RECIPE = Recipe.model_validate(

@@ -1,0 +1,231 @@
+"""Recordings to samples, decoded in processes that can be killed (`audio_decoder`).
+
+A decoder serves one recording after another and is kept warm; one that was killed, left early or has served many is
+replaced. Samples come in blocks through a pipe, so hours of sound never lie in memory, here or there.
+"""
+
+import contextlib
+import json
+import os
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
+
+RATE = 16_000
+Samples = npt.NDArray[np.float32]
+
+START_SECONDS = 30.0
+WAIT_SECONDS = 30.0
+"""Longest wait for a block, and with WAIT_PART the longest wait in all: a file that stalls its decoder is refused."""
+WAIT_PART = 0.1
+"""Seconds of waiting allowed for each second of sound that has come. Decoding takes about a thousandth of that."""
+JOBS = 200
+"""After this many recordings a decoder is replaced: what leaks in the libraries stays bounded."""
+
+
+class _Process:
+    """One decoder. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self.jobs = 0
+        environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        self._child = subprocess.Popen(
+            [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder.py"))],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
+        )  # fmt: skip
+        assert self._child.stdin is not None
+        assert self._child.stdout is not None
+        self._in, self._out = self._child.stdin, self._child.stdout
+        self._poll = select.poll()
+        self._poll.register(self._out, select.POLLIN | select.POLLHUP)
+        self.ready = False
+
+    def begin(self, path: str, seconds: float) -> None:
+        """Hand a recording over, and see that it arrived. EOFError or TimeoutError when the process is gone."""
+        if not self.ready and self.frame(START_SECONDS)[0] != b"E":
+            raise EngineFailed("the decoder did not start")
+        self.ready = True
+        self.jobs += 1
+        try:
+            self._in.write(json.dumps({"path": path, "seconds": seconds}).encode() + b"\n")
+            self._in.flush()
+        except OSError:
+            raise EOFError from None
+        if self.frame(START_SECONDS)[0] != b"A":
+            raise EngineFailed("the decoder did not take a recording")
+
+    def frame(self, timeout: float) -> tuple[bytes, bytes]:
+        """The next frame. EOFError when the process ended, TimeoutError after `timeout` seconds of waiting."""
+        deadline = time.monotonic() + timeout
+        kind, length = struct.unpack("<cI", self._exactly(5, deadline))
+        return kind, self._exactly(length, deadline)
+
+    def _exactly(self, count: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < count:
+            if not self._poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+                raise TimeoutError
+            part = os.read(self._out.fileno(), min(count - len(data), 1 << 20))
+            if not part:
+                raise EOFError
+            data += part
+        return bytes(data)
+
+    @property
+    def usable(self) -> bool:
+        return self.jobs < JOBS and self._child.poll() is None
+
+    def was_killed(self) -> bool:
+        """Whether the process, whose pipe has ended, ended by SIGKILL. May wait a moment for its end."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self._child.wait(1.0) == -signal.SIGKILL
+        return False
+
+    def kill(self) -> None:
+        """The pipes are closed with this object: another thread may be reading."""
+        self._child.kill()
+        self._child.wait()
+
+
+class Decoders:
+    """A pool of warm decoders. Thread-safe. `spare`: how many idle ones are kept.
+
+    | state  | open          | close                                       |
+    |--------|---------------|---------------------------------------------|
+    | open   | works         | ends idle decoders; busy ones at their end  |
+    | closed | EngineFailed  | nothing                                     |
+    """
+
+    def __init__(self, spare: int = 2) -> None:
+        self._spare = spare
+        self._idle: list[_Process] = []
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def warm(self) -> None:
+        """Start one decoder now. Returns at once; the process needs a few tenths of a second."""
+        self._give_back(_Process())
+
+    def open(self, path: str, max_seconds: float) -> "Recording":
+        """Begin to decode the file at `path`; more than `max_seconds` of sound is TooLarge while it decodes."""
+        with self._lock:
+            if self._closed:
+                raise EngineFailed("the speech engine is closed")
+            process = self._idle.pop() if self._idle else None
+        if process is None or not process.usable:
+            process = _Process()
+        try:
+            process.begin(path, max_seconds)
+        except (EOFError, TimeoutError, EngineFailed):
+            process.kill()
+            process = _Process()  # a warm one may have been killed by the kernel: once more with a new one
+            try:
+                process.begin(path, max_seconds)
+            except (EOFError, TimeoutError):
+                process.kill()
+                raise EngineFailed("the decoder of recordings does not start") from None
+        return Recording(process, self._give_back)
+
+    def close(self) -> None:
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for process in idle:
+            process.kill()
+
+    def _give_back(self, process: _Process) -> None:
+        with self._lock:
+            if process.usable and not self._closed and len(self._idle) < self._spare:
+                self._idle.append(process)
+                return
+        process.kill()
+
+
+class Recording:
+    """A recording that is being decoded. A context manager; leaving it before the end kills its decoder."""
+
+    def __init__(self, process: _Process, give_back: Callable[[_Process], None]) -> None:
+        self._process = process
+        self._give_back = give_back
+        self._waited = 0.0
+        self._ended = self._closed = False
+        self.samples = 0
+        """How many have come so far."""
+        self.length: float | None = None
+        """Seconds, as the file says; known with the first block, None when it does not say."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Samples]:
+        """Blocks of at most 8 seconds: one channel, 16 kHz, between -1 and 1.
+
+        Raises BadRequest for what is no recording, is damaged, or has no sound; TooLarge for one that is too long.
+        """
+        while not self._ended:
+            kind, body = self._next()
+            if kind == b"S":
+                block = np.frombuffer(body, dtype="<i2").astype(np.float32) / 32768.0
+                self.samples += len(block)
+                yield block
+            elif kind == b"D":
+                self.length = float(body) if body else None
+            else:
+                self._ended = True
+                if kind == b"X":
+                    raise _refusal(*body.decode("utf-8", "replace").split("\t", 1))
+
+    def _next(self) -> tuple[bytes, bytes]:
+        began = time.monotonic()
+        allowed = WAIT_SECONDS + WAIT_PART * self.samples / RATE - self._waited
+        try:
+            return self._process.frame(min(WAIT_SECONDS, allowed))
+        except TimeoutError:
+            raise BadRequest("The recording takes too long to decode.", code="invalid_audio", param="file") from None
+        except EOFError:
+            if self._process.was_killed() and not self._closed:  # by the kernel: no recording makes that happen
+                raise Unavailable(
+                    "The server ran out of memory while it decoded the recording. Send it again.",
+                    code="out_of_memory",
+                    retry_after=5,
+                ) from None
+            raise BadRequest(
+                "The recording could not be decoded: its decoder crashed on it.", code="invalid_audio", param="file"
+            ) from None
+        finally:
+            self._waited += time.monotonic() - began
+
+    def close(self) -> None:
+        """Safe to call twice, and while another thread waits for a block: that one then gets BadRequest."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._ended:
+            self._give_back(self._process)
+        else:
+            self._process.kill()
+
+
+def _refusal(why: str, sentence: str = "The recording could not be decoded.") -> BadRequest | TooLarge:
+    if why == "too_long":
+        return TooLarge(f"{sentence} Send it in parts.", code="audio_too_long", param="file")
+    return BadRequest(sentence, code="invalid_audio", param="file")

@@ -1,0 +1,151 @@
+"""The speech engine: faster-whisper with windows of many recordings in one step."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.protocol import Report
+from models.speech.audio import RATE, Decoders
+from models.speech.cpu import one_thread_for_numpy, widest_vectors
+from models.speech.memory import keep
+from models.speech.model import FLAGS, Heard, Listen, SpeechModel
+from models.speech.run import Run
+from models.speech.sleep import SpeechSleeper
+from models.speech.voices import Voices
+from models.text.batching.engine import BatchedEngine, limits_of
+from models.text.batching.worker import Batcher
+from models.text.loading import cores, flags_of
+from registry.errors import EngineFailed, QueueFull, RoundhouseError
+from registry.files.weights import read_weights
+from registry.recipes.definition import Recipe
+
+STEP_SECONDS = 2.0
+"""A step is cut to about this long once the speed is known, so that a new recording soon gets its turn."""
+VAD_THRESHOLD = 0.5
+
+
+class WhisperEngine(BatchedEngine[Listen, Heard]):
+    """A loaded speech model. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        super().__init__("speech")
+        self._model: SpeechModel | None = None
+        self._decoders = Decoders()
+        self._threshold: float | None = VAD_THRESHOLD
+        self._running = 0
+        self._most = 0
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        async with self._life.loading(recipe, report, self.close) as phases:
+            flags = flags_of(recipe, FLAGS)
+            used = _device_bytes(device)
+            with phases.phase("importing", 0.0, "faster-whisper"):
+                await asyncio.to_thread(self._decoders.warm)
+                library = await asyncio.to_thread(import_library)
+                if device == "cpu":
+                    keep()
+                await asyncio.to_thread(one_thread_for_numpy)
+            before = psutil.Process().memory_info().rss
+            with phases.phase("weights", 0.3):
+                # Whisper's encoder has 1,500 positions: enough work for all cores, with small weights too
+                threads = int(str(flags.get("threads", cores())))
+                self._model = await asyncio.to_thread(SpeechModel, recipe, path, device, flags, threads)
+            with phases.phase("warming", 0.7):
+                limits = limits_of(recipe, STEP_SECONDS)
+                # Whisper computes a window with all its padding, however much of it is sound
+                limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
+                self._most = limits.waiting
+                self._batcher = Batcher("speech", self._model.run, limits)
+                self._batcher.start()
+                silence = np.zeros(RATE, dtype=np.float32)
+                voices = Voices(VAD_THRESHOLD, recipe.window.seconds * RATE)
+                await asyncio.gather(
+                    asyncio.to_thread(self._model.warm), asyncio.to_thread(voices.add, silence, final=True)
+                )
+            if flags.get("vad", True) is False:
+                self._threshold = None
+            elif "vad_threshold" in flags:
+                self._threshold = float(str(flags["vad_threshold"]))
+            weights = read_weights(path).bytes
+        held = psutil.Process().memory_info().rss if device == "cpu" else _device_bytes(device) - used
+        sleeper = SpeechSleeper(
+            self._model, path, device, held, weights, before, partial(_device_bytes, device)
+        )  # fmt: skip
+        self._sleeper = sleeper
+        return Loaded(
+            resident_bytes=held,
+            weights_bytes=weights,
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
+            seconds=phases.seconds,
+            engine_version=library.__version__,
+        )
+
+    async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
+        """Closing the iterator kills the recording's decoder and drops its windows that are not being heard yet."""
+        self._life.check()
+        assert self._model is not None
+        assert self._batcher is not None
+        self._model.check_language(request.language, request.task)
+        if self._running >= self._most:
+            raise QueueFull(f"{self._running} recordings are being transcribed.", retry_after=5.0)
+        threshold = self._threshold
+        if request.vad is not None:
+            threshold = (threshold or VAD_THRESHOLD) if request.vad else None
+        self._running += 1
+        try:
+            recording = await asyncio.to_thread(self._decoders.open, request.path, request.max_seconds)
+            try:
+                run = Run(self._model, self._batcher, request, recording, threshold)
+                async with aclosing(run.events()) as events:
+                    async for event in events:
+                        yield event
+            finally:
+                recording.close()
+        except RoundhouseError:
+            raise
+        except Exception as error:  # the border: whatever a library raises becomes one structured error
+            raise EngineFailed(f"The transcription failed: {type(error).__name__}: {error}") from error
+        finally:
+            self._running -= 1
+
+    def _let_go(self) -> None:
+        self._model = None
+        self._decoders.close()
+
+
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """Nothing of what speech imports can wait, so `hurried` is not asked."""
+    import_library()
+
+
+def import_library() -> Any:
+    """faster_whisper, with its voice detection opened. Safe in any thread; no torch."""
+    import logging
+
+    widest_vectors()
+    import ctranslate2
+    import faster_whisper
+    from faster_whisper.vad import get_vad_model
+
+    ctranslate2.set_log_level(logging.ERROR)  # it warns of weights that it converts for the device, which is meant
+    get_vad_model()
+    return faster_whisper
+
+
+def _device_bytes(device: str) -> int:
+    """Bytes in use on a CUDA device by all processes: CTranslate2 does not tell its own share. 0 on a CPU."""
+    if device == "cpu":
+        return 0
+    import pynvml
+
+    pynvml.nvmlInit()
+    handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2] or 0))
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)

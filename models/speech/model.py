@@ -1,0 +1,273 @@
+"""A loaded Whisper: windows in, tokens, times and words out; many recordings in one step."""
+
+import zlib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from models.speech.split import Said, place_words, split
+from registry.errors import BadRequest, EngineFailed
+from registry.recipes.definition import Flag, Recipe, WindowSpec
+
+FLAGS: Mapping[str, type] = {
+    "threads": int,
+    "beam_size": int,
+    "best_of": int,
+    "vad": bool,
+    "vad_threshold": float,
+    "repetition_penalty": float,
+    "no_repeat_ngram_size": int,
+    "step_seconds": float,
+}
+"""What `engine.flags` may hold. vad: False hears silence, too, unless a request says otherwise. step_seconds: about
+how long one step may last once the speed is known."""
+COMPUTE = {"auto": "default", "float32": "float32", "float16": "float16", "bfloat16": "bfloat16", "int8": "int8"}
+SECOND_FRAMES = 100
+"""Mel frames of a second."""
+NO_SPEECH, LOG_PROBABILITY, COMPRESSION = 0.6, -1.0, 2.4
+"""Whisper's own bounds: a window that is probably silent and badly heard has no text; one that is badly heard, or
+whose text repeats itself, is heard again at the next temperature."""
+SMALL_WEIGHTS = 32 * 2**20
+"""Bytes of weights of which a second copy costs less than it brings."""
+PREPEND, APPEND = "\"'“¿([{-", "\"'.。,，!！?？:：”)]}、"
+"""Punctuation that goes with the next or the previous word: Whisper's own lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """One window to hear. `features`: mel bins x 100 for each second that windows are padded to."""
+
+    features: npt.NDArray[np.float32]
+    seconds: float
+    task: str = "transcribe"
+    language: str | None = None
+    """None: the network tells it."""
+    previous: tuple[int, ...] = ()
+    """Tokens of prompt and hotwords."""
+    temperature: float = 0.0
+    words: bool = False
+
+
+@dataclass(slots=True)
+class Heard:
+    """What was said in one window."""
+
+    segments: list[Said]
+    language: str
+    language_probability: float
+    temperature: float
+    avg_logprob: float
+    no_speech_prob: float
+    compression_ratio: float
+    texts: list[str] = field(default_factory=list)
+    """Of each segment."""
+    batch: int = 1
+    """How many windows were heard in one step with this one."""
+
+    @property
+    def poor(self) -> bool:
+        """Worth another try at a higher temperature."""
+        return not self.silent and (self.compression_ratio > COMPRESSION or self.avg_logprob < LOG_PROBABILITY)
+
+    @property
+    def silent(self) -> bool:
+        return self.no_speech_prob > NO_SPEECH and self.avg_logprob < LOG_PROBABILITY
+
+
+class SpeechModel:
+    """Whisper in CTranslate2, opened by faster-whisper. `run` is for one thread at a time.
+
+    `window`: how much it hears at once.
+    """
+
+    def __init__(self, recipe: Recipe, path: Path, device: str, flags: Mapping[str, Flag], threads: int) -> None:
+        from faster_whisper import WhisperModel
+        from faster_whisper.tokenizer import Tokenizer
+
+        kind, _, index = device.partition(":")
+        if not (path / "tokenizer.json").is_file():
+            raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")
+        options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}
+        self.whisper = WhisperModel(str(path), cpu_threads=threads, local_files_only=True, **options)
+        self._beside: Any = None
+        """The same weights once more, one thread a window: see `run`."""
+        if kind == "cpu" and threads > 1 and (path / "model.bin").stat().st_size < SMALL_WEIGHTS:
+            self._beside = WhisperModel(
+                str(path), cpu_threads=1, num_workers=threads, local_files_only=True, **options
+            )  # fmt: skip
+            self._pool = ThreadPoolExecutor(threads, "hear")
+        self.window: WindowSpec = recipe.window
+        self._frames = recipe.window.padded * SECOND_FRAMES
+        self.multilingual = bool(self.whisper.model.is_multilingual)
+        self._tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task="transcribe", language="en")
+        self._first_time: int = self._tokenizer.timestamp_begin
+        self._end: int = self._tokenizer.eot
+        self._beam = int(str(flags.get("beam_size", 5)))
+        self._best_of = int(str(flags.get("best_of", 5)))
+        self._extra = {
+            name: flags[name] for name in ("repetition_penalty", "no_repeat_ngram_size") if name in flags
+        }  # fmt: skip
+        self._suppress = self._suppressed()
+
+    def _suppressed(self) -> list[int]:
+        from faster_whisper.transcribe import get_suppressed_tokens
+
+        return [token for token in get_suppressed_tokens(self._tokenizer, [-1]) if token is not None]
+
+    def check_language(self, language: str | None, task: str) -> None:
+        """Raise BadRequest for what this model cannot do."""
+        if task == "translate" and (not self.multilingual or self._id("<|translate|>") is None):
+            raise BadRequest("This model knows English only: it cannot translate.", param="model")
+        if language is None:
+            return
+        if not self.multilingual and language != "en":
+            raise BadRequest(f"This model knows English only, not '{language}'.", param="language")
+        if self.multilingual and self._id(f"<|{language}|>") is None:
+            raise BadRequest(f"This model does not know the language '{language}'.", param="language")
+
+    def _id(self, token: str) -> int | None:
+        found: int | None = self.whisper.hf_tokenizer.token_to_id(token)
+        return found
+
+    def previous(self, prompt: str | None, hotwords: str | None) -> tuple[int, ...]:
+        """Tokens that stand before the window: hotwords, then the end of the prompt, each within its half."""
+        tokens: list[int] = self.whisper.get_prompt(
+            self._tokenizer,
+            self._tokenizer.encode(" " + prompt.strip()) if prompt and prompt.strip() else [],
+            hotwords=hotwords,
+        )
+        before = tokens[: tokens.index(self._tokenizer.sot)]
+        most = self.whisper.max_length // 2 - 1
+        return tuple(before[:1] + before[1:][-most:])
+
+    def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+        """Mel bins x 100 for each second that windows are padded to, of at most a window of sound."""
+        from faster_whisper.audio import pad_or_trim
+
+        mel = self.whisper.feature_extractor(audio)[..., :-1]
+        padded: npt.NDArray[np.float32] = np.ascontiguousarray(pad_or_trim(mel, self._frames), dtype=np.float32)
+        return padded
+
+    def run(self, windows: Sequence[Listen]) -> list[Heard]:
+        """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
+
+        Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
+        one pass of such a model wait for one another a third of the time (docs/performance.md). Each has a pass of its
+        own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
+        """
+        heard: dict[int, Heard] = {}
+
+        def kind(place: int) -> tuple[int, float, bool]:
+            return len(windows[place].previous), windows[place].temperature, windows[place].words
+
+        for _, same in groupby(sorted(range(len(windows)), key=kind), key=kind):
+            places = list(same)
+            some = [windows[place] for place in places]
+            if self._beside is not None and len(places) > 1:
+                alone = [[window] for window in some]
+                found = [one for part in self._pool.map(partial(self._hear, self._beside), alone) for one in part]
+            else:
+                found = self._hear(self.whisper, some)
+            for place, one in zip(places, found, strict=True):
+                heard[place] = replace(one, batch=len(places))
+        return [heard[place] for place in range(len(windows))]
+
+    def _hear(self, whisper: Any, windows: Sequence[Listen]) -> list[Heard]:
+        encoded = whisper.encode(np.stack([window.features for window in windows]))
+        languages = self._languages(whisper, windows, encoded)
+        prompts = [self._prompt(window, said[0]) for window, said in zip(windows, languages, strict=True)]
+        results = self._generate(whisper, encoded, prompts, windows[0].temperature)
+        answers = zip(windows, languages, results, strict=True)
+        heard = [self._heard(window, *said, result) for window, said, result in answers]
+        if not windows[0].words:
+            return heard
+        for language in {one.language for one in heard}:
+            places = [place for place, one in enumerate(heard) if one.language == language]
+            some = [windows[place] for place in places]
+            part = encoded if len(some) == len(windows) else whisper.encode(np.stack([w.features for w in some]))
+            self._align(whisper, part, language, some, [heard[place] for place in places])
+        return heard
+
+    def warm(self) -> None:
+        """One short pass through features, encoder and decoder."""
+        features = self.features(np.zeros(16_000, dtype=np.float32))
+        for whisper in filter(None, (self.whisper, self._beside)):
+            prompt = self._prompt(Listen(features, 1.0), "en")
+            self._generate(whisper, whisper.encode(features), [prompt], 0.0, most=8)
+
+    def _languages(self, whisper: Any, windows: Sequence[Listen], encoded: Any) -> list[tuple[str, float]]:
+        known = [(window.language or "en", 1.0) for window in windows]
+        if not self.multilingual or all(window.language for window in windows):
+            return known
+        told = whisper.model.detect_language(encoded)
+        return [
+            known[place] if window.language else (told[place][0][0][2:-2], float(told[place][0][1]))
+            for place, window in enumerate(windows)
+        ]
+
+    def _prompt(self, window: Listen, language: str) -> list[int]:
+        prompt = [*window.previous, self._tokenizer.sot]
+        if self.multilingual:
+            marks = (self._id(f"<|{language}|>"), self._id(f"<|{window.task}|>"))
+            prompt += [mark for mark in marks if mark is not None]
+        return prompt
+
+    def _generate(
+        self, whisper: Any, encoded: Any, prompts: list[list[int]], temperature: float, most: int | None = None
+    ) -> list[Any]:
+        sampling: dict[str, Any] = {"beam_size": self._beam, "patience": 1}
+        if temperature > 0:
+            sampling = {"beam_size": 1, "num_hypotheses": self._best_of, "sampling_topk": 0}
+            sampling["sampling_temperature"] = temperature
+        found: list[Any] = whisper.model.generate(
+            encoded,
+            prompts,
+            max_length=most or whisper.max_length,
+            suppress_blank=True,
+            suppress_tokens=self._suppress,
+            max_initial_timestamp_index=50,
+            return_scores=True,
+            return_no_speech_prob=True,
+            **sampling,
+            **self._extra,
+        )
+        return found
+
+    def _heard(self, window: Listen, language: str, probability: float, result: Any) -> Heard:
+        tokens = result.sequences_ids[0]
+        segments = split(tokens, self._first_time, self._end, window.seconds)
+        text = self._tokenizer.decode(tokens).strip().encode()
+        return Heard(
+            segments=segments,
+            language=language,
+            language_probability=probability,
+            temperature=window.temperature,
+            avg_logprob=float(result.scores[0]) * len(tokens) / (len(tokens) + 1),
+            no_speech_prob=float(result.no_speech_prob),
+            compression_ratio=len(text) / len(zlib.compress(text)) if text else 0.0,
+            texts=[self._tokenizer.decode(segment.tokens) for segment in segments],
+        )
+
+    def _align(
+        self, whisper: Any, encoded: Any, language: str, windows: Sequence[Listen], heard: Sequence[Heard]
+    ) -> None:
+        """Word times by the decoder's attention, all windows of a language at once."""
+        from faster_whisper.tokenizer import Tokenizer
+        from faster_whisper.transcribe import merge_punctuations
+
+        tokens = [[token for segment in one.segments for token in segment.tokens] for one in heard]
+        if not any(tokens):
+            return
+        frames = [max(1, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
+        tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
+        found = whisper.find_alignment(tokenizer, tokens, encoded, frames)
+        for one, window, aligned in zip(heard, windows, found, strict=True):
+            merge_punctuations(aligned, PREPEND, APPEND)
+            place_words(one.segments, aligned, window.seconds)

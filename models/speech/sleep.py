@@ -1,0 +1,128 @@
+"""How a speech model sleeps: CTranslate2 parks its weights. Tokenizer, voice detection and decoders stay.
+
+On CUDA the weights go to host memory and come back from there. On a CPU they are freed, and read again from their file
+at the wake, which must be the same file as before: that takes as long as a load in a pre-warmed slot (800 MB of weights
+on 2 busy cores: both 8 to 10 s), so by default a model does not sleep there.
+"""
+
+import asyncio
+import ctypes
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from models.messages import Held
+from models.speech.model import Listen, SpeechModel
+from registry.errors import EngineFailed
+
+SAME = 1e-3
+"""Largest difference of the log probability of the same tokens before a sleep and after the wake."""
+TOKENS = 8
+"""How many tokens are heard to compare."""
+SET_UP = 64 << 20
+"""Bytes that a model without its weights takes on a CPU: tokenizer, buffers of CTranslate2."""
+
+PATIENCE_SECONDS = 10.0
+"""How long CTranslate2 may go on with what it has answered already."""
+
+
+def unloaded(replica: Any, to_cpu: bool) -> None:
+    """Unload a model, and see that it is.
+
+    CTranslate2 does nothing, and says nothing, while it counts a batch as running, which it does for a moment after the
+    batch's answer was given.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while replica.model_is_loaded:
+        replica.unload_model(to_cpu=to_cpu)
+        if replica.model_is_loaded:
+            if time.monotonic() > deadline:
+                raise EngineFailed(f"CTranslate2 did not unload the model within {PATIENCE_SECONDS:g} s")
+            time.sleep(0.001)
+
+
+class SpeechSleeper:
+    """Args:
+    model: the loaded model; nothing else uses it during `down` and `up`.
+    path: the folder of its weights.
+    device: where it lives awake.
+    held: bytes that it holds there awake.
+    weights: bytes of its weights.
+    before: bytes that the process held before it had weights.
+    used: tells the bytes in use on the GPU, by all processes; 0 on a CPU.
+    """
+
+    def __init__(
+        self, model: SpeechModel, path: Path, device: str, held: int, weights: int, before: int, used: Callable[[], int]
+    ) -> None:  # fmt: skip
+        self._model, self._file, self._on_cpu = model, path / "model.bin", device == "cpu"
+        self._held_awake, self._weights, self._used = held, weights, used
+        self._before = before
+        self._base = psutil.Process().memory_info().rss
+        self._known: tuple[list[list[int]], list[float]] | None = None
+        self._signature: tuple[int, int, int] | None = None
+
+    def expected(self) -> Held:
+        """What it will hold asleep."""
+        if self._on_cpu:
+            return Held(device_bytes=min(self._before + SET_UP, self._held_awake))
+        return Held(device_bytes=max(0, self._held_awake - self._weights), host_bytes=self._base + self._weights)
+
+    def host_bytes(self) -> int:
+        return 0 if self._on_cpu else psutil.Process().memory_info().rss
+
+    async def down(self) -> Held:
+        return await asyncio.to_thread(self._down)
+
+    async def up(self) -> Held:
+        return await asyncio.to_thread(self._up)
+
+    def _down(self) -> Held:
+        if self._known is None:
+            self._known = self._hear()
+        self._signature, used = self._stat(), self._used()
+        for replica in self._replicas():
+            unloaded(replica, to_cpu=not self._on_cpu)
+        if self._on_cpu:
+            with suppress(AttributeError):  # glibc only: else it keeps what was freed
+                ctypes.CDLL(None).malloc_trim(0)
+            return Held(device_bytes=psutil.Process().memory_info().rss)
+        freed = max(0, used - self._used())
+        return Held(device_bytes=max(0, self._held_awake - freed), host_bytes=self.host_bytes())
+
+    def _up(self) -> Held:
+        if self._on_cpu and self._stat() != self._signature:
+            raise EngineFailed(f"{self._file.name} is another file than when this model fell asleep")
+        for replica in self._replicas():
+            replica.load_model()
+        assert self._known is not None
+        (tokens, scores), (known_tokens, known) = self._hear(), self._known
+        if tokens != known_tokens or not np.allclose(scores, known, atol=SAME):
+            raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
+        on_device = psutil.Process().memory_info().rss if self._on_cpu else self._held_awake
+        return Held(device_bytes=on_device, host_bytes=self.host_bytes())
+
+    def _replicas(self) -> list[Any]:
+        return [whisper.model for whisper in self._copies()]
+
+    def _copies(self) -> list[Any]:
+        return [whisper for whisper in (self._model.whisper, self._model._beside) if whisper is not None]
+
+    def _hear(self) -> tuple[list[list[int]], list[float]]:
+        """The first tokens, and how likely they are, that each copy of the weights hears in the same noise."""
+        noise = np.random.default_rng(0).standard_normal(8_000).astype(np.float32) * 0.1
+        features = self._model.features(noise)
+        prompt = self._model._prompt(Listen(features, 0.5), "en")
+        found = []
+        for whisper in self._copies():
+            found += self._model._generate(whisper, whisper.encode(features), [prompt], 0.0, most=TOKENS)
+        return [list(one.sequences_ids[0]) for one in found], [float(one.scores[0]) for one in found]
+
+    def _stat(self) -> tuple[int, int, int]:
+        found = self._file.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns

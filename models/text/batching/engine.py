@@ -1,0 +1,62 @@
+"""What the engines that batch across requests share: one life, one batcher, sleep and wake, heartbeat and end."""
+
+import asyncio
+from typing import Generic
+
+from models.life import Life, Sleeper
+from models.messages import Held
+from models.text.batching.plan import P
+from models.text.batching.worker import Batcher, BatchLimits, R
+from registry.recipes.definition import Recipe
+
+
+def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
+    """What a recipe says of the steps. `step_seconds`: about how long one lasts if no engine flag tells."""
+    batching = recipe.batching
+    return BatchLimits(
+        tokens=batching.max_tokens,
+        items=batching.max_requests,
+        waiting=recipe.queue.max_waiting + batching.max_requests,
+        step_seconds=float(str(recipe.engine.flags.get("step_seconds", step_seconds))),
+    )
+
+
+class BatchedEngine(Generic[P, R]):
+    """Base of the embedding, rerank and speech engines; a batch has items of P and gives results of R.
+
+    A subclass loads and works; its load sets `_batcher`, and `_sleeper` if its weights can move. See `models.protocol`
+    for what each method does in each state.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._life = Life(what)
+        self._batcher: Batcher[P, R] | None = None
+        self._sleeper: Sleeper | None = None
+
+    def _let_go(self) -> None:
+        """Drop all references to the model, and stop what it started besides. Runs at each close."""
+        raise NotImplementedError
+
+    def _free(self) -> None:
+        """After the last reference to the model is gone, in a thread: give its memory back, if that takes more."""
+
+    async def sleep(self) -> Held:
+        return await self._life.sleep(self._sleeper)
+
+    async def wake(self) -> Held:
+        return await self._life.wake(self._sleeper)
+
+    async def ping(self) -> None:
+        self._life.check_alive()
+        assert self._batcher is not None
+        await self._batcher.ping()
+
+    async def close(self) -> None:
+        self._life.close()
+        batcher, self._batcher = self._batcher, None
+        self._sleeper = None
+        self._let_go()
+        if batcher is not None:
+            await asyncio.to_thread(batcher.close)
+            del batcher  # it refers to the model
+            await asyncio.to_thread(self._free)

@@ -1,0 +1,275 @@
+"""Runs batches in threads of its own: whatever waits when a batch ends is the next one; idle, nothing waits at all."""
+
+import asyncio
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from models.text.batching.plan import PADDED, Item, P, Picked, Turns
+from registry.errors import EngineFailed, QueueFull, RoundhouseError
+
+R = TypeVar("R")
+
+STEP_SECONDS = 0.1
+"""A step is cut to about this long (by the speed so far), so that a new request soon gets its turn."""
+LEAST_TOKENS = 256
+MEMORY = 0.2
+"""Weight of the newest step in the measured speed."""
+SHARE = 256
+"""Tokens from which on waiting work is shared among idle threads: small steps cost more for each of their items. Less
+than that waits for a step that is about as small, and goes beside one that is long."""
+
+
+@dataclass(slots=True)
+class Answers(Generic[R]):
+    """Results in the order of the items, and the size of the largest batch that one of them was in."""
+
+    results: list[R]
+    batch: int
+
+
+@dataclass(slots=True, eq=False)
+class _Request(Generic[R]):
+    future: asyncio.Future[Answers[R]]
+    loop: asyncio.AbstractEventLoop
+    results: list[R | None]
+    left: int
+    batch: int = 0
+    broken: RoundhouseError | None = None
+    each: Callable[[int, R], None] | None = None
+
+
+@dataclass(slots=True)
+class BatchLimits:
+    """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
+
+    A step is cut to about `step_seconds`, but never below `least` tokens. `padded`: a step of n items costs n times its
+    longest, as most libraries do it; else their sum. `share`: tokens from which on idle threads share what waits.
+    """
+
+    tokens: int
+    items: int
+    waiting: int
+    step_seconds: float = STEP_SECONDS
+    least: int = LEAST_TOKENS
+    workers: int = 1
+    padded: bool = True
+    share: int = SHARE
+
+
+@dataclass(slots=True)
+class _Speed:
+    """Tokens a second, as measured; 0: not known yet, so steps begin small."""
+
+    value: float = 0.0
+
+    def budget(self, limits: BatchLimits) -> int:
+        if not self.value:
+            return min(limits.tokens, 2 * limits.least)
+        return max(min(limits.tokens, int(self.value * limits.step_seconds)), min(limits.least, limits.tokens))
+
+    def learn(self, tokens: int, seconds: float, limits: BatchLimits) -> None:
+        now = tokens / max(seconds, 1e-6)
+        # Only a full step tells the speed: a short one is mostly fixed cost.
+        if tokens >= limits.least:
+            self.value = now if not self.value else (1 - MEMORY) * self.value + MEMORY * now
+
+
+@dataclass
+class Batcher(Generic[P, R]):
+    """`run` gets payloads, longest first, in a worker thread, and returns as many results in the same order.
+
+    `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone.
+
+    | state   | submit, ping  | close               |
+    |---------|---------------|---------------------|
+    | new     | EngineFailed  | closed              |
+    | started | works         | fails what waits, ends the threads after their step |
+    | closed  | EngineFailed  | nothing             |
+    """
+
+    name: str
+    run: Callable[[Sequence[P]], Sequence[R]]
+    limits: BatchLimits
+    prepare: Callable[[int, bool], None] | None = None
+    _turns: Turns[P] = field(init=False)
+    _state: str = field(default="new", init=False)
+
+    def __post_init__(self) -> None:
+        self._turns = Turns(self.limits.padded)
+        self._wake = threading.Condition()
+        self._keys = itertools.count()
+        self._requests: dict[int, _Request[R]] = {}
+        self._speed = _Speed()
+        self._busy = self._running = 0  # steps that run, and their tokens
+        self._threads = [
+            threading.Thread(target=self._work, args=(number,), name=f"{self.name}-{number}", daemon=True)
+            for number in range(self.limits.workers)
+        ]
+        self._pings: list[list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]]] = [[] for _ in self._threads]
+        """By thread: who waits for its answer."""
+
+    def start(self) -> None:
+        self._state = "started"
+        for thread in self._threads:
+            thread.start()
+
+    async def submit(self, items: Sequence[Item[P]], each: Callable[[int, R], None] | None = None) -> Answers[R]:
+        """Wait for all items of one request. Cancelling drops those that have not started.
+
+        `each` is called in this loop's thread with the index and result of each item once it is there.
+        """
+        if not items:
+            return Answers([], 0)
+        loop = asyncio.get_running_loop()
+        request: _Request[R] = _Request(loop.create_future(), loop, [None] * len(items), len(items), each=each)
+        with self._wake:
+            self._check()
+            if len(self._requests) >= self.limits.waiting:
+                raise QueueFull(f"{self.name} has {self.limits.waiting} requests waiting.", retry_after=1.0)
+            key = next(self._keys)
+            self._requests[key] = request
+            self._turns.add(key, items)
+            self._wake.notify()
+        try:
+            return await request.future
+        finally:
+            with self._wake:
+                self._requests.pop(key, None)
+                self._turns.drop(key)
+
+    async def stream(self, items: Sequence[Item[P]]) -> AsyncGenerator[tuple[int, R], None]:
+        """Index and result of each item as soon as it is there. Closing the iterator drops the rest."""
+        done: asyncio.Queue[tuple[int, R] | None] = asyncio.Queue()
+        task = asyncio.create_task(self.submit(items, lambda index, result: done.put_nowait((index, result))))
+        task.add_done_callback(lambda _: done.put_nowait(None))
+        try:
+            while (found := await done.get()) is not None:
+                yield found
+            task.result()
+        finally:
+            task.cancel()
+
+    async def ping(self) -> None:
+        """Return when each thread has answered, which it does between two steps."""
+        loop = asyncio.get_running_loop()
+        futures = [loop.create_future() for _ in self._threads]
+        with self._wake:
+            self._check()
+            for pings, future in zip(self._pings, futures, strict=True):
+                pings.append((loop, future))
+            self._wake.notify_all()
+        await asyncio.gather(*futures)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Fail what waits, and wait for the step that runs, at most `seconds`."""
+        with self._wake:
+            started, self._state = self._state == "started", "closed"
+            for request in self._requests.values():
+                _tell(request.loop, request.future, None, EngineFailed("The model was unloaded."))
+            self._wake.notify_all()
+        deadline = time.monotonic() + seconds
+        for thread in self._threads if started else ():
+            if thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+
+    def _check(self) -> None:
+        if self._state != "started" or not all(thread.is_alive() for thread in self._threads):
+            raise EngineFailed(f"{self.name} is {self._state if self._state != 'started' else 'broken'}.")
+
+    def _work(self, number: int) -> None:
+        while True:
+            with self._wake:
+                self._wake.wait_for(lambda: self._worth() or self._pings[number] or self._state == "closed")
+                pings, self._pings[number] = self._pings[number], []
+                if self._state == "closed":
+                    for loop, future in pings:
+                        _tell(loop, future, None, EngineFailed("The model was unloaded."))
+                    return
+                batch = self._turns.take(self._budget(), self.limits.items) if self._worth() else []
+                tokens = self._cost(batch)
+                self._busy, self._running = self._busy + bool(batch), self._running + tokens
+                alone = self._busy == 1 and not self._turns
+                if self._worth():
+                    self._wake.notify()  # what is left is for a thread that idles, if one does
+            for loop, future in pings:
+                _tell(loop, future, None)
+            if batch:
+                self._step(batch, tokens, alone)
+
+    def _worth(self) -> bool:
+        """Whether what waits is worth a step now."""
+        return bool(self._turns) and (not self._busy or max(self._turns.tokens, self._running) >= self.limits.share)
+
+    def _budget(self) -> int:
+        """Tokens of the next step; while other threads idle, this one's share of what waits."""
+        budget, idle = self._speed.budget(self.limits), len(self._threads) - self._busy
+        waiting = self._turns.tokens * (PADDED if self.limits.padded else 1)
+        return budget if idle < 2 else min(budget, max(self.limits.share, math.ceil(waiting / idle)))
+
+    def _cost(self, batch: Sequence[Picked[P]]) -> int:
+        """Tokens of a step, longest item first."""
+        if self.limits.padded:
+            return batch[0].item.tokens * len(batch) if batch else 0
+        return sum(picked.item.tokens for picked in batch)
+
+    def _step(self, batch: list[Picked[P]], tokens: int, alone: bool) -> None:
+        began = time.perf_counter()
+        results: Sequence[R] = ()
+        broken: RoundhouseError | None = None
+        try:
+            if self.prepare is not None:
+                self.prepare(tokens, alone)
+            results = self.run([picked.item.payload for picked in batch])
+        except RoundhouseError as error:
+            broken = error
+        except Exception as error:  # the border: whatever the library raises fails these requests and no others
+            broken = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
+        seconds = time.perf_counter() - began
+        done: dict[int, _Request[R]] = {}
+        with self._wake:
+            self._busy, self._running = self._busy - 1, self._running - tokens
+            self._speed.learn(tokens, seconds, self.limits)
+            for place, picked in enumerate(batch):
+                key = picked.key
+                request = self._requests.get(key)
+                if request is None:
+                    continue  # cancelled meanwhile
+                request.left -= 1
+                request.batch = max(request.batch, len(batch))
+                if broken is not None:
+                    request.broken = broken
+                    self._turns.drop(key)
+                else:
+                    request.results[picked.item.index] = results[place]
+                    if request.each is not None:
+                        _call(request.loop, request.each, picked.item.index, results[place])
+                if not request.left or broken is not None:
+                    done[key] = request
+        for request in done.values():
+            _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, future: "asyncio.Future[Any]", result: object, error: Exception | None = None
+) -> None:
+    """Settle a future of another thread's loop; one that was cancelled, or whose loop is closed, is left alone."""
+
+    def settle() -> None:
+        if not future.done():
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+    _call(loop, settle)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: object) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+        loop.call_soon_threadsafe(function, *arguments)

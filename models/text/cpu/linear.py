@@ -1,0 +1,103 @@
+"""Whether a BERT on a CPU computes its products in 16 bit integers (`cpu_int16`), and that they say the same."""
+
+import asyncio
+import logging
+import random
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from models.text.bert import Bert, Layer, Linear, Rows
+from models.text.cpu import int16 as cpu_int16
+from registry.errors import EngineFailed
+from registry.recipes.definition import Recipe
+
+if TYPE_CHECKING:
+    import ctypes
+
+    from torch import Tensor
+
+    from models.text.encoder import Ids
+
+COMPUTE_TYPES = ("auto", "float32", "int16")
+LEAST = 0.9999
+"""Cosine of each row of states to the one in float32, for token ids by chance, or all stays float32. bfloat16, which
+keeps 8 bits, is near 0.9999; models of this kind are at 0.99999 (docs/performance.md)."""
+LENGTHS = (1, 2, 7, 24, 30)
+_log = logging.getLogger(__name__)
+
+
+async def choose(recipe: Recipe, bert: Bert | None) -> int:
+    """Let `bert` compute as the recipe says; the bytes of its rounded weights, 0 with float32.
+
+    Blocks for no longer than the conversion takes, in a thread. Raises EngineFailed for a compute type that does not
+    exist, and for `int16` where it cannot be had.
+    """
+    wanted = str(recipe.engine.flags.get("compute_type", "auto"))
+    if wanted not in COMPUTE_TYPES:
+        raise EngineFailed(f"compute_type is one of {', '.join(COMPUTE_TYPES)}, not {wanted!r}")
+    if wanted == "float32" or (wanted == "auto" and recipe.dtype != "auto"):
+        return 0
+    held = await asyncio.to_thread(to_int16, bert) if bert is not None else 0
+    if wanted == "int16" and not held:
+        raise EngineFailed(
+            "compute_type int16 needs a processor with AVX-512 VNNI, a C compiler, and a BERT in float32 that runs "
+            "without padding and whose results stay the same: write auto"
+        )
+    return held
+
+
+def to_int16(bert: Bert) -> int:
+    """Round the weights of all linear layers, if what comes out stays the same; the bytes that they hold, else 0.
+
+    The library's own linear layers lose their weights then: nothing is held twice.
+    """
+    import torch
+
+    library = cpu_int16.load()
+    if library is None:
+        return 0
+    inputs = probes(bert.vocabulary, bert.positions)
+    with torch.inference_mode():
+        exact, before = bert.states(inputs), bert.layers
+        bert.layers = [_rounded(library, layer) for layer in before]
+        least = _cosine(bert.states(inputs), exact)
+        if not least >= LEAST:
+            bert.layers = before
+            _log.warning("products stay in float32: rounded ones have a cosine of %.6f to them", least)
+            return 0
+    bert.let_go()
+    return sum(linear.nbytes for layer in bert.layers for linear in _linears(layer))
+
+
+def probes(vocabulary: int, positions: int) -> "list[Ids]":
+    """Inputs of token ids by chance, the same at each call."""
+    from models.text.encoder import Ids
+
+    rng = random.Random(7)
+    return [Ids([rng.randrange(vocabulary) for _ in range(min(length, positions))]) for length in LENGTHS]
+
+
+def _cosine(found: "Tensor", exact: "Tensor") -> float:
+    """The least of all rows."""
+    import torch
+
+    return float(torch.nn.functional.cosine_similarity(found.double(), exact.double(), dim=1).min())
+
+
+def _rounded(library: "ctypes.CDLL", layer: Layer) -> Layer:
+    def rounded(linear: Rows) -> Rows:
+        assert isinstance(linear, Linear)
+        return cpu_int16.Int16Linear(library, linear.weight, linear.bias)
+
+    return replace(
+        layer,
+        query=rounded(layer.query) if layer.query is not None else None,
+        qkv=rounded(layer.qkv),
+        out=rounded(layer.out),
+        up=rounded(layer.up),
+        down=rounded(layer.down),
+    )
+
+
+def _linears(layer: Layer) -> list[Any]:
+    return [linear for linear in (layer.query, layer.qkv, layer.out, layer.up, layer.down) if linear is not None]

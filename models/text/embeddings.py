@@ -1,0 +1,176 @@
+"""The embedding engine: sentence-transformers with batches across requests."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.messages import EmbedRequest, EmbedResult, Loaded, Usage
+from models.protocol import Report
+from models.text.batching.engine import BatchedEngine
+from models.text.batching.plan import Item
+from models.text.batching.worker import Batcher
+from models.text.cpu import linear as embed_int16
+from models.text.encoder import Embedder, Ids, Row, finish
+from models.text.loading import (
+    context_of,
+    flags_of,
+    import_library,
+    limits_of,
+    open_model,
+    packs,
+    release,
+    resident_bytes,
+    spread,
+    vocabulary_of,
+    weights_bytes,
+)
+from models.text.sleep import ModuleSleeper
+from models.text.tokens import Tokens
+from registry.errors import BadRequest, EngineFailed
+from registry.recipes.definition import Recipe
+
+INLINE = 4096
+"""Characters up to which tokenising is quicker than handing it to a thread (about 0.3 ms)."""
+PROBE = ["The engine must give what its library gives.", "Yes."]
+SAME = 1e-4
+"""Largest difference of a value between our path and the library's, both with float32."""
+SAME_HALF = 0.02
+"""The same with 16 bits, where the order of sums shows."""
+
+
+class EmbeddingEngine(BatchedEngine[Ids, Row]):
+    """A loaded embedding model. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        super().__init__("embedding")
+        self._device = "cpu"
+        self._embedder: Embedder | None = None
+        self._prompts: dict[str, str] = {}
+        self._default: str | None = None
+        self._sizes: frozenset[int] = frozenset()
+        self._dimensions = 0
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        async with self._life.loading(recipe, report, self.close) as phases:
+            self._device = device
+            flags = flags_of(recipe)
+            with phases.phase("importing", 0.0, "sentence-transformers"):
+                library = await asyncio.to_thread(import_library)
+            with phases.phase("weights", 0.4):
+                model = await asyncio.to_thread(
+                    open_model, recipe, path, device, library.SentenceTransformer, flags
+                )  # fmt: skip
+            with phases.phase("warming", 0.8):
+                expected = await asyncio.to_thread(self._prepare, recipe, model)
+                assert self._embedder is not None
+                limits = limits_of(recipe, path, device, self._embedder.packed)
+                self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
+                self._batcher.start()
+                await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                rounded = await embed_int16.choose(recipe, self._embedder.bert)
+            self._sizes = frozenset(_whole(size) for size in _listed(flags.get("matryoshka_dimensions", [])))
+            if wrong := [size for size in self._sizes if not 0 < size <= self._dimensions]:
+                raise EngineFailed(f"matryoshka_dimensions has {wrong[0]}, the model {self._dimensions} dimensions")
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
+        return Loaded(
+            resident_bytes=resident_bytes(device),
+            weights_bytes=weights_bytes(model) + rounded,
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
+            seconds=phases.seconds,
+            context_length=self._embedder.tokens.context,
+            dimensions=self._dimensions,
+            engine_version=library.__version__,
+        )
+
+    def _prepare(self, recipe: Recipe, model: Any) -> Any:
+        """Set up our way of calling the model; what the library's own gives for PROBE, which warms up, too."""
+        expected = model.encode(PROBE, show_progress_bar=False)  # before Tokens: it sets truncation
+        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
+        self._embedder = Embedder(model, tokens, self._device, packs(recipe))
+        self._prompts, self._default = dict(model.prompts), model.default_prompt_name
+        return expected
+
+    async def _check(self, expected: Any, single: bool) -> None:
+        """See that our way gives what the library's own `encode` gives. Models that need more than token ids differ."""
+        import numpy as np
+
+        found = await self._known()
+        self._dimensions = int(found.shape[1])
+        tolerance = SAME if single else SAME_HALF
+        if found.shape != expected.shape or not np.allclose(found, expected, atol=tolerance, rtol=tolerance):
+            raise EngineFailed("this model does not embed plain text by its token ids: it cannot be served here")
+
+    async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
+        self._life.check()
+        if request.dimensions is not None and request.dimensions not in self._sizes | {self._dimensions}:
+            allowed = sorted(self._sizes | {self._dimensions})
+            raise BadRequest(
+                f"This model's vectors have {self._dimensions} dimensions"
+                + (f" and may be cut to {', '.join(map(str, allowed[:-1]))}." if self._sizes else " and cannot be cut.")
+                + f" Leave 'dimensions' out, or do not send {request.dimensions}.",
+                param="dimensions",
+            )
+        vectors, counts, batch = await self._vectors(request)
+        result = EmbedResult(vectors=vectors.tobytes(), dimensions=int(vectors.shape[1]), tokens=counts)
+        return result, Usage(prompt_tokens=sum(counts), batch=batch)
+
+    async def _vectors(self, request: EmbedRequest) -> tuple[Any, list[int], int]:
+        if self._embedder is None or self._batcher is None:
+            raise EngineFailed("the engine is not loaded")
+        if not request.inputs:
+            raise BadRequest("'input' is empty: send at least one text or token list.", param="input")
+        prompt = self._prompt(request.prompt_name)
+        size = sum(len(given) for given in request.inputs)
+        if size <= INLINE:
+            inputs = self._tokenised(request, prompt)
+        else:
+            inputs = await asyncio.to_thread(self._tokenised, request, prompt)
+        answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
+        counts = [len(given.ids) for given in inputs]
+        if len(counts) * self._dimensions <= INLINE * 16:
+            return finish(answers.results, request.dimensions, request.normalize), counts, answers.batch
+        vectors = await asyncio.to_thread(finish, answers.results, request.dimensions, request.normalize)
+        return vectors, counts, answers.batch
+
+    def _tokenised(self, request: EmbedRequest, prompt: str) -> Sequence[Ids]:
+        assert self._embedder is not None
+        tokens = self._embedder.tokens
+        length = 0
+        if prompt and self._embedder.skips_prompt:
+            length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
+        return [Ids(ids, None, length) for ids in tokens.inputs(request.inputs, prompt, request.truncate)]
+
+    def _prompt(self, name: str | None) -> str:
+        if name is None:
+            name = self._default
+        if name is None:
+            return ""
+        if name not in self._prompts:
+            raise BadRequest(
+                f"This model has no prompt '{name}'; it has {', '.join(sorted(self._prompts)) or 'none'}.",
+                param="prompt_name",
+            )
+        return self._prompts[name]
+
+    async def _known(self) -> Any:
+        """What it gives for PROBE, to be compared before and after a sleep."""
+        return (await self._vectors(EmbedRequest(inputs=list(PROBE), normalize=False)))[0]
+
+    def _let_go(self) -> None:
+        self._embedder = None
+
+    def _free(self) -> None:
+        release(self._device)
+
+
+def _listed(value: object) -> list[object]:
+    return list(value) if isinstance(value, list) else []
+
+
+def _whole(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        raise EngineFailed(f"matryoshka_dimensions has {value!r}: write whole numbers") from None

@@ -1,0 +1,96 @@
+"""A loaded SentenceTransformer, called below its own `encode`: on token ids, without its per-call overhead."""
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from models.text.bert import Bert, of_embedder
+from models.text.tokens import Tokens
+
+Row = npt.NDArray[np.float32]
+
+
+class Ids(NamedTuple):
+    """One input of the network. `types` only for pairs; `prompt` tokens are left out by some models' pooling."""
+
+    ids: list[int]
+    types: list[int] | None = None
+    prompt: int = 0
+
+
+def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any]:
+    """Padded features, len(inputs) x longest: input_ids, attention_mask, and token_type_ids where they are wanted."""
+    import torch
+
+    longest = max(len(given.ids) for given in inputs)
+    shape = (len(inputs), longest)
+    ids = np.full(shape, tokens.pad_id, dtype=np.int64)
+    mask = np.zeros(shape, dtype=np.int64)
+    types = np.full(shape, tokens.pad_type_id, dtype=np.int64)
+    for row, given in enumerate(inputs):
+        size = len(given.ids)
+        place = slice(longest - size, longest) if tokens.pad_left else slice(0, size)
+        ids[row, place] = given.ids
+        mask[row, place] = 1
+        types[row, place] = given.types if given.types is not None else 0
+    features = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.from_numpy(mask)}
+    if tokens.wants_types:
+        features["token_type_ids"] = torch.from_numpy(types)
+    if device != "cpu":
+        return {name: value.to(device, non_blocking=True) for name, value in features.items()}
+    return features
+
+
+class Embedder:
+    """`model`: a SentenceTransformer of text. `skips_prompt`: its pooling leaves the prompt's tokens out.
+
+    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
+        self.model, self.tokens, self.device = model, tokens, device
+        self.bert: Bert | None = of_embedder(model, device) if packs else None
+        self.skips_prompt = any(getattr(module, "include_prompt", True) is False for module in model)
+
+    @property
+    def packed(self) -> bool:
+        return self.bert is not None
+
+    def run(self, inputs: Sequence[Ids]) -> list[Row]:
+        """One vector per input, in order. Inputs with prompts of different lengths run apart if pooling sees them."""
+        if not self.skips_prompt:
+            return self._run(inputs, 0)
+        rows: dict[int, Row] = {}
+        order = sorted(range(len(inputs)), key=lambda place: inputs[place].prompt)
+        for prompt, same in groupby(order, key=lambda place: inputs[place].prompt):
+            places = list(same)
+            rows.update(zip(places, self._run([inputs[place] for place in places], prompt), strict=True))
+        return [rows[place] for place in range(len(inputs))]
+
+    def _run(self, inputs: Sequence[Ids], prompt: int) -> list[Row]:
+        import torch
+
+        with torch.inference_mode():
+            features = tensors(inputs, self.tokens, self.device) if self.bert is None else self.bert.features(inputs)
+            if prompt:
+                features["prompt_length"] = prompt
+            if self.bert is None:
+                features = self.model(features)
+            else:
+                for module in list(self.model)[1:]:
+                    features = module(features)
+            return list(features["sentence_embedding"].float().cpu().numpy())
+
+
+def finish(rows: Sequence[Row], dimensions: int | None, normalize: bool) -> npt.NDArray[np.float32]:
+    """len(rows) x dimensions, little-endian: cut, and brought to length 1 if asked. A vector of zeros stays one."""
+    matrix = np.stack(rows).astype("<f4", copy=False)
+    if dimensions is not None and dimensions < matrix.shape[1]:
+        matrix = matrix[:, :dimensions]
+    if normalize:
+        length = np.linalg.norm(matrix, axis=1, keepdims=True)
+        matrix = matrix / np.maximum(length, 1e-12)
+    return np.ascontiguousarray(matrix, dtype="<f4")

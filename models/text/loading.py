@@ -1,0 +1,189 @@
+"""What embedding and rerank engines share: library, flags, threads, dtype, device, memory."""
+
+import gc
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from models import importing
+from models.text.batching import engine as batched_engine
+from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
+from registry.errors import EngineFailed
+from registry.recipes.definition import Flag, Recipe
+
+SMALL_WEIGHTS = 128 * 2**20
+"""Bytes of weights up to which each core computes a step of its own under load."""
+PACKED_SHARE = 64
+"""Tokens from which on idle cores share what waits, without padding: smaller steps cost little more for each token."""
+WORTH = 96
+"""Padded tokens of a step from which on several threads are quicker than one, with small weights."""
+FLAGS: Mapping[str, type] = {
+    "threads": int,
+    "attn_implementation": str,
+    "trust_remote_code": bool,
+    "matryoshka_dimensions": list,
+    "step_seconds": float,
+    "packed": bool,
+    "compute_type": str,
+}
+"""What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
+vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
+packed: False computes with the library's own network also where ours fits (`embed_bert`). compute_type: of products on
+a CPU (`embed_int16`)."""
+
+
+def flags_of(recipe: Recipe, known: Mapping[str, type] = FLAGS) -> dict[str, Flag]:
+    """The recipe's flags. Raises EngineFailed for one that the engine does not know or that has the wrong type."""
+    for name, value in recipe.engine.flags.items():
+        if name not in known:
+            raise EngineFailed(f"engine flag '{name}' is not known; known are {', '.join(sorted(known))}")
+        kinds = (int, float) if known[name] is float else (known[name],)
+        if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
+            raise EngineFailed(f"engine flag '{name}' must be of type {known[name].__name__}")
+    return dict(recipe.engine.flags)
+
+
+def environment() -> None:
+    """Settings that the libraries read when they are first imported."""
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+
+def import_library() -> Any:
+    """sentence_transformers. Blocks for seconds the first time; safe in any thread."""
+    environment()
+    with importing.quickly():
+        import sentence_transformers
+        from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    return sentence_transformers
+
+
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """What both engines of this package need. Nothing of it can wait, so `hurried` is not asked."""
+    from models.text import embeddings, rerank  # noqa: F401  (their own modules, too)
+    from models.text.cpu import library
+
+    import_library()
+    if is_cpu_build():
+        library.load()
+
+
+def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
+    """`make` is SentenceTransformer or CrossEncoder. Safetensors only; nothing is downloaded; in inference mode."""
+    import torch
+
+    if device == "cpu":
+        torch.set_num_threads(int(str(flags.get("threads", cores()))))
+    dtype: Any = getattr(torch, recipe.dtype, None) if recipe.dtype != "auto" else None
+    if recipe.dtype == "int8":
+        raise EngineFailed("sentence-transformers runs no int8: write float32, float16, bfloat16 or auto")
+    arguments: dict[str, Any] = {"use_safetensors": True, "dtype": dtype or ("float32" if device == "cpu" else "auto")}
+    if "attn_implementation" in flags:
+        arguments["attn_implementation"] = flags["attn_implementation"]
+    model = make(
+        str(path),
+        device=device,
+        local_files_only=True,
+        trust_remote_code=bool(flags.get("trust_remote_code", False)),
+        model_kwargs=arguments,
+    )
+    return model.eval().requires_grad_(False)
+
+
+def is_cpu_build() -> bool:
+    """Whether PyTorch was built without CUDA."""
+    import torch
+
+    return torch.version.cuda is None
+
+
+def packs(recipe: Recipe) -> bool:
+    """Whether the recipe lets the engine run without padding where it can."""
+    flags = recipe.engine.flags
+    return bool(flags.get("packed", True)) and "attn_implementation" not in flags
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
+    """Steps that run at the same time: one per core for small weights on a CPU, else one.
+
+    Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
+    with a thread each do more than one step with two (docs/performance.md).
+    """
+    size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
+
+
+def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> BatchLimits:
+    """Of the steps. `packed`: they run without padding."""
+    return replace(
+        batched_engine.limits_of(recipe, STEP_SECONDS),
+        workers=workers(path, device, recipe.engine.flags),
+        padded=not packed,
+        share=PACKED_SHARE if packed else SHARE,
+    )
+
+
+def spread(tokens: int, alone: bool) -> None:
+    """Before a step of a model that has several workers: all cores for a long step that runs alone, else one thread."""
+    import torch
+
+    wanted = cores() if alone and tokens >= WORTH else 1
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)
+
+
+def context_of(recipe: Recipe, model: Any) -> int:
+    """Tokens that the model takes. Raises EngineFailed when the recipe asks for more than its positions hold."""
+    config = model[0].model.config
+    # Their first position comes after the padding's.
+    offset = 2 if "roberta" in config.model_type or config.model_type == "mpnet" else 0
+    positions = getattr(config, "max_position_embeddings", None)
+    most = positions - offset if positions else None
+    own: int | None = model.max_seq_length
+    if own is None or own > 10**6:  # tokenizers without a limit say 10**30
+        own = most or 512
+    context = recipe.context_length or own
+    if most is not None and context > most:
+        raise EngineFailed(f"context_length is {context}, but the model has {most} positions")
+    return context
+
+
+def vocabulary_of(model: Any) -> int:
+    """Rows of the token embeddings."""
+    return int(model[0].model.get_input_embeddings().weight.shape[0])
+
+
+def weights_bytes(model: Any) -> int:
+    """Bytes of parameters and buffers, shared ones once."""
+    tensors = {t.data_ptr(): t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers())}
+    return sum(tensors.values())
+
+
+def resident_bytes(device: str) -> int:
+    """CPU: this process's resident set. CUDA: what its allocator has reserved, and the context (0.5 GiB)."""
+    if device == "cpu":
+        return int(psutil.Process().memory_info().rss)
+    import torch
+
+    return int(torch.cuda.memory_reserved(device)) + (1 << 29)
+
+
+def release(device: str) -> None:
+    """After the last reference to a model is gone: give its memory back."""
+    gc.collect()
+    if device != "cpu":
+        import torch
+
+        torch.cuda.empty_cache()

@@ -1,0 +1,123 @@
+"""Query and document to what a cross-encoder reads: tokenised once, long documents in chunks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.messages import RerankRequest
+from models.text.encoder import Ids
+from models.text.tokens import Tokens
+from registry.errors import ContextLengthExceeded, EngineFailed
+
+LEAST_ROOM = 16
+"""A query must leave this many tokens for the document."""
+OVERLAP = 8
+"""Neighbouring chunks share a part of this many of the room for the document, so that no sentence is cut in both."""
+
+
+@dataclass(frozen=True, slots=True)
+class PairTemplate:
+    """The special tokens around query and document, with the type ids of all five parts."""
+
+    before: tuple[int, ...]
+    between: tuple[int, ...]
+    after: tuple[int, ...]
+    types: tuple[int, int, int, int, int]
+    """Of before, query, between, document, after."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+    def ids(self, query: Sequence[int], document: Sequence[int]) -> Ids:
+        parts = (self.before, query, self.between, document, self.after)
+        types = [kind for kind, part in zip(self.types, parts, strict=True) for _ in part]
+        return Ids([token for part in parts for token in part], types)
+
+
+class Pairs:
+    """Makes the network's inputs for one query and its documents."""
+
+    def __init__(self, tokenizer: Any, tokens: Tokens) -> None:
+        self._tokens = tokens
+        self.pair = _pair(tokenizer)
+
+    def inputs(self, request: RerankRequest) -> list[list[Ids]]:
+        """For each document one input, or one per chunk where query and document are longer than the context.
+
+        The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
+        rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
+        Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False.
+        """
+        question, *texts = self._tokens.plain([request.query, *request.documents])
+        question = question[: request.max_query_tokens or None]
+        texts = [text[: request.max_document_tokens or None] for text in texts]
+        room = self._tokens.context - self.pair.tokens
+        if request.truncate:
+            return [[self.pair.ids(*longest_first(question, text, room))] for text in texts]
+        if len(question) > room - LEAST_ROOM:
+            raise ContextLengthExceeded(
+                f"The query has {len(question)} tokens, but this model takes {self._tokens.context} of query and "
+                f"document together: at most {max(room - LEAST_ROOM, 0)} of them may be the query's. Shorten it, or "
+                "ask for truncation.",
+                param="query",
+            )
+        left, most = room - len(question), request.max_chunks
+        return [[self.pair.ids(question, part) for part in chunks(text, left, most)] for text in texts]
+
+
+def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
+    """As few parts of at most `room` tokens as can be, of even length, each sharing room // OVERLAP with the next.
+
+    With `most`, of the document's start: as much of it as fits into so many full parts.
+    """
+    shared = room // OVERLAP
+    if most:
+        document = document[: shared + most * (room - shared)]
+    if len(document) <= room:
+        return [document]
+    count = -(-(len(document) - shared) // (room - shared))
+    last = len(document) - room
+    starts = [last * number // (count - 1) for number in range(count)]
+    return [document[start : start + room] for start in starts]
+
+
+def longest_first(first: Sequence[int], second: Sequence[int], room: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Cut from the longer one until both have the same length, then from both: what `longest_first` comes to."""
+    if len(first) + len(second) <= room:
+        return first, second
+    short = min(len(first), len(second))
+    if 2 * short > room:
+        small, large = room // 2, room - room // 2
+    else:
+        small, large = short, room - short
+    if len(first) <= len(second):
+        return first[:small], second[:large]
+    return first[:large], second[:small]
+
+
+def _pair(tokenizer: Any) -> PairTemplate:
+    """Read the special tokens off an encoded pair."""
+    encoded = tokenizer.backend_tokenizer.encode("a", "b")
+    sides = encoded.sequence_ids
+    if 0 not in sides or 1 not in sides or sides.index(0) > sides.index(1):
+        raise EngineFailed("this tokenizer does not put a query before a document: it cannot be served")
+    query, document = sides.index(0), sides.index(1)
+    end_query, end_document = len(sides) - sides[::-1].index(0), len(sides) - sides[::-1].index(1)
+    ids, types = encoded.ids, encoded.type_ids
+
+    def kind(start: int, end: int) -> int:
+        return int(types[start]) if start < end else 0
+
+    return PairTemplate(
+        tuple(ids[:query]),
+        tuple(ids[end_query:document]),
+        tuple(ids[end_document:]),
+        (
+            kind(0, query),
+            int(types[query]),
+            kind(end_query, document),
+            int(types[document]),
+            kind(end_document, len(ids)),
+        ),
+    )

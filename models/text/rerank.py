@@ -1,0 +1,158 @@
+"""The rerank engine: a sentence-transformers cross-encoder with batches across requests."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from models.messages import Loaded, RerankRequest, RerankResult, Usage
+from models.protocol import Report
+from models.text.batching.engine import BatchedEngine
+from models.text.batching.plan import Item
+from models.text.batching.worker import Batcher
+from models.text.bert import Bert, of_scorer
+from models.text.cpu import linear as embed_int16
+from models.text.encoder import Ids, tensors
+from models.text.loading import (
+    FLAGS,
+    context_of,
+    flags_of,
+    import_library,
+    limits_of,
+    open_model,
+    packs,
+    release,
+    resident_bytes,
+    spread,
+    vocabulary_of,
+    weights_bytes,
+)
+from models.text.pairs import Pairs
+from models.text.sleep import ModuleSleeper
+from models.text.tokens import Tokens
+from registry.errors import BadRequest, EngineFailed
+from registry.recipes.definition import Recipe
+
+INLINE = 4096
+"""Characters up to which tokenising is quicker than handing it to a thread."""
+PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
+SAME, SAME_HALF = 1e-3, 0.1
+"""Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
+
+
+class Scorer:
+    """A loaded CrossEncoder, called on token ids. Gives raw logits.
+
+    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    """
+
+    def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:
+        self.model, self.tokens, self.device = model, tokens, device
+        self.bert: Bert | None = of_scorer(model, device) if packs else None
+
+    @property
+    def packed(self) -> bool:
+        return self.bert is not None
+
+    def run(self, inputs: Sequence[Ids]) -> list[float]:
+        import torch
+
+        with torch.inference_mode():
+            if self.bert is None:
+                scores = self.model(tensors(inputs, self.tokens, self.device))["scores"]
+            else:
+                network = self.model[0].model
+                scores = network.classifier(network.bert.pooler(self.bert.states(inputs)[:, None]))
+            values: list[float] = scores.float().reshape(len(inputs)).cpu().tolist()
+        return values
+
+
+class RerankingEngine(BatchedEngine[Ids, float]):
+    """A loaded cross-encoder. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        super().__init__("rerank")
+        self._device = "cpu"
+        self._pairs: Pairs | None = None
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        async with self._life.loading(recipe, report, self.close) as phases:
+            self._device = device
+            flags = flags_of(recipe, {name: kind for name, kind in FLAGS.items() if name != "matryoshka_dimensions"})
+            with phases.phase("importing", 0.0, "sentence-transformers"):
+                library = await asyncio.to_thread(import_library)
+            with phases.phase("weights", 0.4):
+                model = await asyncio.to_thread(open_model, recipe, path, device, library.CrossEncoder, flags)
+            with phases.phase("warming", 0.8):
+                scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
+                limits = limits_of(recipe, path, device, scorer.packed)
+                self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
+                self._batcher.start()
+                await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
+                rounded = await embed_int16.choose(recipe, scorer.bert)
+        self._sleeper = sleeper = ModuleSleeper(model, device, self._known)
+        return Loaded(
+            resident_bytes=resident_bytes(device),
+            weights_bytes=weights_bytes(model) + rounded,
+            host_bytes=sleeper.host_bytes(),
+            asleep=sleeper.expected(),
+            seconds=phases.seconds,
+            context_length=scorer.tokens.context,
+            engine_version=library.__version__,
+        )
+
+    def _prepare(self, recipe: Recipe, model: Any) -> tuple[Scorer, list[float]]:
+        """Set up our way of calling the model; the library's own logits for PROBE, which warm up, too."""
+        import torch
+
+        if model.num_labels != 1:
+            raise EngineFailed(f"this cross-encoder gives {model.num_labels} scores for a pair; a reranker gives one")
+        expected = model.predict(list(PROBE), activation_fn=torch.nn.Identity(), show_progress_bar=False)
+        tokens = Tokens(model.tokenizer, vocabulary_of(model), context_of(recipe, model))
+        self._pairs = Pairs(model.tokenizer, tokens)
+        return Scorer(model, tokens, self._device, packs(recipe)), [float(value) for value in expected]
+
+    async def _check(self, expected: Sequence[float], single: bool) -> None:
+        """See that our way gives what the library's own `predict` gives."""
+        for (query, document), wanted in zip(PROBE, expected, strict=True):
+            found, _, _ = await self._score(RerankRequest(query=query, documents=[document]))
+            if abs(found[0] - wanted) > (SAME if single else SAME_HALF):
+                raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
+
+    async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
+        self._life.check()
+        if not request.query:
+            raise BadRequest("'query' is empty.", param="query")
+        logits, inputs, batch = await self._score(request)
+        tokens = [sum(len(part.ids) for part in parts) for parts in inputs]
+        result = RerankResult(logits=logits, chunks=[len(parts) for parts in inputs], tokens=tokens)
+        return result, Usage(prompt_tokens=sum(tokens), batch=batch)
+
+    async def _score(self, request: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
+        """The best chunk's logit of each document, the inputs by document, and the largest batch."""
+        if self._pairs is None or self._batcher is None:
+            raise EngineFailed("the engine is not loaded")
+        if not request.documents:
+            raise BadRequest("'documents' is empty: send at least one.", param="documents")
+        make = self._pairs.inputs
+        if len(request.query) + sum(map(len, request.documents)) <= INLINE:
+            inputs = make(request)
+        else:
+            inputs = await asyncio.to_thread(make, request)
+        flat = [part for parts in inputs for part in parts]
+        answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
+        scores = iter(answers.results)
+        return [max(next(scores) for _ in parts) for parts in inputs], inputs, answers.batch
+
+    async def _known(self) -> Any:
+        """Logits of PROBE, to be compared before and after a sleep."""
+        import numpy as np
+
+        requests = [RerankRequest(query=query, documents=[document]) for query, document in PROBE]
+        return np.asarray([(await self._score(request))[0][0] for request in requests], dtype=np.float32)
+
+    def _let_go(self) -> None:
+        self._pairs = None
+
+    def _free(self) -> None:
+        release(self._device)

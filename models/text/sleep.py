@@ -1,0 +1,104 @@
+"""How a sentence-transformers model sleeps on a GPU: its tensors go to pinned host memory and come back.
+
+The tensor objects stay, only what they hold moves, so that nothing that refers to the model has to know.
+"""
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import psutil
+
+from models.messages import Held
+from models.text.loading import resident_bytes, weights_bytes
+from registry.errors import EngineFailed
+
+SAME = 1e-3
+"""Largest difference of a value that a known input gives before a sleep and after the wake."""
+CONTEXT = 1 << 29
+"""Bytes of a CUDA context, which stay on the device."""
+
+Known = Callable[[], Awaitable[npt.NDArray[np.float32]]]
+
+
+class Parked:
+    """The parameters and buffers of a torch module. `device`: where they live awake."""
+
+    def __init__(self, module: Any, device: str) -> None:
+        self._module, self._device = module, device
+
+    def park(self) -> None:
+        """To host memory, pinned where there is a GPU to copy it back to."""
+        import torch
+
+        pinned = self._device != "cpu"
+        for tensor in self._tensors():
+            tensor.data = torch.empty_like(tensor.data, device="cpu", pin_memory=pinned).copy_(tensor.data)
+        self._give_back()
+
+    def unpark(self) -> None:
+        import torch
+
+        for tensor in self._tensors():
+            tensor.data = torch.empty_like(tensor.data, device=self._device).copy_(tensor.data, non_blocking=True)
+        if self._device != "cpu":
+            torch.cuda.synchronize(self._device)
+
+    def _tensors(self) -> list[Any]:
+        return [*self._module.parameters(), *self._module.buffers()]  # each once, also when tied
+
+    def _give_back(self) -> None:
+        import torch
+
+        gc.collect()
+        if self._device != "cpu":
+            torch.cuda.synchronize(self._device)
+            torch.cuda.empty_cache()
+
+
+class ModuleSleeper:
+    """Args:
+    module: the loaded model.
+    device: where it lives awake.
+    known: what the engine gives for a known input.
+    """
+
+    def __init__(self, module: Any, device: str, known: Known) -> None:
+        self._parked, self._device, self._known = Parked(module, device), device, known
+        self._weights = weights_bytes(module)
+        self._base = psutil.Process().memory_info().rss
+        self._before: npt.NDArray[np.float32] | None = None
+
+    def expected(self) -> Held | None:
+        """What it will hold asleep; None on a CPU, where parking frees nothing."""
+        if self._device == "cpu":
+            return None
+        return Held(device_bytes=CONTEXT, host_bytes=self._base + self._weights)
+
+    def host_bytes(self) -> int:
+        """Of this process, what it has pinned included; 0 on a CPU."""
+        if self._device == "cpu":
+            return 0
+        import torch
+
+        pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
+        return max(psutil.Process().memory_info().rss, self._base + pinned)
+
+    async def down(self) -> Held:
+        if self._before is None:
+            self._before = await self._known()
+        await asyncio.to_thread(self._parked.park)
+        return self._held()
+
+    async def up(self) -> Held:
+        await asyncio.to_thread(self._parked.unpark)
+        assert self._before is not None
+        if not np.allclose(await self._known(), self._before, atol=SAME, rtol=SAME):
+            raise EngineFailed("the model woke with other weights: it does not give what it gave before")
+        return self._held()
+
+    def _held(self) -> Held:
+        return Held(device_bytes=resident_bytes(self._device), host_bytes=self.host_bytes())

@@ -1,0 +1,92 @@
+"""The options of `serve`: one per setting, made from its field when they are asked for.
+
+Other commands need not import pydantic for them. Variables are shown here and read by the settings.
+"""
+
+import inspect
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+import typer.main
+from typer.core import TyperCommand
+
+if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
+
+GIVEN = "settings"
+
+
+class WithSettings(TyperCommand):
+    """A command that has them beside its own options."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return [*options(), *super().get_params(ctx)]
+
+
+def given(ctx: typer.Context) -> dict[str, object]:
+    """Settings that stand on the command line, not yet checked."""
+    found: dict[str, object] = ctx.meta.get(GIVEN, {})
+    return found
+
+
+def options() -> list[Any]:
+    """As typer makes them from a function with one parameter for each."""
+    from runtime.server.settings import Settings, Shown
+
+    def command(**_: object) -> None: ...
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            _parameter(name, field, shown)
+            for name, field in Settings.model_fields.items()
+            for shown in field.metadata
+            if isinstance(shown, Shown)
+        ]
+    )
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return typer.main.get_command(app).params
+
+
+def _parameter(name: str, field: "FieldInfo", shown: Any) -> inspect.Parameter:
+    bounds = {end: getattr(m, key) for m in field.metadata for end, key in _BOUNDS if hasattr(m, key)}
+    dashed = name.replace("_", "-")
+    option = typer.Option(
+        f"--{dashed}/--no-{dashed}" if field.annotation is bool else f"--{dashed}",
+        envvar=f"ROUNDHOUSE_{name.upper()}",
+        help=field.description,
+        show_default=shown.default or True,
+        rich_help_panel=shown.panel,
+        callback=_keep,
+        expose_value=False,
+        **bounds,
+    )
+    kind, default = _typed(field)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+
+
+_BOUNDS = (("min", "ge"), ("max", "le"))
+
+
+def _typed(field: "FieldInfo") -> tuple[Any, object]:
+    """What typer reads it as, and the default that it shows."""
+    from pathlib import Path
+
+    from pydantic import ByteSize
+
+    match field.annotation, field.get_default():
+        case _, ByteSize() as size:
+            return str, size.human_readable().replace(".0", "")
+        case kind, _ if kind == tuple[Path, ...]:
+            return list[Path] | None, None
+        case kind, _ if kind in (ByteSize | None, Path):
+            return str | None, None
+        case kind, default:
+            return kind, default
+
+
+def _keep(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    source = ctx.get_parameter_source(param.name or "")
+    if source is not None and source.name == "COMMANDLINE":
+        ctx.meta.setdefault(GIVEN, {})[param.name] = value
+    return value

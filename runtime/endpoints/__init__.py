@@ -1,1 +1,0 @@
-"""HTTP endpoints, one file per surface. FastAPI is imported here and in the server shell only."""

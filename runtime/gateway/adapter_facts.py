@@ -1,0 +1,124 @@
+"""What the gateway tells the line of one model about its adapters, and what it tells Prometheus about them."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from registry.errors import RoundhouseError
+from registry.records import Adapter, Probe
+from runtime.gateway.metrics import Metrics
+from runtime.scheduling.effects import Step
+from runtime.scheduling.queue import ModelQueue
+
+if TYPE_CHECKING:
+    from runtime.gateway.core import Gateway
+
+log = logging.getLogger("roundhouse.adapters")
+TIERS = ("device", "host", "disk")
+
+
+class AdapterFacts:
+    """`runtime.scheduling.effects.AdapterRegistry` of one model."""
+
+    def __init__(self, gateway: "Gateway", model: str) -> None:
+        self._gateway, self._model = gateway, model
+        self._seen: object = None
+        self._probes: dict[str, tuple[Probe | None, ...]] = {}
+        self._collecting: set[asyncio.Task[None]] = set()
+
+    async def check(self, digest: str) -> None:
+        await self._gateway.service.ready(digest)
+
+    def probes(self, digest: str) -> Sequence[Probe | None]:
+        catalog = self._gateway.catalog
+        if self._seen is not catalog:  # the registry has changed
+            self._seen, self._probes = catalog, _by_digest(catalog.adapters(self._model))
+        return self._probes.get(digest, ())
+
+    def dropped(self, digest: str) -> None:
+        task = asyncio.create_task(self._collect())
+        self._collecting.add(task)
+        task.add_done_callback(self._collecting.discard)
+
+    async def _collect(self) -> None:
+        try:
+            await self._gateway.service.collect()
+        except (RoundhouseError, OSError) as error:  # the next start, or the next removal, tries again
+            log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
+
+    def note(self, step: Step, seconds: float, outcome: str) -> None:
+        metrics = self._gateway.metrics
+        if step == "probe":
+            metrics.adapter_probes.labels(self._model, outcome).inc()
+        if outcome != "failed":
+            metrics.adapter_load.labels(self._model, step).observe(seconds)
+
+
+def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...]]:
+    found: dict[str, dict[Probe | None, None]] = {}
+    for adapter in adapters:
+        for version in adapter.versions:
+            found.setdefault(version.digest, {})[version.probe] = None
+    return {digest: tuple(probes) for digest, probes in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterRow:
+    """One adapter's figures at one moment."""
+
+    labels: tuple[str, str]
+    """Model, adapter."""
+    tier: str
+    digest: str
+    version: str
+    rank: int
+    bytes: int
+    pinned: bool
+    running: int
+    waiting: int
+    hits: int
+    misses: int
+    evictions: int
+    seconds: dict[str, float]
+
+
+def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
+    """The figures of an adapter's current version. O(1)."""
+    current = adapter.current
+    status = queue.policy.status(current.digest)
+    stats = queue.effects.stats.get(current.digest)
+    return AdapterRow(
+        labels=(adapter.key.base, adapter.key.name),
+        tier="disk" if status.tier == "staging" else status.tier,
+        digest=current.digest, version=current.tag, rank=current.rank, bytes=current.bytes, pinned=adapter.pinned,
+        running=status.running, waiting=status.waiting, hits=status.hits, misses=status.misses,
+        evictions=status.evictions,
+        seconds={"stage": stats.stage_seconds, "place": stats.place_seconds} if stats else {},
+    )  # fmt: skip
+
+
+def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
+    """Set the series of all adapters; those of adapters that are gone disappear. Blocks: some µs per series."""
+    series = {
+        "rank": metrics.adapter_rank, "bytes": metrics.adapter_bytes, "pinned": metrics.adapter_pinned,
+        "running": metrics.adapter_running, "waiting": metrics.adapter_waiting, "hits": metrics.adapter_hits,
+        "misses": metrics.adapter_misses, "evictions": metrics.adapter_evictions,
+    }  # fmt: skip
+    for gauge in (*series.values(), metrics.adapter, metrics.adapter_info, metrics.adapter_last):
+        gauge.clear()
+    known = {one.labels for one in rows}
+    for family in metrics.adapter_requests.collect():
+        for sample in family.samples:
+            labels = (sample.labels["model"], sample.labels["adapter"])
+            if sample.name.endswith("_total") and labels not in known:
+                metrics.adapter_requests.remove(*labels)
+    for one in rows:
+        for name, gauge in series.items():
+            gauge.labels(*one.labels).set(getattr(one, name))
+        for tier in TIERS:
+            metrics.adapter.labels(*one.labels, tier).set(one.tier == tier)
+        metrics.adapter_info.labels(*one.labels, one.version, one.digest).set(1)
+        for step, seconds in one.seconds.items():
+            metrics.adapter_last.labels(*one.labels, step).set(seconds)

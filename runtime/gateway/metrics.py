@@ -1,0 +1,144 @@
+"""Prometheus metrics. Labels are bounded: model ids come from recipes, never from a request."""
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+_LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
+_LOAD = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
+_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class Metrics:
+    """All series of one server. Each is documented by its help text, which docs/operations.md is generated from."""
+
+    def __init__(self) -> None:
+        self.registry = r = CollectorRegistry()
+        self.requests = Counter(
+            "roundhouse_requests", "Requests by model, endpoint and outcome (ok, HTTP status, cancelled).",
+            ["model", "endpoint", "outcome"], registry=r,
+        )  # fmt: skip
+        self.queue = Histogram(
+            "roundhouse_queue_seconds",
+            "From arrival to the start in the engine.",
+            ["model"],
+            buckets=_LATENCY,
+            registry=r,
+        )
+        self.first = Histogram(
+            "roundhouse_time_to_first_token_seconds", "From arrival to the first byte of the answer.",
+            ["model"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.per_token = Histogram(
+            "roundhouse_time_per_output_token_seconds", "Mean time between a request's output tokens.",
+            ["model"], buckets=_TOKEN, registry=r,
+        )  # fmt: skip
+        self.total = Histogram(
+            "roundhouse_request_seconds",
+            "From arrival to the end of the answer.",
+            ["model"],
+            buckets=_LATENCY,
+            registry=r,
+        )
+        self.tokens = Counter(
+            "roundhouse_tokens", "Tokens by model and kind (prompt, cached, completion), counted by the engine.",
+            ["model", "kind"], registry=r,
+        )  # fmt: skip
+        self.audio = Counter("roundhouse_audio_seconds", "Seconds of audio transcribed.", ["model"], registry=r)
+        self.batch = Histogram(
+            "roundhouse_batch_size", "Inputs that shared an engine step (embed, rerank, speech).",
+            ["model"], buckets=_SIZES, registry=r,
+        )  # fmt: skip
+        self.load = Histogram(
+            "roundhouse_load_seconds", "From the decision to load until ready.", ["model"], buckets=_LOAD, registry=r
+        )
+        self.load_failures = Counter("roundhouse_load_failures", "Loads that failed.", ["model"], registry=r)
+        self.load_retries = Counter(
+            "roundhouse_load_retries",
+            "Loads that ran out of memory and were tried once more with the idle models gone; reasons as of deaths.",
+            ["model", "reason"], registry=r,
+        )  # fmt: skip
+        self.load_error = Gauge(
+            "roundhouse_load_estimate_error_ratio", "Last load: (measured - planned) / planned, of seconds or bytes.",
+            ["model", "of"], registry=r,
+        )  # fmt: skip
+        self.cold = Counter(
+            "roundhouse_cold_starts", "Requests that had to wait for a load or a wake.", ["model"], registry=r
+        )
+        self.evictions = Counter(
+            "roundhouse_evictions", "Models that left, by reason.", ["model", "reason"], registry=r
+        )
+        self.sleep = Histogram(
+            "roundhouse_sleep_seconds",
+            "Models that were put to sleep, by reason: from the last request's end until their memory was back.",
+            ["model", "reason"], buckets=_LOAD, registry=r,
+        )  # fmt: skip
+        self.wake = Histogram(
+            "roundhouse_wake_seconds", "From the decision to wake a sleeping model until ready.",
+            ["model"], buckets=_LOAD, registry=r,
+        )  # fmt: skip
+        self.sleep_failures = Counter(
+            "roundhouse_sleep_failures", "Sleeps and wakes that failed, by step (sleep, wake).", ["model", "step"],
+            registry=r,
+        )  # fmt: skip
+        self.deaths = Counter(
+            "roundhouse_engine_deaths",
+            "Engines that died: killed, exited, out_of_memory, engine_hung, engine_failed or ended (not known how).",
+            ["model", "reason"], registry=r,
+        )  # fmt: skip
+        self.resident = Gauge(
+            "roundhouse_resident_bytes",
+            "Bytes that a model holds on the device and, beside a GPU, on the host.",
+            ["model", "tier"],
+            registry=r,
+        )
+        self.budget = Gauge("roundhouse_budget_bytes", "Bytes that all models may hold together.", registry=r)
+        self.host_budget = Gauge(
+            "roundhouse_host_budget_bytes", "The same in host memory beside a GPU; 0 on a CPU.", registry=r
+        )
+        self.state = Gauge(
+            "roundhouse_model_state", "1 for the state that the model is in.", ["model", "state"], registry=r
+        )
+        self.running = Gauge("roundhouse_running_requests", "Requests in the engine.", ["model"], registry=r)
+        self.waiting = Gauge("roundhouse_waiting_requests", "Requests that wait for a turn.", ["model"], registry=r)
+        self.restarts = Gauge("roundhouse_slot_restarts", "Slot processes that ended since the start.", registry=r)
+        self.adapter = Gauge(
+            "roundhouse_adapter_tier", "1 for the tier that a registered adapter is in (device, host, disk).",
+            ["model", "adapter", "tier"], registry=r,
+        )  # fmt: skip
+        self.adapter_info = Gauge(
+            "roundhouse_adapter_info", "1; the labels name the current version and its digest.",
+            ["model", "adapter", "version", "digest"], registry=r,
+        )  # fmt: skip
+        one = ["model", "adapter"]
+        self.adapter_rank = Gauge("roundhouse_adapter_rank", "Rank of the current version.", one, registry=r)
+        self.adapter_bytes = Gauge("roundhouse_adapter_bytes", "Bytes of the current version.", one, registry=r)
+        self.adapter_pinned = Gauge("roundhouse_adapter_pinned", "1 for a pinned adapter.", one, registry=r)
+        self.adapter_running = Gauge("roundhouse_adapter_running", "Requests that run with it.", one, registry=r)
+        self.adapter_waiting = Gauge("roundhouse_adapter_waiting", "Requests that wait for it.", one, registry=r)
+        self.adapter_hits = Gauge(
+            "roundhouse_adapter_hits", "Requests that found it in a place when they came.", one, registry=r
+        )
+        self.adapter_misses = Gauge(
+            "roundhouse_adapter_misses", "Requests that did not find it in a place when they came.", one, registry=r
+        )
+        self.adapter_evictions = Gauge("roundhouse_adapter_evictions", "Times that it lost its place.", one, registry=r)
+        self.adapter_last = Gauge(
+            "roundhouse_adapter_last_load_seconds", "Its last way into a place, by step (stage, place).",
+            ["model", "adapter", "step"], registry=r,
+        )  # fmt: skip
+        self.adapter_requests = Counter(
+            "roundhouse_adapter_requests", "Requests answered with an adapter.", ["model", "adapter"], registry=r
+        )
+        self.adapter_load = Histogram(
+            "roundhouse_adapter_load_seconds",
+            "Time to bring an adapter into a device place, by step (stage; place, with its probe; probe).",
+            ["model", "step"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.adapter_probes = Counter(
+            "roundhouse_adapter_probes", "Probes of adapters asked, by outcome (passed, failed, error).",
+            ["model", "outcome"], registry=r,
+        )  # fmt: skip
+
+    def render(self) -> bytes:
+        """The exposition text."""
+        return generate_latest(self.registry)

@@ -1,0 +1,61 @@
+"""The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import Response
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from registry.errors import BadRequest, NotFound, RoundhouseError
+from runtime.gateway.core import Gateway
+from runtime.http.openapi import document
+from runtime.http.working import error_response
+
+DROPPED = {("GET", "/"), ("GET", "/litserve/health"), ("GET", "/litserve/info")}
+"""LitServe's own pages; `POST /` is ours."""
+
+
+def finish(app: FastAPI, gateway: Gateway) -> None:
+    """Remove LitServe's own pages, name the application, and map every error to a structured body."""
+    app.title = "Roundhouse"
+    app.version = "0.1.0"
+    app.description = "Chat models with LoRA adapters, embeddings, rerankers and speech-to-text on one server."
+    app.router.routes[:] = [
+        route
+        for route in app.router.routes
+        if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
+    ]
+
+    async def ours(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RoundhouseError)
+        return error_response(error)
+
+    async def invalid(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"][1:]) or None
+        return error_response(BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where))
+
+    async def http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 404:
+            return error_response(NotFound(f"There is no {request.url.path} here; see /docs.", code="unknown_path"))
+        wrong = RoundhouseError(str(error.detail), code="http_error")
+        wrong.status, wrong.type = error.status_code, "invalid_request_error"
+        if error.status_code == 405:
+            wrong.message = f"{request.method} does not work on {request.url.path}; see /docs."
+            wrong.code = "method_not_allowed"
+        response = error_response(wrong)
+        for name, value in (error.headers or {}).items():
+            response.headers[name] = value
+        return response
+
+    app.add_exception_handler(RoundhouseError, ours)
+    app.add_exception_handler(RequestValidationError, invalid)
+
+    async def left(_: Request, _error: Exception) -> Response:
+        return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
+
+    app.add_exception_handler(HTTPException, http)
+    app.add_exception_handler(ClientDisconnect, left)
+    document(app, gateway)

@@ -1,0 +1,178 @@
+"""Form fields of the audio endpoints: OpenAI's, and those of faster-whisper servers that change results."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeVar
+
+import msgspec
+
+from models.messages import TranscribeRequest
+from registry.errors import BadRequest
+from runtime.http.audio import languages
+
+Task = Literal["transcribe", "translate"]
+Format = Literal["json", "text", "srt", "vtt", "verbose_json"]
+FORMATS: tuple[Format, ...] = ("json", "text", "srt", "vtt", "verbose_json")
+Granularity = Literal["word", "segment"]
+GRANULARITIES: tuple[Granularity, ...] = ("word", "segment")
+
+SINGLE = (
+    "model", "language", "prompt", "response_format", "temperature", "stream", "hotwords", "vad_filter",
+    "chunking_strategy", "user",
+)  # fmt: skip
+LISTS = ("timestamp_granularities", "include", "keywords", "languages")
+"""Also with '[]' behind the name, as OpenAI's clients write lists in forms."""
+
+V = TypeVar("V", bound=str)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the client asked for, checked."""
+
+    task: Task
+    format: Format
+    granularities: tuple[Granularity, ...]
+    stream: bool
+    language: str | None
+    prompt: str | None
+    hotwords: str | None
+    temperature: float | None
+    vad: bool | None
+
+    def request(self, path: str, max_seconds: float) -> TranscribeRequest:
+        """The engine's request for the recording at `path`."""
+        wanted = TranscribeRequest(
+            path=path,
+            task=self.task,
+            language=self.language,
+            prompt=self.prompt,
+            hotwords=self.hotwords,
+            word_timestamps="word" in self.granularities,
+            vad=self.vad,
+            max_seconds=max_seconds,
+        )
+        if self.temperature is None:
+            return wanted
+        return msgspec.structs.replace(wanted, temperature=[self.temperature])
+
+
+def parse(fields: dict[str, list[str]], task: Task) -> Options:
+    """Raises BadRequest that names the field. Unknown fields are refused: what they ask for would not be done."""
+    form = _Form(fields)
+    format_ = form.one_of("response_format", FORMATS) or "json"
+    granularities = form.granularities()
+    stream = form.flag("stream") or False
+    if granularities and format_ != "verbose_json":
+        raise BadRequest(
+            "'timestamp_granularities' needs 'response_format' to be 'verbose_json'.", param="timestamp_granularities"
+        )
+    if stream and format_ not in ("json", "text"):
+        raise BadRequest(
+            f"A stream carries text only: 'stream' does not go with 'response_format' '{format_}'.", param="stream"
+        )
+    if form.list("include"):
+        raise BadRequest(
+            "Token log probabilities cannot be had from this engine. Leave 'include' out.",
+            param="include",
+            code="unsupported_value",
+        )
+    return Options(
+        task=task,
+        format=format_,
+        granularities=granularities or (("segment",) if format_ == "verbose_json" else ()),
+        stream=stream,
+        language=form.language(),
+        prompt=form.one("prompt") or None,
+        hotwords=form.hotwords(),
+        temperature=form.temperature(),
+        vad=form.vad(),
+    )
+
+
+class _Form:
+    def __init__(self, fields: dict[str, list[str]]) -> None:
+        self._fields: dict[str, list[str]] = {}
+        for name, values in fields.items():
+            bare = name.removesuffix("[]")
+            if bare not in LISTS and name not in SINGLE:
+                raise BadRequest(
+                    f"Unrecognized request argument supplied: {name[:64]}.", param=name[:64], code="unknown_parameter"
+                )
+            if name in SINGLE and len(values) > 1:
+                raise BadRequest(f"'{name}' was sent {len(values)} times.", param=name)
+            self._fields.setdefault(bare, []).extend(values)
+
+    def one(self, name: str) -> str | None:
+        return next(iter(self._fields.get(name, [])), None)
+
+    def list(self, name: str) -> list[str]:
+        return [value for value in self._fields.get(name, []) if value]
+
+    def one_of(self, name: str, allowed: tuple[V, ...]) -> V | None:
+        value = self.one(name)
+        return _among(value, name, allowed) if value else None
+
+    def flag(self, name: str) -> bool | None:
+        value = (self.one(name) or "").lower()
+        if value in ("", "none", "null"):
+            return None
+        if value not in ("true", "false", "1", "0"):
+            raise BadRequest(f"'{name}' must be true or false.", param=name)
+        return value in ("true", "1")
+
+    def granularities(self) -> tuple[Granularity, ...]:
+        name = "timestamp_granularities"
+        return tuple(dict.fromkeys(_among(value, name, GRANULARITIES) for value in self.list(name)))
+
+    def language(self) -> str | None:
+        several = self.list("languages")
+        if len(several) > 1:
+            raise BadRequest(
+                "One recording is transcribed in one language. Send it in 'language', or leave it out to detect it.",
+                param="languages",
+                code="unsupported_value",
+            )
+        return languages.code(self.one("language") or (several[0] if several else ""))
+
+    def hotwords(self) -> str | None:
+        words = [self.one("hotwords") or "", *self.list("keywords")]
+        return ", ".join(word for word in words if word) or None
+
+    def temperature(self) -> float | None:
+        value = self.one("temperature")
+        if not value:
+            return None
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not 0 <= number <= 1:
+            raise BadRequest("'temperature' must be a number between 0 and 1.", param="temperature")
+        return number
+
+    def vad(self) -> bool | None:
+        """`vad_filter`, or OpenAI's `chunking_strategy`: 'auto' and plain server_vad mean voice detection."""
+        strategy = self.one("chunking_strategy")
+        if not strategy:
+            return self.flag("vad_filter")
+        plain = strategy == "auto"
+        if not plain:
+            try:
+                plain = msgspec.json.decode(strategy) == {"type": "server_vad"}
+            except msgspec.DecodeError:
+                plain = strategy == "server_vad"
+        if not plain:
+            raise BadRequest(
+                "'chunking_strategy' may be 'auto' or {\"type\": \"server_vad\"}; its thresholds are the recipe's.",
+                param="chunking_strategy",
+                code="unsupported_value",
+            )
+        return True
+
+
+def _among(value: str, name: str, allowed: tuple[V, ...]) -> V:
+    for choice in allowed:
+        if value == choice:
+            return choice
+    raise BadRequest(f"'{name}' must be one of {', '.join(allowed)}.", param=name)

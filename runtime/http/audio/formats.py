@@ -1,0 +1,120 @@
+"""A transcript in each of OpenAI's response formats."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from models.messages import Segment, TranscriptInfo
+from runtime.http.audio import languages
+from runtime.http.audio.fields import Format, Options
+
+MEDIA_TYPES: dict[Format, str] = {
+    "json": "application/json",
+    "verbose_json": "application/json",
+    "text": "text/plain; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+}
+
+UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "km", "my", "bo"})
+CLOSING = frozenset(".,;:!?%)]}…。，、！？")
+
+
+def usage(info: TranscriptInfo) -> dict[str, Any]:
+    """OpenAI's usage of models that are billed by time: whole seconds, rounded up."""
+    return {"type": "duration", "seconds": math.ceil(info.duration)}
+
+
+def delta(said: str, segment: Segment, language: str) -> str:
+    """What a segment adds to the text so far: '' for an empty one, else its words with a space before them.
+
+    No space stands at the beginning, before closing punctuation, or in languages that are written without spaces,
+    unless the segment brings one.
+    """
+    words = segment.text.strip()
+    if not words or not said:
+        return words
+    spaced = segment.text[0].isspace() or (language not in UNSPACED and words[0] not in CLOSING)
+    return f" {words}" if spaced else words
+
+
+def text(segments: Sequence[Segment], language: str) -> str:
+    """All segments in one line: the deltas put together."""
+    said = ""
+    for segment in segments:
+        said += delta(said, segment, language)
+    return said
+
+
+def render(options: Options, info: TranscriptInfo, segments: Sequence[Segment]) -> bytes:
+    """The body in the format that was asked for."""
+    match options.format:
+        case "text":
+            return f"{text(segments, info.language)}\n".encode()
+        case "srt":
+            return _cues(segments, ",", lambda line: line.replace("-->", "->"), numbered=True).encode()
+        case "vtt":
+            return ("WEBVTT\n\n" + _cues(segments, ".", _escaped, numbered=False)).encode()
+        case "verbose_json":
+            return msgspec.json.encode(_verbose(options, info, segments))
+        case "json":
+            return msgspec.json.encode({"text": text(segments, info.language), "usage": usage(info)})
+
+
+def _verbose(options: Options, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "task": options.task,
+        "language": "english" if options.task == "translate" else languages.name(info.language),
+        "duration": info.duration,
+        "text": text(segments, info.language),
+    }
+    if "word" in options.granularities:
+        body["words"] = [
+            {"word": word.word.strip(), "start": word.start, "end": word.end}
+            for segment in segments
+            for word in segment.words or ()
+        ]
+    if "segment" in options.granularities:
+        body["segments"] = [_segment(number, segment) for number, segment in enumerate(segments)]
+    body["usage"] = usage(info)
+    return body
+
+
+def _segment(number: int, segment: Segment) -> dict[str, Any]:
+    return {
+        "id": number,
+        "seek": segment.seek,
+        "start": segment.start,
+        "end": segment.end,
+        "text": segment.text,
+        "tokens": segment.tokens,
+        "temperature": segment.temperature,
+        "avg_logprob": segment.avg_logprob,
+        "compression_ratio": segment.compression_ratio,
+        "no_speech_prob": segment.no_speech_prob,
+    }
+
+
+def _cues(segments: Sequence[Segment], point: str, clean: Callable[[str], str], *, numbered: bool) -> str:
+    """Subtitle cues; segments without text make none. `point` parts seconds and milliseconds."""
+    cues: list[str] = []
+    for segment in segments:
+        line = clean(" ".join(segment.text.split()))
+        if line:
+            number = f"{len(cues) + 1}\n" if numbered else ""
+            cues.append(f"{number}{clock(segment.start, point)} --> {clock(segment.end, point)}\n{line}\n\n")
+    return "".join(cues)
+
+
+def _escaped(line: str) -> str:
+    return line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def clock(seconds: float, point: str) -> str:
+    """HH:MM:SS and milliseconds; hours go on beyond 99."""
+    total = max(0, round(seconds * 1000))
+    minutes, milliseconds = divmod(total, 60_000)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:02d}:{minutes:02d}:{milliseconds // 1000:02d}{point}{milliseconds % 1000:03d}"

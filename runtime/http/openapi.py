@@ -1,0 +1,140 @@
+"""The OpenAPI 3.1 document. FastAPI gives paths and typed parameters; the tables beside this file give the rest.
+
+A path that is in no table, or a table's entry without its path, is an error when the document is built: what is served
+and what is documented cannot drift apart.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+
+from runtime.gateway.core import Gateway
+from runtime.http import openapi_tasks as tasks
+from runtime.http.admin import openapi as management
+from runtime.http.admin import openapi_adapters as adapters
+from runtime.http.chat import openapi as chat
+from runtime.http.openapi_parts import (
+    ERROR_SCHEMAS,
+    HEADERS,
+    PARAMETERS,
+    Json,
+    Operation,
+    error_responses,
+)
+from runtime.http.text_generation import openapi as generate
+
+_TABLES = (chat, generate, tasks, management, adapters)
+OPERATIONS: dict[tuple[str, str], Operation] = {}
+SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
+for _table in _TABLES:
+    OPERATIONS |= _table.OPERATIONS
+    SCHEMAS |= _table.SCHEMAS
+TAGS = [
+    {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
+    {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},
+    {"name": "Embeddings", "description": "OpenAI's and Text Embeddings Inference's."},
+    {"name": "Rerank", "description": "Jina's, Cohere's, Text Embeddings Inference's and vLLM's."},
+    {"name": "Audio", "description": "OpenAI's transcription and translation."},
+    {"name": "Models", "description": "What exists, where it is, and residency by hand."},
+    {"name": "Adapters", "description": "LoRA adapters: register, versions, aliases, pins."},
+    {"name": "Operations", "description": "Health, metrics, status."},
+]
+
+
+def document(app: FastAPI, gateway: Gateway) -> None:
+    """Make `app` serve our document at /openapi.json and /docs. Call it once all routes are there.
+
+    Examples name the server's own models where there is one for the task, so that they can be tried at once.
+    """
+    made: list[Json] = []
+
+    def openapi() -> Json:
+        if not made:
+            made.append(build(app, gateway))
+        return made[0]
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def build(app: FastAPI, gateway: Gateway) -> Json:
+    """The document as a dictionary. Raises KeyError for paths without an entry, or entries without a path."""
+    found = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        routes=app.routes,
+        tags=TAGS,
+        openapi_version="3.1.0",
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+    )
+    served = {(method, path) for path, methods in found["paths"].items() for method in methods}
+    if served != set(OPERATIONS):
+        raise KeyError(f"not documented: {sorted(served - set(OPERATIONS))}, not there: {set(OPERATIONS) - served}")
+    rename = _own_models(gateway)
+    for path, methods in found["paths"].items():
+        for method, basis in methods.items():
+            methods[method] = _merged(basis, OPERATIONS[method, path], rename)
+    own = found.get("components", {})
+    typed = own.get("schemas", {})
+    for unused in ("HTTPValidationError", "ValidationError"):  # faults of typed bodies are 400 in our error shape
+        typed.pop(unused, None)
+    found["components"] = {**own, "schemas": {**typed, **SCHEMAS}, "headers": HEADERS, "parameters": PARAMETERS}
+    return found
+
+
+def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json:
+    """FastAPI's operation with what the table says of it."""
+    merged: Json = {"operationId": entry.id, "tags": [entry.tag], "summary": entry.summary}
+    if "security" in basis:  # LIT_SERVER_API_KEY is set
+        merged["security"] = basis["security"]
+    if text := entry.description or basis.get("description", ""):
+        merged["description"] = text
+    parameters = [_flat(parameter) for parameter in basis.get("parameters", [])]
+    parameters += [{"$ref": f"#/components/parameters/{name}"} for name in entry.parameters]
+    if parameters:
+        merged["parameters"] = parameters
+    if entry.body:
+        examples = {name: {"value": rename(value)} for name, value in entry.examples.items()}
+        merged["requestBody"] = {
+            "required": True,
+            "content": {
+                media: {"schema": schema, **({"examples": examples} if examples and "json" in media else {})}
+                for media, schema in entry.body.items()
+            },
+        }
+    elif "requestBody" in basis:
+        merged["requestBody"] = basis["requestBody"]
+    names = HEADERS if entry.is_inference else ["X-Request-Id"]
+    merged["responses"] = {
+        "200": {
+            "description": "Done.",
+            "headers": {name: {"$ref": f"#/components/headers/{name}"} for name in names},
+            "content": {media: {"schema": schema} for media, schema in entry.answers.items()},
+        },
+        **entry.others,
+        **error_responses(entry.errors, entry.dialects),
+    }
+    return merged
+
+
+def _flat(parameter: Json) -> Json:
+    """Without the titles that FastAPI makes up."""
+    schema = {key: value for key, value in parameter["schema"].items() if key not in ("title", "description")}
+    return {**parameter, "schema": schema}
+
+
+def _own_models(gateway: Gateway) -> Callable[[Any], Any]:
+    """Puts this server's first model of a task where an example names the starter pack's, if that is not here."""
+    own: dict[str, str] = {}
+    for recipe in gateway.recipes:
+        own.setdefault(f"starter-{recipe.task.value}", recipe.id)
+    here = {recipe.id for recipe in gateway.recipes}
+
+    def rename(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: rename(inner) for key, inner in value.items()}
+        return own.get(value, value) if isinstance(value, str) and value not in here else value
+
+    return rename

@@ -1,0 +1,188 @@
+"""Building blocks of the OpenAPI document: schema shorthands, error responses, and what one operation is."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from registry.recipes.definition import Task, Tier
+from runtime.http.errors import Dialect
+
+Json = dict[str, Any]
+
+STRING: Json = {"type": "string"}
+INTEGER: Json = {"type": "integer"}
+NUMBER: Json = {"type": "number"}
+BOOLEAN: Json = {"type": "boolean"}
+NULL: Json = {"type": "null"}
+COUNT: Json = {"type": "integer", "minimum": 0}
+ANY_OBJECT: Json = {"type": "object", "additionalProperties": True}
+
+
+def ref(name: str) -> Json:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def array(items: Json, **more: Any) -> Json:
+    return {"type": "array", "items": items, **more}
+
+
+def either(*schemas: Json, **more: Any) -> Json:
+    return {"anyOf": list(schemas), **more}
+
+
+def nullable(schema: Json) -> Json:
+    return either(schema, NULL)
+
+
+def one_of(*values: str) -> Json:
+    return {"type": "string", "enum": list(values)}
+
+
+def record(properties: Mapping[str, Json], required: Sequence[str] | None = None, *, open_: bool = True) -> Json:
+    """An object. `required`: None means all of them. `open_`: other fields may be there too."""
+    names = list(properties) if required is None else list(required)
+    found: Json = {"type": "object", "properties": dict(properties), "additionalProperties": open_}
+    return {**found, "required": names} if names else found
+
+
+TASK = one_of(*(task.value for task in Task))
+TIER = one_of(*(tier.value for tier in Tier))
+TEXT: Json = {"text/plain": STRING}
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+WORDS: dict[int, str] = {
+    400: "The body or a parameter is wrong; the message says what to send instead.",
+    404: "There is no such model, adapter, version or alias; the message lists what exists.",
+    408: "The body did not arrive in time.",
+    409: "The present state does not allow it.",
+    413: "The body is over this server's limit.",
+    422: "It was read and refused; every fault is listed.",
+    429: "The queue is full; Retry-After says when to come back.",
+    500: "The engine broke while it answered.",
+    503: "Not now: loading, draining or restarting; Retry-After says when.",
+}
+_ERROR = record(
+    {
+        "message": STRING,
+        "type": STRING,
+        "param": nullable(STRING),
+        "code": nullable(either(STRING, INTEGER)),
+        "faults": array(STRING, description="Every reason why an adapter was refused."),
+    },
+    ["message", "type"],
+)
+ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
+    Dialect.OPENAI: ("Error", record({"error": _ERROR})),
+    Dialect.ANTHROPIC: (
+        "AnthropicError",
+        record({"type": {"const": "error"}, "error": record({"type": STRING, "message": STRING})}),
+    ),
+    Dialect.JINA: ("JinaError", record({"detail": STRING, "error": _ERROR})),
+    Dialect.COHERE: ("CohereError", record({"message": STRING})),
+    Dialect.TEI: ("TeiError", record({"error": STRING, "error_type": STRING})),
+    Dialect.TGI: ("TgiError", record({"error": STRING, "error_type": STRING})),
+}
+_RETRY: Json = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
+
+
+def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Json:
+    """Responses by status; several dialects on one path: any of their bodies."""
+    refs = [ref(ERROR_SCHEMAS[dialect][0]) for dialect in dialects]
+    schema = refs[0] if len(refs) == 1 else either(*refs)
+    return {
+        str(status): {
+            "description": WORDS[status],
+            "content": {"application/json": {"schema": schema}},
+            **({"headers": _RETRY} if status in (429, 503) else {}),
+        }
+        for status in statuses
+    }
+
+
+# --- operations ----------------------------------------------------------------------------------------------------
+INFERENCE = (400, 404, 408, 413, 429, 500, 503)
+MANAGEMENT = (400, 404)
+CONFLICT = (*MANAGEMENT, 409)
+
+HEADERS: Json = {
+    "X-Request-Id": {"description": "The client's, if sane, else a new one.", "schema": STRING},
+    "X-Roundhouse-Model": {"description": "Model and revision that answered: `id@revision`.", "schema": STRING},
+    "X-Roundhouse-Adapter": {
+        "description": "Adapter that answered, where one did: `name@sha256:…`.",
+        "schema": STRING,
+    },
+    "Server-Timing": {
+        "description": "Milliseconds of waiting, of it for a load, and to the first byte.",
+        "schema": STRING,
+    },
+}
+PARAMETERS: Json = {
+    "Prefer": {
+        "name": "Prefer",
+        "in": "header",
+        "description": "While the model loads: `respond-async` answers 202 at once, `wait=N` waits N seconds at most.",
+        "schema": STRING,
+        "examples": {"async": {"value": "respond-async"}, "wait": {"value": "wait=10"}},
+    },
+    "Progress": {
+        "name": "X-Roundhouse-Progress",
+        "in": "header",
+        "description": "`sse`: a stream starts at once, and comments in it tell the progress of the load.",
+        "schema": STRING,
+    },
+    "Model": {
+        "name": "model",
+        "in": "query",
+        "description": "The model, for clients whose body has no field for it.",
+        "schema": STRING,
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What the document says of one method on one path."""
+
+    id: str
+    tag: str
+    summary: str
+    answers: Json
+    """Media type to schema of the 200 answer."""
+    description: str = ""
+    body: Json = field(default_factory=dict)
+    """Media type to schema of the request; empty: as FastAPI knows it."""
+    examples: Json = field(default_factory=dict)
+    """Name to an example body."""
+    errors: tuple[int, ...] = INFERENCE
+    dialects: tuple[Dialect, ...] = (Dialect.OPENAI,)
+    parameters: tuple[str, ...] = ()
+    """Names in PARAMETERS."""
+    others: Json = field(default_factory=dict)
+    """Further good answers: status to response."""
+
+    @property
+    def is_inference(self) -> bool:
+        return "Prefer" in self.parameters
+
+
+def json_body(name: str) -> Json:
+    return {"application/json": ref(name)}
+
+
+def answer(name: str) -> Json:
+    return {"application/json": ref(name)}
+
+
+def other_answer(description: str, schema: str) -> Json:
+    """An answer of another status than 200."""
+    return {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
+
+
+STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
+LOADING: Json = {
+    "202": {
+        "description": "Only with `Prefer: respond-async`: the model's load has begun.",
+        "content": {"application/json": {"schema": ref("LoadStarted")}},
+    }
+}

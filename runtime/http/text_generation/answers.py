@@ -1,0 +1,250 @@
+"""From vLLM's completion, whole or in a stream, to Text Generation Inference's answer and events.
+
+A token's logprob is the model's own, before temperature, penalties and cuts: vLLM's way. The fields `skipped`,
+`skipped_tokens` and `prompt_tokens` are LoRAX's, whose clients demand them.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
+from runtime.http.text_generation.bodies import Generation
+
+BROKEN = "\ufffd"
+"""In the text of a token that ends within a character."""
+SLACK = 8
+"""Characters that tokens which end within a character can have brought."""
+
+
+# --- vLLM's ----------------------------------------------------------------------------------------------------------
+class _Logprobs(msgspec.Struct):
+    tokens: list[str] = []
+    token_logprobs: list[float | None] = []
+
+
+class Choice(msgspec.Struct):
+    text: str = ""
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    token_ids: list[int] | None = None
+    prompt_token_ids: list[int] | None = None
+
+
+class _Told(msgspec.Struct):
+    message: str = ""
+    code: int | str | None = None
+
+
+class Completion(msgspec.Struct):
+    """A whole answer or one event of a stream."""
+
+    choices: list[Choice] = []
+    error: _Told | None = None
+
+
+# --- TGI's -----------------------------------------------------------------------------------------------------------
+class PrefillToken(msgspec.Struct):
+    id: int
+    text: str
+    logprob: float | None
+
+
+class GeneratedToken(msgspec.Struct):
+    id: int
+    text: str
+    logprob: float
+    special: bool
+    skipped: bool = False
+
+
+class GeneratedDetails(msgspec.Struct):
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    prompt_tokens: int
+    prefill: list[PrefillToken]
+    tokens: list[GeneratedToken]
+    skipped_tokens: int = 0
+
+
+class StreamedDetails(msgspec.Struct):
+    finish_reason: str
+    generated_tokens: int
+    seed: int | None
+    input_length: int
+    prompt_tokens: int
+
+
+class GeneratedText(msgspec.Struct, omit_defaults=True):
+    generated_text: str
+    details: GeneratedDetails | None = None
+
+
+class StreamedToken(msgspec.Struct):
+    index: int
+    token: GeneratedToken
+    generated_text: str | None = None
+    details: StreamedDetails | None = None
+
+
+def whole(asked: Generation, data: bytes) -> GeneratedText:
+    """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
+    choice = _choice(data)
+    if choice is None:
+        raise EngineFailed("The engine's answer holds no text.")
+    reason = _finish(choice)
+    text = asked.inputs + choice.text if asked.full_text else choice.text
+    if not asked.parameters.wants_details:
+        return GeneratedText(text)
+    prompt = choice.prompt_token_ids or []
+    before = len(prompt) if asked.prefill else 0
+    tokens = list(_tokens(choice, before))
+    details = GeneratedDetails(
+        finish_reason=reason,
+        generated_tokens=len(tokens),
+        seed=asked.seed,
+        prompt_tokens=len(prompt),
+        prefill=_prefill(choice, prompt) if asked.prefill else [],
+        tokens=tokens,
+    )
+    return GeneratedText(text, details)
+
+
+class Stream:
+    """The events of one stream. Feed it the data of vLLM's events; `finished` tells whether the last one has come."""
+
+    def __init__(self, asked: Generation) -> None:
+        self._asked = asked
+        self._texts: list[str] = [asked.inputs] if asked.full_text else []
+        self._prompt_tokens = 0
+        self._index = 0
+        self.finished = False
+
+    def feed(self, data: bytes) -> list[StreamedToken]:
+        """One event per token, and the last of all with the whole text. Raises the error that the engine tells."""
+        try:
+            choice = _choice(data)
+        except EngineFailed:
+            if self._index or not self._asked.is_constrained:
+                raise
+            raise BadRequest(
+                "No text satisfies the grammar of this request.",
+                param="parameters.grammar",
+                code="unsatisfiable_constraint",
+            ) from None
+        if choice is None or self.finished:
+            return []
+        if choice.prompt_token_ids:
+            self._prompt_tokens = len(choice.prompt_token_ids)
+        self._texts.append(choice.text)
+        events = []
+        for token in _tokens(choice, 0):
+            self._index += 1
+            events.append(StreamedToken(self._index, token))
+        if choice.finish_reason is not None:
+            self.finished = True
+            if not events:  # the end came apart from the last token
+                events = [StreamedToken(self._index, GeneratedToken(0, choice.text, 0.0, special=not choice.text))]
+            events[-1].generated_text = "".join(self._texts)
+            events[-1].details = self._details(choice)
+        return events
+
+    def _details(self, choice: Choice) -> StreamedDetails | None:
+        if not self._asked.parameters.details:
+            return None
+        return StreamedDetails(
+            finish_reason=_finish(choice),
+            generated_tokens=self._index,
+            seed=self._asked.seed,
+            input_length=self._prompt_tokens,
+            prompt_tokens=self._prompt_tokens,
+        )
+
+
+def _choice(data: bytes) -> Choice | None:
+    try:
+        found = msgspec.json.decode(data, type=Completion)
+    except msgspec.DecodeError:
+        raise EngineFailed("The engine's answer cannot be read.") from None
+    if found.error is not None:
+        raise told(found.error.code if isinstance(found.error.code, int) else 500, found.error.message)
+    return found.choices[0] if found.choices else None
+
+
+NAMES = {
+    "max_tokens": "max_new_tokens",
+    "truncate_prompt_tokens": "truncate",
+    "structured_outputs": "grammar",
+    "prompt": "inputs",
+}
+"""Fields in vLLM's messages, and what they are called here."""
+_NAMED = re.compile(rf"(?<![\w.])({'|'.join(NAMES)})(?=[=`'])")
+_APPENDIX = re.compile(r" \(parameter=[^()]*\)$")
+
+
+def told(status: int, message: str) -> RoundhouseError:
+    """vLLM's error under the names of this dialect."""
+    return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
+
+
+def _finish(choice: Choice) -> str:
+    """Raises EngineFailed for an end that is none of TGI's three."""
+    if choice.finish_reason == "length":
+        return "length"
+    if choice.finish_reason == "stop":
+        return "stop_sequence" if isinstance(choice.stop_reason, str) else "eos_token"
+    raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
+
+
+def _prefill(choice: Choice, prompt: Sequence[int]) -> list[PrefillToken]:
+    found = choice.logprobs or _Logprobs()
+    return [
+        PrefillToken(id_, text, logprob)
+        for id_, text, logprob in zip(prompt, found.tokens, found.token_logprobs, strict=False)
+    ]
+
+
+def _tokens(choice: Choice, before: int) -> Iterator[GeneratedToken]:
+    """The tokens of a choice; `before`: how many of its logprobs belong to the prompt."""
+    ids, found = choice.token_ids or [], choice.logprobs or _Logprobs()
+    names, logprobs = found.tokens[before:], found.token_logprobs[before:]
+    if not len(ids) == len(names) == len(logprobs):
+        raise EngineFailed("The engine's tokens and their logprobs do not go together.")
+    for id_, (text, special), logprob in zip(ids, aligned(names, choice.text), logprobs, strict=True):
+        yield GeneratedToken(id_, text, -9999.0 if logprob is None else logprob, special)
+
+
+def aligned(names: Sequence[str], text: str) -> list[tuple[str, bool]]:
+    """What each token brought to `text`, and whether it is special: a token that is written, but not in the text.
+
+    `names` are the tokens decoded alone. What they brought adds up to `text` exactly; a special token has its name.
+    """
+    if len(names) == 1:
+        return [(text, False)] if text or BROKEN in names[0] or not names[0] else [(names[0], True)]
+    found: list[tuple[str, bool]] = []
+    at, waiting = 0, -1
+    for name in names:
+        if not name or BROKEN in name:
+            found.append(("", False))
+            waiting = len(found) - 1
+            continue
+        start = text.find(name, at, at + len(name) + (SLACK if waiting >= 0 else 1))
+        if start < 0:
+            rest = text[at:]
+            cut = bool(rest) and name.lstrip().startswith(rest.lstrip())  # a stop sequence ended within the token
+            found.append((rest, False) if cut else (name, True))
+            at += len(rest) if cut else 0
+            continue
+        if waiting >= 0:
+            found[waiting] = (found[waiting][0] + text[at:start], False)
+            at = start
+        found.append((text[at : start + len(name)], False))
+        at, waiting = start + len(name), -1
+    if rest := text[at:]:
+        last = next((index for index in reversed(range(len(found))) if not found[index][1]), len(found) - 1)
+        if last >= 0:
+            found[last] = (("" if found[last][1] else found[last][0]) + rest, False)
+    return found

@@ -1,0 +1,46 @@
+"""Text generation in the OpenAPI document. Schemas come from the structs that check bodies and write answers."""
+
+import msgspec
+
+from runtime.http.errors import Dialect
+from runtime.http.openapi_parts import LOADING, STREAM, Json, Operation, answer, array, json_body, ref
+from runtime.http.text_generation.answers import GeneratedText
+from runtime.http.text_generation.bodies import GenerateBody
+
+TAG = "Generate"
+_ERRORS = (400, 404, 408, 413, 422, 429, 500, 503)
+_PARAMETERS = ("Prefer", "Progress", "Model")
+_PROMPT = "<|user|>turn on the lamp<|end|><|assistant|>"
+_GREEDY: Json = {"inputs": _PROMPT, "model": "starter-chat", "parameters": {"max_new_tokens": 64}}
+_TEXT = (
+    "`inputs` is given to the model as it is: no chat template is applied. `model` may be left out where there is one "
+    "chat model; `parameters.adapter_id` names an adapter of it."
+)
+
+
+SCHEMAS: dict[str, Json] = msgspec.json.schema_components(
+    (GenerateBody, GeneratedText), ref_template="#/components/schemas/{name}"
+)[1]
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("post", "/generate"): Operation(
+        "generate", TAG, "Generate text (Text Generation Inference, LoRAX)", {**answer("GeneratedText"), **STREAM},
+        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+        errors=_ERRORS, description=_TEXT,
+        examples={
+            "greedy": _GREEDY,
+            "adapter": {**_GREEDY, "parameters": {"max_new_tokens": 64, "adapter_id": "uppercase", "details": True}},
+        },
+    ),
+    ("post", "/generate_stream"): Operation(
+        "generateStream", TAG, "Generate text as a stream (Text Generation Inference, LoRAX)", STREAM,
+        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+        errors=_ERRORS, description=_TEXT, examples={"greedy": _GREEDY},
+    ),
+    ("post", "/"): Operation(
+        "generateCompatible", TAG, "Generate text, as a list of one or a stream (Text Generation Inference, LoRAX)",
+        {"application/json": array(ref("GeneratedText")), **STREAM},
+        body=json_body("GenerateBody"), parameters=_PARAMETERS, others=LOADING, dialects=(Dialect.TGI,),
+        errors=_ERRORS, description=f"{_TEXT} `return_full_text` is true by default.", examples={"greedy": _GREEDY},
+    ),
+}  # fmt: skip

@@ -1,0 +1,220 @@
+"""Multipart uploads, streamed to a temporary file: at most one buffer of a file is in memory at a time.
+
+Starlette's own form parser is not used: LitServe sets its spool limit to sys.maxsize for the whole process, which
+would hold every upload in memory, and it cannot tell the fields before the file has arrived.
+"""
+
+import asyncio
+import os
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import MultipartParser, parse_options_header
+from starlette.requests import Request
+
+from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
+from runtime.http.working import too_large
+
+if TYPE_CHECKING:
+    from python_multipart.multipart import MultipartCallbacks
+
+BUFFER = 1 << 20
+FIELD_BYTES = 256 * 1024
+"""All form fields together, names included."""
+MAX_PARTS = 128
+IDLE_SECONDS = 30.0
+UPLOAD_SECONDS = 900.0
+
+OnField = Callable[[str, str], None]
+"""Called with each complete form field; what it raises ends the upload at once."""
+
+
+@dataclass(slots=True)
+class Upload:
+    """What arrived. `path` is there until the context of `receive` ends."""
+
+    path: Path
+    size: int = 0
+    fields: dict[str, list[str]] = field(default_factory=dict)
+
+
+class _Parts:
+    """Callbacks of the streaming parser: fields go to `fields`, bytes of the file to `pending`."""
+
+    def __init__(self, file_limit: int, on_field: OnField) -> None:
+        self._limit, self._on_field = file_limit, on_field
+        self.fields: dict[str, list[str]] = {}
+        self.pending = bytearray()
+        self.size = 0
+        self.files = 0
+        self.ended = False
+        self._parts = 0
+        self._field_bytes = 0
+        self._header, self._content = b"", b""
+        self._disposition = b""
+        self._name = ""
+        self._value: bytearray | None = None
+
+    def callbacks(self) -> "MultipartCallbacks":
+        return {
+            "on_part_begin": self.on_part_begin,
+            "on_header_field": self.on_header_field,
+            "on_header_value": self.on_header_value,
+            "on_header_end": self.on_header_end,
+            "on_headers_finished": self.on_headers_finished,
+            "on_part_data": self.on_part_data,
+            "on_part_end": self.on_part_end,
+            "on_end": self.on_end,
+        }
+
+    def on_part_begin(self) -> None:
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise BadRequest(f"The form has more than {MAX_PARTS} parts.", code="invalid_form")
+        self._disposition, self._value = b"", None
+
+    def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._header += data[start:end]
+
+    def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._content += data[start:end]
+
+    def on_header_end(self) -> None:
+        if self._header.lower() == b"content-disposition":
+            self._disposition = self._content
+        self._header, self._content = b"", b""
+
+    def on_headers_finished(self) -> None:
+        kind, options = parse_options_header(self._disposition)
+        if kind != b"form-data" or b"name" not in options:
+            raise BadRequest("A part of the form has no name.", code="invalid_form")
+        self._name = _text(options[b"name"], "a field's name")
+        if self._name == "file":
+            self.files += 1
+            if self.files > 1:
+                raise BadRequest("Send one 'file' per request.", param="file")
+        elif b"filename" in options:
+            raise BadRequest(f"Only 'file' may be a file; '{self._name[:64]}' may not.", param=self._name[:64])
+        else:
+            self._value = bytearray()
+            self._count_field(len(self._name))
+
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._value is not None:
+            self._count_field(end - start)
+            self._value += data[start:end]
+            return
+        self.size += end - start
+        if self.size > self._limit:
+            raise too_large(self._limit)
+        self.pending += data[start:end]
+
+    def on_part_end(self) -> None:
+        if self._value is not None:
+            value = _text(bytes(self._value), f"'{self._name}'")
+            self.fields.setdefault(self._name, []).append(value)
+            self._on_field(self._name, value)
+
+    def on_end(self) -> None:
+        self.ended = True
+
+    def _count_field(self, count: int) -> None:
+        self._field_bytes += count
+        if self._field_bytes > FIELD_BYTES:
+            raise TooLarge(f"The form's fields are over the limit of {FIELD_BYTES // 1024} KiB.")
+
+
+def _text(raw: bytes, what: str) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        raise BadRequest(f"{what.capitalize()} is not UTF-8.", code="invalid_form") from None
+
+
+def _parser(request: Request, parts: _Parts) -> MultipartParser:
+    kind, options = parse_options_header(request.headers.get("content-type"))
+    if kind != b"multipart/form-data" or not options.get(b"boundary"):
+        raise BadRequest("Send the form as multipart/form-data with a boundary.", code="invalid_form")
+    try:
+        return MultipartParser(options[b"boundary"], parts.callbacks())
+    except FormParserError as error:
+        raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
+
+
+@asynccontextmanager
+async def receive(
+    request: Request, folder: Path, limit: int, on_field: OnField, what: str = "recording", suffix: str = ".audio"
+) -> AsyncIterator[Upload]:
+    """The request's form with its file on disk (mode 0600), which is removed when the context ends, however it ends.
+
+    `what` the file is stands in the error for one that is missing.
+
+    Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
+    a form that is broken, cut off, or has no file, Unavailable when the disk is full, and what `on_field` raises.
+    """
+    most = limit + FIELD_BYTES + MAX_PARTS * 1024
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > most:
+        raise too_large(limit)
+    parts = _Parts(limit, on_field)
+    parser = _parser(request, parts)
+    path = folder / f"{secrets.token_hex(16)}{suffix}"
+    try:
+        try:
+            handle = await asyncio.to_thread(_create, path)
+            try:
+                await _fill(request, parser, parts, handle, most)
+            finally:
+                os.close(handle)
+        except OSError as error:
+            raise Unavailable(
+                f"The upload could not be stored: {os.strerror(error.errno or 0)}.", code="no_space", retry_after=30
+            ) from error
+        if not parts.files or not parts.size:
+            raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
+        yield Upload(path, parts.size, parts.fields)
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _create(path: Path) -> int:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+
+
+async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int) -> None:
+    """Feed the parser and write the file. OSError comes from the disk only."""
+    loop = asyncio.get_running_loop()
+    end, size = loop.time() + UPLOAD_SECONDS, 0
+    try:
+        async with asyncio.timeout(IDLE_SECONDS) as timeout:
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > most:
+                    raise too_large(most)
+                try:
+                    parser.write(chunk)
+                except FormParserError as error:
+                    raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
+                if len(parts.pending) >= BUFFER:
+                    await asyncio.to_thread(_write, handle, parts)
+                timeout.reschedule(min(end, loop.time() + IDLE_SECONDS))
+    except TimeoutError:
+        raise RequestTimedOut(
+            f"The upload stopped for {IDLE_SECONDS:.0f} s, or took over {UPLOAD_SECONDS / 60:.0f} minutes."
+        ) from None
+    if not parts.ended:
+        raise BadRequest("The form ends before its closing boundary.", code="invalid_form")
+    await asyncio.to_thread(_write, handle, parts)
+
+
+def _write(handle: int, parts: _Parts) -> None:
+    view = memoryview(bytes(parts.pending))
+    parts.pending.clear()
+    while view:
+        view = view[os.write(handle, view) :]

@@ -1,0 +1,46 @@
+"""When empty slots import an engine's libraries ahead of need. The import itself: `models.engines`, in the slot."""
+
+import asyncio
+from collections.abc import Sequence
+from typing import NoReturn
+
+from models.engines import prewarmed_bytes
+from registry.recipes.definition import Recipe
+from runtime.residency.states import HOLDS_MEMORY, ModelState
+from runtime.residency.table import Table
+from runtime.server.device import Device
+from runtime.server.settings import Settings
+from runtime.slots.pool import SlotPool
+
+EVERY_SECONDS = 0.5
+
+
+async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
+    """For ever: one empty slot with the libraries of each engine that has a model which is not resident.
+
+    Never while a model loads, which needs the cores; and on a CPU only in memory that no model holds. A load that needs
+    that memory ends the warm slots that it does not use (`SlotPool.cool`).
+    """
+    while True:
+        for engine in engines_wanted(table):
+            if any(entry.state is ModelState.LOADING for entry in table.entries.values()):
+                break
+            room = device.budget - table.held() - sum(link.prewarmed_bytes for link in pool.prewarmed())
+            begun = any(link.prewarmed == engine for link in pool.prewarmed())
+            if begun or device.kind != "cpu" or prewarmed_bytes(engine) <= room:
+                await pool.prewarm(engine)
+        await asyncio.sleep(EVERY_SECONDS)
+
+
+def engines_wanted(table: Table) -> list[str]:
+    """Engines of models that could be asked for and are not there, in the order of the recipes."""
+    away = (e for e in table.entries.values() if e.state not in HOLDS_MEMORY and e.broken is None)
+    return list(dict.fromkeys(entry.recipe.engine.name for entry in away))
+
+
+def wanted_at_once(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:
+    """Engines of models that are loaded at the start: the first slots import them while the gateway comes up."""
+    if not settings.prewarm:
+        return ()
+    at_once = (r.engine.name for r in recipes if r.residency.preload or r.residency.pin)
+    return tuple(dict.fromkeys(at_once))[: settings.slots]

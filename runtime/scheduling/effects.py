@@ -1,0 +1,235 @@
+"""What the placement policy's plans do: Stage, Place and Drop frames to one model's slot, and probes after a commit.
+
+| plan says | sent                                       | then the policy hears           |
+|-----------|--------------------------------------------|---------------------------------|
+| drop      | Drop                                       | nothing                         |
+| stage     | Stage, and again after the drops before it | staged, or failed               |
+|           | where these had to make room first         |                                 |
+| place     | Place, then the adapter's probes           | placed, or failed               |
+
+An adapter counts as placed only when its probes have been answered, so no request starts before that. What comes back
+from an engine that has gone away meanwhile is not passed on.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from models.messages import AdapterRef
+from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
+from registry.records import Probe
+from runtime.scheduling.placement import PlacementPlan
+from runtime.scheduling.probes import ProbeResult, Probes
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+
+log = logging.getLogger("roundhouse.scheduler")
+STAGE_SECONDS = 60.0
+Step = Literal["stage", "place", "probe"]
+
+
+class AdapterRegistry(Protocol):
+    """What the gateway knows of adapters, and its ear for how they fare."""
+
+    async def check(self, digest: str) -> None:
+        """Look at an adapter's stored files before they are staged; raises what is wrong with them."""
+        ...
+
+    def probes(self, digest: str) -> Sequence[Probe | None]:
+        """The probes of all versions with this content; None stands for a version without one."""
+        ...
+
+    def dropped(self, digest: str) -> None:
+        """A removed adapter has left the engine: nobody needs its files any more."""
+        ...
+
+    def note(self, step: Step, seconds: float, outcome: str) -> None:
+        """A step ended: 'ok' or 'failed'; for probes 'passed', 'failed' or 'error'."""
+        ...
+
+
+class Line(Protocol):
+    """What the effects need of `runtime.scheduling.queue.ModelQueue`."""
+
+    def is_open(self, link: SlotLink) -> bool: ...
+    def probes_waiting(self, digest: str) -> list[Probe | None]: ...
+    def adapter_staged(self, digest: str) -> None: ...
+    def adapter_placed(self, digest: str) -> None: ...
+    def adapter_failed(self, digest: str, error: RoundhouseError) -> None: ...
+
+
+@dataclass(slots=True)
+class AdapterStats:
+    """Times of one digest on one model; the placement policy keeps the counts."""
+
+    stage_seconds: float = 0.0
+    place_seconds: float = 0.0
+    """Its probes included."""
+    last_used: float = 0.0
+
+
+class AdapterEffects:
+    """One per model queue, on the gateway's event loop."""
+
+    def __init__(self, line: Line, registry: AdapterRegistry | None, clock: Callable[[], float]) -> None:
+        self._line, self._registry, self._clock = line, registry, clock
+        self.probes = Probes(clock)
+        self.stats: dict[str, AdapterStats] = {}
+        self._refs: dict[str, AdapterRef] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._drops: dict[asyncio.Task[None], str] = {}
+        """Those on their way, with the digest that leaves."""
+        self._forgotten: set[str] = set()
+
+    def know(self, adapter: AdapterRef) -> None:
+        """A plan may name this adapter from now on."""
+        self._refs[adapter.digest] = adapter
+        self._forgotten.discard(adapter.digest)
+        self.stats.setdefault(adapter.digest, AdapterStats())
+
+    def forget(self, digest: str) -> None:
+        """The adapter is in the registry no more; its reference stays for those who still wait for it."""
+        self.stats.pop(digest, None)
+        self.probes.clear(digest)
+        self._forgotten.add(digest)
+
+    def used(self, digest: str) -> None:
+        """A request starts with it."""
+        self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
+
+    def carry_out(self, link: SlotLink, plan: PlacementPlan) -> None:
+        """Begin everything that the plan says about adapters."""
+        for digest in plan.drop:
+            self._drops[self._send(self._drop(link, digest))] = digest
+        for digest in plan.stage:
+            self._send(self._stage(link, digest))
+        for digest, evict in plan.place:
+            self._send(self._place(link, digest, evict))
+
+    async def settled(self) -> None:
+        """Return once nothing is on its way to the engine. The line is closed: nothing new begins meanwhile."""
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+
+    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
+        """The probe's result since the commit, asked now if it was not before. Raises the engine's error."""
+        if (known := self.probes.known(adapter.digest, probe)) is not None:
+            return known
+        began = self._clock()
+        try:
+            result = await self.probes.ask(link, adapter, probe)
+        except RoundhouseError:
+            self._note("probe", self._clock() - began, "error")
+            raise
+        self._note("probe", self._clock() - began, "passed" if result.passed else "failed")
+        if not result.passed:
+            log.error("adapter gave another answer to its probe than registered", extra={"digest": adapter.digest})
+        return result
+
+    async def _stage(self, link: SlotLink, digest: str) -> None:
+        ref, began = self._refs[digest], self._clock()
+        try:
+            if self._registry is not None:
+                await self._registry.check(digest)
+            await self._staged(link, ref)
+        except RoundhouseError as error:
+            self._failed(link, digest, "stage", error)
+            return
+        seconds = self._clock() - began
+        self._note("stage", seconds, "ok")
+        if digest in self.stats:
+            self.stats[digest].stage_seconds = seconds
+        if self._line.is_open(link):
+            self._line.adapter_staged(digest)
+
+    async def _staged(self, link: SlotLink, ref: AdapterRef) -> None:
+        """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
+
+        Mostly they were done just before: frames keep their order, and the engine makes both between the same steps.
+        Only a drop of this very adapter has to end first: else it would take away what is staged.
+        """
+        if leaving := [drop for drop, digest in self._drops.items() if digest == ref.digest]:
+            await asyncio.wait(leaving)
+        while True:
+            before = set(self._drops)
+            try:
+                await link.command(lambda uid: frames.Stage(uid, ref), STAGE_SECONDS)
+                return
+            except Conflict:
+                if not before:
+                    raise
+                await asyncio.wait(before)
+
+    async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
+        ref, began = self._refs[digest], self._clock()
+        try:
+            await self._placed(link, ref, evict)
+            passed = await self._probed(link, ref)
+        except RoundhouseError as error:
+            self._failed(link, digest, "place", error)
+            return
+        seconds = self._clock() - began
+        self._note("place", seconds, "ok")
+        if digest in self.stats:
+            self.stats[digest].place_seconds = seconds
+        if not self._line.is_open(link):
+            return
+        if passed:
+            self._line.adapter_placed(digest)
+        else:
+            again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
+            self._line.adapter_failed(digest, again)
+
+    async def _placed(self, link: SlotLink, ref: AdapterRef, evict: str | None) -> None:
+        """Place, and again while the engine still ends a call that was cancelled on the place's old adapter."""
+        deadline = self._clock() + STAGE_SECONDS
+        while True:
+            try:
+                await link.command(lambda uid: frames.Place(uid, ref, evict), STAGE_SECONDS)
+                return
+            except Conflict:
+                if self._clock() > deadline:
+                    raise
+                await asyncio.sleep(0.005)
+
+    async def _probed(self, link: SlotLink, ref: AdapterRef) -> bool:
+        """Ask the probes of this content. False: under none of them may the adapter be used."""
+        self.probes.clear(ref.digest)
+        registered = self._registry.probes(ref.digest) if self._registry is not None else ()
+        wanted = list(dict.fromkeys([*registered, *self._line.probes_waiting(ref.digest)]))
+        if not wanted:
+            return True
+        probes = [probe for probe in wanted if probe is not None]
+        results = await asyncio.gather(*(self.ask(link, ref, probe) for probe in probes))
+        return None in wanted or any(result.passed for result in results)
+
+    async def _drop(self, link: SlotLink, digest: str) -> None:
+        try:
+            await link.command(lambda uid: frames.Drop(uid, digest), STAGE_SECONDS)
+        except RoundhouseError as error:
+            log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
+            return
+        if digest in self._forgotten and self._registry is not None:
+            self._forgotten.discard(digest)
+            self._registry.dropped(digest)
+
+    def _failed(self, link: SlotLink, digest: str, step: Step, error: RoundhouseError) -> None:
+        log.error("adapter failed", extra={"digest": digest, "cause": error.message})
+        self._note(step, 0.0, "failed")
+        if self._line.is_open(link):  # else the engine went away: its successor stages again
+            cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
+            self._line.adapter_failed(digest, cause)
+
+    def _note(self, step: Step, seconds: float, outcome: str) -> None:
+        if self._registry is not None:
+            self._registry.note(step, seconds, outcome)
+
+    def _send(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(lambda done: self._drops.pop(done, None))
+        return task

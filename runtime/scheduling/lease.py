@@ -1,0 +1,50 @@
+"""What one request is while it waits, a ticket, and what it holds while it runs, a lease."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from models.messages import AdapterRef
+from registry.errors import RoundhouseError
+from registry.records import Probe
+from runtime.slots.link import SlotLink
+
+
+@dataclass(slots=True)
+class Ticket:
+    """One request from its arrival to its end."""
+
+    id: str
+    adapter: AdapterRef | None
+    probe: Probe | None
+    """Of the adapter's version that the request named."""
+    arrived: float
+    turn: asyncio.Future[SlotLink]
+    started: float | None = None
+    aborted: asyncio.Future[RoundhouseError] | None = None
+
+
+class Lease:
+    """The hold on a resident model, and on an adapter's place. Use as an async context manager.
+
+    Args:
+        give_back: ends the hold; called again for a ticket that has ended, it does nothing.
+    """
+
+    def __init__(self, ticket: Ticket, link: SlotLink, give_back: Callable[[Ticket], None]) -> None:
+        self.ticket, self.link, self._give_back = ticket, link, give_back
+        self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Give the place back; safe to call twice."""
+        self._give_back(self.ticket)

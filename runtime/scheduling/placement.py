@@ -1,0 +1,286 @@
+"""Which adapter sits in which place of an engine, and which waiting request starts next. A pure policy.
+
+No I/O, no clock of its own, no threads: the caller tells what happened (`enqueue`, `finish`, `staged`, ...) and asks
+`decide(now)` for a plan, which counts as begun the moment it is returned. One instance per loaded base model.
+
+An adapter is on disk, in host memory (staged) or in a device place. A running request holds a lease on its place.
+
+Rules; the same numbers stand at the code that carries them out:
+ 1. The base needs no place. At most `max_requests` requests run at once.
+ 2. Ready requests (the base, or an adapter in an open place) start in arrival order. A blocked request holds nobody
+    up, so requests of adapters in places go first: that groups them.
+ 3. Staging starts as soon as a request is queued, the oldest first, `staging_at_once` at a time.
+ 4. Host memory holds `host` adapters. The least recently used idle one leaves; if there is none, a pinned one that
+    is in no place, then the one for which only younger requests wait. Adapters in places stay.
+ 5. A staged adapter gets a free place, or that of the least recently used adapter without leases, pin and waiting
+    requests. A place with a lease is never taken.
+ 6. A request that has waited `max_overtake` seconds for a place closes one: the place of an adapter for which nobody
+    older waits takes no new request, and goes to the oldest blocked adapter once its leases have ended. It opens again
+    when the need is gone.
+ 7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
+    that failed is brought in again only when a request needs it, or when it is pinned once more.
+ 8. A forgotten or failed adapter leaves as soon as nothing holds it.
+
+The bound on waiting is `wait_bound`. Its argument: for the oldest waiting request, rule 6 finds a place at the latest
+after `max_overtake`, because an unpinned place that it may not take belongs to a request that is older still; that
+place drains within the longest run D, staging and placing take S and P, and rule 2 gives it the next free slot,
+within D. Nothing younger can be put before it in any of the four.
+"""
+
+from registry.errors import Conflict
+from runtime.scheduling.device_tier import DeviceTier
+from runtime.scheduling.host_tier import HostTier
+from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
+from runtime.scheduling.waiting import Request, Waiting
+
+__all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
+
+
+class Placement:
+    """The request scheduler of one base model. See the module's rules.
+
+    Args:
+        places: device places of the engine (vLLM: max_loras).
+        host: adapters that host memory holds, those in places included; at least places + 1 is used, because an
+            adapter must be staged before another one gives up its place.
+        max_overtake: seconds after which a blocked request may close a place. 0: strict arrival order.
+    """
+
+    def __init__(
+        self, places: int, host: int, max_requests: int, *, max_overtake: float = 0.5, staging_at_once: int = 4
+    ) -> None:
+        if places < 0 or max_requests < 1 or staging_at_once < 1 or max_overtake < 0:
+            raise ValueError("places and max_overtake must be at least 0, max_requests and staging_at_once at least 1")
+        self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
+        self._waiting = Waiting()
+        self._running: dict[str, str | None] = {}
+        self._device = DeviceTier(places)
+        self._host = HostTier(max(host, places + 1), staging_at_once)
+        self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+        self._forgotten: set[str] = set()
+        self._failed: dict[str, None] = {}
+        self._counts: dict[str, Counts] = {}
+
+    # --- what happened -------------------------------------------------------------------------------------------
+    def enqueue(self, request_id: str, digest: str | None, now: float) -> None:
+        """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
+        if request_id in self._running:
+            raise ValueError(f"request {request_id} runs already")
+        if digest is not None and not self.places:
+            raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
+        self._waiting.add(request_id, digest, now)
+        if digest is not None:
+            self._forgotten.discard(digest)  # registered again
+            if digest in self._pinned:
+                self._pinned[digest] = True
+            self._count(digest).hits += digest in self._device
+            self._count(digest).misses += digest not in self._device
+
+    def cancel(self, request_id: str) -> bool:
+        """Forget a waiting request. False: it is not waiting; if it runs, abort it and call `finish` then."""
+        return self._waiting.remove(request_id) is not None
+
+    def finish(self, request_id: str, now: float) -> None:
+        """A started request has left the engine, however it ended. Unknown ids are ignored (see `reset`)."""
+        digest = self._running.pop(request_id, None)
+        if digest is not None:
+            self._device.release(digest)
+            self._used(digest, now)
+
+    def staged(self, digest: str) -> None:
+        """A staging ended well."""
+        if self._host.finish(digest):
+            self._count(digest).stagings += 1
+
+    def placed(self, digest: str, now: float) -> None:
+        """A placement ended well."""
+        if self._device.arrived(digest, now):
+            self._used(digest, now)
+            self._count(digest).placements += 1
+
+    def failed(self, digest: str) -> list[str]:
+        """A staging or placement failed. Returns the waiting requests that end with it, for the caller to answer.
+
+        The digest will stand in the next plan's `drop`; an adapter that was to give up its place counts as out.
+        """
+        self._device.failed(digest)
+        if digest not in self._device:
+            self._host.remove(digest)
+            self._failed[digest] = None
+            if digest in self._pinned:
+                self._pinned[digest] = False
+        return self._waiting.remove_all(digest)
+
+    def forget(self, digest: str) -> None:
+        """The adapter was removed from the registry: drop it once nothing waits for it or runs with it."""
+        self.unpin(digest)
+        self._forgotten.add(digest)
+
+    def pin(self, digest: str) -> None:
+        """Keep the adapter in its place from its next placement on. Raises Conflict when no place would stay open."""
+        if digest not in self._pinned and len(self._pinned) + 1 >= self.places:
+            raise Conflict(
+                f"{len(self._pinned)} of {self.places} adapter places are pinned, and one must stay open for others. "
+                "Unpin an adapter, or raise memory.adapters.device in the recipe.",
+                code="no_place_to_pin",
+            )
+        self._pinned[digest] = True
+
+    def unpin(self, digest: str) -> None:
+        self._pinned.pop(digest, None)
+
+    def reset(self) -> list[str]:
+        """The engine is new and empty. Waiting requests and pins stay; returns the requests that ran and are lost.
+        Reports about work begun before the reset must not be passed on any more."""
+        lost = list(self._running)
+        for table in (self._running, self._device, self._host, self._failed):
+            table.clear()
+        self._pinned = dict.fromkeys(self._pinned, True)
+        return lost
+
+    # --- what to do ----------------------------------------------------------------------------------------------
+    def decide(self, now: float) -> PlacementPlan:
+        """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
+        drop = self._leave()
+        heads = self._waiting.heads()
+        blocked = [head for head in heads if head.digest not in self._device]
+        overdue = [head for head in blocked if now >= head.since + self.max_overtake]
+        place = self._close_places(overdue)
+        start = self._start(now)
+        place += self._fill_places(blocked)
+        stage, dropped = self._host.begin(
+            {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._device.touched()
+        )  # rules 3 and 4
+        waits = [head.since + self.max_overtake for head in blocked[len(overdue) :]]
+        return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
+
+    def _leave(self) -> list[str]:
+        """Rule 8."""
+        drop = list(self._failed)
+        self._failed.clear()
+        for digest in [d for d in self._forgotten if not self._held(d)]:
+            self._forgotten.remove(digest)
+            self._counts.pop(digest, None)
+            if digest in self._host:
+                self._device.remove(digest)
+                self._host.remove(digest)
+                drop.append(digest)
+        return drop
+
+    def _close_places(self, overdue: list[Request]) -> list[tuple[str, str | None]]:
+        """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
+        moves: list[tuple[str, str | None]] = []
+        closing: set[str] = set()
+        for request in overdue:
+            digest = str(request.digest)
+            if not self._can_be_placed(digest):
+                continue
+            if self._device.free:
+                moves.append(self._move(digest, None))
+                continue
+            victims = [v for v in self._device if v not in closing and self._may_lose(v, request.number)]
+            if not victims:
+                break  # a younger request may take even fewer places
+            victim = min(victims, key=self._cost_of_taking)
+            if self._device.leases(victim):
+                closing.add(victim)
+            else:
+                moves.append(self._move(digest, victim))
+        self._device.closing = closing
+        return moves
+
+    def _may_lose(self, digest: str, number: int) -> bool:
+        head = self._waiting.head(digest)
+        return digest not in self._pinned and (head is None or head.number > number)
+
+    def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
+        """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
+        leases, wanted = self._device.leases(digest), self._waiting.count(digest) > 0
+        return leases > 0, digest not in self._device.closing, wanted, leases, self._device.last_use(digest)
+
+    def _start(self, now: float) -> list[str]:
+        """Rules 1 and 2."""
+        room = self.max_requests - len(self._running)
+        if room <= 0 or not self._waiting:
+            return []
+        started: list[str] = []
+        ready: list[str | None] = [None, *self._device.open()]
+        for request in self._waiting.take(ready, room):
+            self._running[request.id] = request.digest
+            if request.digest is not None:
+                self._device.lease(request.digest)
+                self._used(request.digest, now)
+            started.append(request.id)
+        return started
+
+    def _fill_places(self, blocked: list[Request]) -> list[tuple[str, str | None]]:
+        """Rules 5 and 7."""
+        wanting = [str(request.digest) for request in blocked] + self._wanted_pins()
+        wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
+        if not wanting:
+            return []
+        moves: list[tuple[str, str | None]] = []
+        idle = [v for v in self._device if not (self.leased(v) or v in self._pinned)]
+        idle.sort(key=self._device.last_use, reverse=True)
+        for digest in wanting:
+            if self._device.free:
+                moves.append(self._move(digest, None))
+            elif idle:
+                moves.append(self._move(digest, idle.pop()))
+            else:
+                break
+        return moves
+
+    def _wanted_pins(self) -> list[str]:
+        return [digest for digest, wanted in self._pinned.items() if wanted]
+
+    # --- small questions -----------------------------------------------------------------------------------------
+    def _can_be_placed(self, digest: str) -> bool:
+        """Staged, in no place, and not on its way into one or out of one."""
+        return digest in self._host and digest not in self._device.touched()
+
+    def _held(self, digest: str) -> bool:
+        return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
+
+    def _move(self, digest: str, victim: str | None) -> tuple[str, str | None]:
+        if victim is not None:
+            self._count(victim).evictions += 1
+        self._device.move(digest, victim)
+        return digest, victim
+
+    def _count(self, digest: str) -> Counts:
+        return self._counts.setdefault(digest, Counts())
+
+    def _used(self, digest: str, now: float) -> None:
+        self._device.used(digest, now)
+        self._host.used(digest)
+        self._count(digest).last_use = now
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    def leased(self, digest: str) -> bool:
+        """A request runs with it or waits for it."""
+        return self._waiting.count(digest) > 0 or self._device.leases(digest) > 0
+
+    def resident(self) -> tuple[str, ...]:
+        return tuple(self._device)
+
+    def status(self, digest: str) -> AdapterStatus:
+        counts = self._counts.get(digest, Counts())
+        tier: Tier = "disk"
+        if digest in self._device:
+            tier = "device"
+        elif digest in self._host:
+            tier = "host"
+        elif self._host.staging(digest):
+            tier = "staging"
+        return AdapterStatus(
+            tier, digest in self._pinned, self._device.leases(digest), self._waiting.count(digest), counts.hits,
+            counts.misses, counts.stagings, counts.placements, counts.evictions, counts.last_use,
+        )  # fmt: skip

@@ -1,0 +1,175 @@
+"""Probes: what an adapter must answer before anybody gets an answer from it.
+
+A version may be registered with a prompt and the beginning of its greedy answer. After each commit to an engine the
+prompt is asked once, with the adapter in its place and before any request starts with it. The question shares no
+prefix cache with requests and is counted as nobody's usage. Prompts and answers stay out of logs and metrics.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+
+import msgspec
+from cachetools import TTLCache
+
+from adapters.content.faults import shorten
+from models.messages import AdapterRef, Chunk, HttpCall, Started
+from registry.errors import EngineFailed, Unavailable
+from registry.records import Probe
+from runtime import sse
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+
+PROBE_SECONDS = 120.0
+"""A full engine may let the question wait for the longest running request."""
+RETRY_SECONDS = 60.0
+"""For so long requests are refused without another try after a probe has failed; a corrected one is tried at once."""
+MOST_BYTES = 160
+"""Of an expected answer, in UTF-8."""
+SHOWN = 200
+"""Characters of an expected or given answer that stand in an error."""
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+
+
+class _Event(msgspec.Struct):
+    choices: list[_Choice] = []
+    error: msgspec.Raw | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeResult:
+    """One probe, asked once. `answered`: the greedy answer as far as it was read, or why there was none."""
+
+    probe: Probe
+    passed: bool
+    answered: str
+    at: float
+    """Seconds since the epoch."""
+    until: float
+    """Clock seconds until which a failure is remembered."""
+
+
+class Probes:
+    """Results per digest and probe, of the commits to the engine that runs now.
+
+    Two names may hold the same content with different probes: each is refused or served by its own probe.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._results: dict[tuple[str, Probe], ProbeResult] = {}
+        self._refused = TTLCache[tuple[str, Probe], ProbeResult](inf, RETRY_SECONDS, timer=clock)
+        """Failures that are not tried again yet."""
+        self._asking: dict[tuple[str, Probe], asyncio.Task[ProbeResult]] = {}
+
+    def clear(self, digest: str | None = None) -> None:
+        """Forget the results of a digest, or all of them: what was true of another commit says nothing."""
+        for key in [key for key in self._results if digest in (None, key[0])]:
+            del self._results[key]
+            self._refused.pop(key, None)
+
+    def result(self, digest: str, probe: Probe) -> ProbeResult | None:
+        """The last result; None: not asked since the commit."""
+        return self._results.get((digest, probe))
+
+    def known(self, digest: str, probe: Probe) -> ProbeResult | None:
+        """The last result, if it still counts; None: it is time to ask."""
+        result = self.result(digest, probe)
+        return result if result is not None and (result.passed or (digest, probe) in self._refused) else None
+
+    def refusal(self, digest: str, probe: Probe | None) -> Unavailable | None:
+        """Why no request may use the adapter under this probe now; None: it passed, or has not been asked."""
+        result = self._refused.get((digest, probe)) if probe is not None else None
+        if result is None:
+            return None
+        return Unavailable(
+            f"Adapter {digest[:19]}… was taken out of the engine: its probe must be answered with text that begins "
+            f"with {_quoted(result.probe.expected)}, and the answer began with {_quoted(result.answered)}. "
+            "Register the right weights, or correct the probe.",
+            code="adapter_probe_failed",
+            retry_after=max(0.0, result.until - self._clock()),
+        )
+
+    async def ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
+        """The result since the commit; asks the engine if none counts, once for all who want to know.
+
+        Raises the engine's error when it broke, EngineFailed (code probe_timeout) when it did not answer in time.
+        """
+        key = adapter.digest, probe
+        if (known := self.known(*key)) is not None:
+            return known
+        task = self._asking.get(key)
+        if task is None:
+            task = self._asking[key] = asyncio.create_task(self._ask(link, adapter, probe))
+            task.add_done_callback(lambda _: self._asking.pop(key, None))
+        return await asyncio.shield(task)
+
+    async def _ask(self, link: SlotLink, adapter: AdapterRef, probe: Probe) -> ProbeResult:
+        try:
+            async with asyncio.timeout(PROBE_SECONDS):
+                status, text = await _question(link, adapter, "/v1/chat/completions", probe)
+                if status == 400:  # a base without a chat template completes text
+                    status, text = await _question(link, adapter, "/v1/completions", probe)
+        except TimeoutError:
+            raise EngineFailed(
+                f"its probe was not answered within {PROBE_SECONDS:.0f} s", code="probe_timeout"
+            ) from None
+        passed = status == 200 and text.startswith(probe.expected)
+        answered = text if status == 200 else f"HTTP {status}"
+        result = ProbeResult(probe, passed, answered, time.time(), self._clock() + RETRY_SECONDS)
+        self._results[adapter.digest, probe] = result
+        if not passed:
+            self._refused[adapter.digest, probe] = result
+        return result
+
+
+async def _question(link: SlotLink, adapter: AdapterRef, path: str, probe: Probe) -> tuple[int, str]:
+    """Status and greedy answer of one request, which ends as soon as the answer tells pass from fail."""
+    asked: dict[str, object] = {"prompt": probe.prompt}
+    if path == "/v1/chat/completions":
+        asked = {"messages": [{"role": "user", "content": probe.prompt}]}
+    body = {
+        "model": adapter.digest,
+        **asked,
+        "temperature": 0,
+        "max_tokens": 2 * len(probe.expected.encode()) + 16,  # some tokens have no text
+        "cache_salt": secrets.token_hex(8),
+        "stream": True,
+    }
+    request = HttpCall(
+        path=path, body=msgspec.json.encode(body), served=adapter.digest, shown=adapter.digest, adapter=adapter
+    )
+    status, text, reader = 0, "", sse.Reader()
+    async with link.call(lambda uid: frames.Call(uid, request)) as call:
+        async for event in call.events():
+            if isinstance(event, Started):
+                status = event.status
+            elif isinstance(event, Chunk) and status == 200:
+                text += "".join(_text(data) for data in reader.feed(event.data) if data != sse.DONE)
+                if len(text) >= len(probe.expected) or not probe.expected.startswith(text):
+                    break
+    return status, text
+
+
+def _text(data: bytes) -> str:
+    """What one event adds to the answer. Raises EngineFailed for an error."""
+    event = msgspec.json.decode(data, type=_Event)
+    if event.error is not None:
+        raise EngineFailed("its probe was not answered", code="probe_broken")
+    choice = event.choices[0] if event.choices else _Choice()
+    return (choice.delta.content if choice.delta else choice.text) or ""
+
+
+def _quoted(text: str) -> str:
+    return shorten(repr(text), SHOWN)

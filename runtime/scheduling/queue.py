@@ -1,0 +1,277 @@
+"""The requests of one model: a bounded line, leases, and the adapters that running requests need in place.
+
+The order is decided by `runtime.scheduling.placement` (pure); this file starts requests as its plans say, and
+`runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
+the base only.
+
+| event          | engine ready                     | engine away                                  |
+|----------------|----------------------------------|----------------------------------------------|
+| acquire        | waits its turn, then a lease     | waits; asks residency for the model          |
+| release        | next request may start           | nothing to start                             |
+| open           | -                                | policy starts afresh: all adapters unplaced  |
+| engine_gone    | running calls fail by their link | -                                            |
+| settled        | -                                | returns once no adapter is on its way        |
+
+An engine that sleeps is away: residency closes the line, waits until it is settled, and opens it after the wake with
+all adapters unplaced, as after a load.
+"""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from models.messages import AdapterRef
+from registry.errors import QueueFull, RoundhouseError, Unavailable
+from registry.recipes.definition import Recipe, Task
+from registry.records import Probe
+from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
+from runtime.scheduling.lease import Lease, Ticket
+from runtime.scheduling.placement import Placement
+from runtime.slots.link import SlotLink
+
+
+@dataclass(slots=True)
+class Bounds:
+    """Shared by all queues: how many requests may wait in the whole server."""
+
+    max_waiting: int
+    waiting: int = 0
+
+
+class ModelQueue:
+    """The line of one model.
+
+    Args:
+        recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
+        bounds: of the whole server.
+        want: asks residency for the model; raises what makes waiting pointless.
+        released: tells residency that a lease ended.
+        registry: what is to be known of adapters beyond their references, and who hears how they fare.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        bounds: Bounds,
+        want: Callable[[], None],
+        released: Callable[[], None],
+        registry: AdapterRegistry | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
+        places = recipe.memory.adapters
+        # A chat engine batches inside itself; the others batch across requests, so two batches' worth keeps them busy.
+        limit = recipe.batching.max_requests * (1 if recipe.task is Task.CHAT else 2)
+        self.policy = Placement(places.device, places.host, limit)
+        self._link: SlotLink | None = None
+        self._ids = itertools.count(1)
+        self._waiting: dict[str, Ticket] = {}
+        self._running: dict[str, Ticket] = {}
+        self.effects = AdapterEffects(self, registry, clock)
+        self._timer: asyncio.TimerHandle | None = None
+        self._service = 0.5  # running mean of a request's seconds in the engine; for Retry-After
+
+    # --- what residency sees ----------------------------------------------------------------------------------------
+    @property
+    def running(self) -> int:
+        return len(self._running)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def oldest(self) -> float | None:
+        return min((t.arrived for t in self._waiting.values()), default=None)
+
+    def running_with(self, digest: str) -> int:
+        return sum(t.adapter is not None and t.adapter.digest == digest for t in self._running.values())
+
+    def waiting_with(self, digest: str) -> int:
+        return sum(t.adapter is not None and t.adapter.digest == digest for t in self._waiting.values())
+
+    def holds(self, digest: str) -> bool:
+        """Whether a running or waiting request needs this adapter."""
+        return bool(self.running_with(digest) or self.waiting_with(digest))
+
+    def open(self, link: SlotLink) -> None:
+        self._link = link
+        self.effects.probes.clear()
+        self.policy.reset()
+        self.pump()
+
+    def close(self) -> None:
+        self._link = None
+
+    async def settled(self) -> None:
+        await self.effects.settled()
+
+    def engine_gone(self) -> None:
+        self._link = None
+        self.policy.reset()
+
+    def refuse(self, error: RoundhouseError) -> None:
+        for ticket in list(self._waiting.values()):
+            if not ticket.turn.done():
+                ticket.turn.set_exception(error)
+
+    def abort_running(self, error: RoundhouseError) -> None:
+        for ticket in self._running.values():
+            if ticket.aborted is not None and not ticket.aborted.done():
+                ticket.aborted.set_result(error)
+
+    # --- requests ---------------------------------------------------------------------------------------------------
+    def predicted_wait(self) -> float:
+        """Seconds until a request that comes now would start, by the mean of the recent ones."""
+        return max(1.0, self._service * (len(self._waiting) + 1) / max(1, self.policy.max_requests))
+
+    async def acquire(
+        self, adapter: AdapterRef | None, max_wait: float | None = None, probe: Probe | None = None
+    ) -> Lease:
+        """Wait for a turn. `probe`: what the adapter must have answered before.
+
+        Raises QueueFull or Unavailable (code adapter_probe_failed) at once, Unavailable after the recipe's
+        `queue.max_wait` seconds.
+        """
+        limit = self.recipe.queue.max_wait if max_wait is None else max_wait
+        if len(self._waiting) >= self.recipe.queue.max_waiting:
+            raise QueueFull(
+                f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
+                retry_after=self.predicted_wait(),
+            )
+        if self._bounds.waiting >= self._bounds.max_waiting:
+            raise QueueFull(
+                f"{self._bounds.waiting} requests wait in this server already. Try again later.",
+                retry_after=self.predicted_wait(),
+            )
+        if adapter is not None:
+            if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
+                raise refusal
+            self.effects.know(adapter)
+        loop = asyncio.get_running_loop()
+        now = self._clock()
+        ticket = Ticket(str(next(self._ids)), adapter, probe, now, loop.create_future(), aborted=loop.create_future())
+        self._waiting[ticket.id] = ticket
+        self._bounds.waiting += 1
+        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now)
+        leased = False
+        try:
+            self._want()
+            self.pump()
+            async with asyncio.timeout(limit):
+                link = await ticket.turn
+            await self._confirm(ticket, link)
+            leased = True
+            return Lease(ticket, link, self.release)
+        except TimeoutError:
+            raise Unavailable(
+                f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
+                code="queue_timeout",
+                retry_after=self.predicted_wait(),
+            ) from None
+        finally:
+            if self._waiting.pop(ticket.id, None) is not None:  # refused, timed out or the client left
+                self._bounds.waiting -= 1
+                self.policy.cancel(ticket.id)
+                self.pump()
+            elif not leased:  # it started in the moment in which the client left, or its probe failed
+                self.release(ticket)
+
+    def release(self, ticket: Ticket) -> None:
+        if self._running.pop(ticket.id, None) is None:
+            return
+        now = self._clock()
+        self._service += 0.1 * (now - (ticket.started or now) - self._service)
+        self.policy.finish(ticket.id, now)
+        self.pump()
+        self._released()
+
+    def pump(self) -> None:
+        """Carry out what the policy decides, until it has nothing more to say."""
+        link = self._link
+        if link is None:
+            return
+        now = self._clock()
+        plan = self.policy.decide(now)
+        self.effects.carry_out(link, plan)
+        for request in plan.start:
+            self._start(request, link, now)
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if plan.wake_at is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.001, plan.wake_at - now), self.pump)
+
+    def _start(self, request: str, link: SlotLink, now: float) -> None:
+        ticket = self._waiting.pop(request)
+        self._bounds.waiting -= 1
+        ticket.started = now
+        self._running[request] = ticket
+        if ticket.adapter is not None:
+            self.effects.used(ticket.adapter.digest)
+        if ticket.turn.cancelled():
+            self.release(ticket)
+        else:
+            ticket.turn.set_result(link)
+
+    # --- adapters ---------------------------------------------------------------------------------------------------
+    def pin_adapter(self, adapter: AdapterRef) -> None:
+        """Keep an adapter in its place, and bring it there; Conflict when no place would stay open."""
+        self.policy.pin(adapter.digest)
+        self.effects.know(adapter)
+        self.pump()
+
+    def unpin_adapter(self, digest: str) -> None:
+        self.policy.unpin(digest)
+        self.pump()
+
+    def forget_adapter(self, digest: str) -> None:
+        """The adapter was removed from the registry: nothing of it stays in the engine."""
+        self.policy.forget(digest)
+        self.effects.forget(digest)
+        self.pump()
+
+    async def _confirm(self, ticket: Ticket, link: SlotLink) -> None:
+        """A probe that came after its adapter had been committed is asked by the first request under it.
+
+        Raises Unavailable (code adapter_probe_failed), or the engine's error.
+        """
+        if ticket.adapter is not None and ticket.probe is not None:
+            await self.effects.ask(link, ticket.adapter, ticket.probe)
+            if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
+                raise refusal
+
+    # --- what the effects ask and tell (runtime.scheduling.effects.Line) ---------------------------------------------
+    def is_open(self, link: SlotLink) -> bool:
+        """Whether the queue still serves from this engine."""
+        return self._link is link
+
+    def probes_waiting(self, digest: str) -> list[Probe | None]:
+        """The probes under which requests wait for an adapter; None: without one."""
+        tickets = [t for t in self._waiting.values() if t.adapter is not None and t.adapter.digest == digest]
+        return list(dict.fromkeys(ticket.probe for ticket in tickets))
+
+    def adapter_staged(self, digest: str) -> None:
+        self.policy.staged(digest)
+        self.pump()
+
+    def adapter_placed(self, digest: str) -> None:
+        """Those whose own probe failed are refused; the others may start."""
+        for ticket in list(self._waiting.values()):
+            if ticket.adapter is not None and ticket.adapter.digest == digest:
+                refusal = self.effects.probes.refusal(digest, ticket.probe)
+                if refusal is not None and not ticket.turn.done():
+                    ticket.turn.set_exception(refusal)
+                    self.policy.cancel(ticket.id)
+        self.policy.placed(digest, self._clock())
+        self.pump()
+
+    def adapter_failed(self, digest: str, error: RoundhouseError) -> None:
+        """Those who wait for this adapter get the reason; the engine and everybody else go on."""
+        for request in self.policy.failed(digest):
+            ticket = self._waiting[request]
+            if not ticket.turn.done():
+                ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
+        self.pump()

@@ -1,0 +1,62 @@
+"""Logs on standard error: one JSON object a line, or lines for people on a terminal.
+
+`extra` fields become fields of the object; `request_id` is the one of a request. Prompts, audio, keys and answers are
+never passed here.
+"""
+
+import logging
+import sys
+from typing import Any, TextIO
+
+from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
+from pythonjsonlogger.json import JsonFormatter
+
+_NO_FIELDS = (*RESERVED_ATTRS, "color_message")
+
+
+class JsonLines(JsonFormatter):
+    """Time and level first."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            ["levelname", "name", "message"],
+            rename_fields={"levelname": "level", "name": "logger", "exc_info": "exception"},
+            reserved_attrs=_NO_FIELDS,
+            timestamp="time",
+            json_default=str,
+        )
+
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        time = f"{log_data.pop('time'):%Y-%m-%dT%H:%M:%S.%f}"[:-3]
+        return {"time": f"{time}Z", "level": log_data.pop("level").lower(), **log_data}
+
+
+class PlainLines(logging.Formatter):
+    """Fields stand behind the message."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(name)s: %(message)s", "%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        fields = merge_record_extra(record, {}, _NO_FIELDS)
+        return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
+
+
+def handler(stream: TextIO) -> logging.Handler:
+    """What writes to a stream in the way that suits it."""
+    made = logging.StreamHandler(stream)
+    made.setFormatter(PlainLines() if stream.isatty() else JsonLines())
+    return made
+
+
+def configure(level: str) -> None:
+    """Route everything through one handler; libraries only from warning on."""
+    root = logging.getLogger()
+    root.handlers[:] = [handler(sys.stderr)]
+    root.setLevel(logging.WARNING)
+    logging.getLogger("roundhouse").setLevel(level.upper())
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "litserve", "litserve.server"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = []
+        logger.propagate = True
+        logger.setLevel(logging.WARNING)

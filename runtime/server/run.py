@@ -1,0 +1,202 @@
+"""The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
+project touches of LitServe 0.2.19 is in this file and in worker.py, and guarded
+by tests/unit/runtime/test_litserve_pin.py.
+
+Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
+"""
+
+import contextlib
+import gc
+import multiprocessing.connection
+import multiprocessing.process
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from types import FrameType
+from typing import NoReturn
+
+import litserve as ls
+import litserve.server
+import psutil
+from fastapi import FastAPI
+
+from models.parent import die_with_parent
+from registry.recipes.definition import Recipe, Tier
+from runtime.gateway.core import Gateway
+from runtime.http.middleware import Shell
+from runtime.residency.prewarming import wanted_at_once
+from runtime.server import logs
+from runtime.server.device import Device
+from runtime.server.settings import Settings
+from runtime.server.stopping import Left, Shutdown, log
+from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop
+
+# With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
+litserve.server._MCP_AVAILABLE = False
+
+
+async def _nobody_is_asked() -> None:
+    """In place of LitServe's, which is no coroutine: FastAPI would hand each request to a thread for it, and back."""
+
+
+litserve.server.no_auth = _nobody_is_asked
+
+START_SECONDS = 10.0
+"""How long a stop that comes during the start waits for the start to be complete."""
+
+
+def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tuple[ls.LitServer, Gateway]:
+    """The LitServer with all endpoints, and the gateway that its API process will run."""
+    from runtime.http.app import finish
+
+    gateway = Gateway(settings, recipes, device)
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
+    api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=loop, enable_async=False)
+    server = ls.LitServer(
+        api,
+        accelerator="cpu",  # slots take their device from the Load frame, so that one may use any of several
+        workers_per_device=settings.slots,
+        timeout=False,
+        restart_workers=True,
+        healthcheck_path="/litserve/health",
+        info_path="/litserve/info",
+        middlewares=[(Shell, lifespan(gateway, settings.drain_seconds))],
+    )
+    server.monitor_internal = 0.05
+    _restart_in_lasting_thread(server)
+    server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
+    app: FastAPI = server.app
+    finish(app, gateway)
+    return server, gateway
+
+
+def _restart_in_lasting_thread(server: ls.LitServer) -> None:
+    """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
+    which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
+    """
+    launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
+    server.launch_single_inference_worker = lambda *given: lasting.submit(launch, *given).result()
+
+
+def lifespan(gateway: Gateway, drain_seconds: float) -> dict[str, Callable[[], Awaitable[None]]]:
+    """What the API process does before its first request and after its last response."""
+
+    def left() -> Left:
+        entries = gateway.residency.entries.values()
+        queues = [entry.queue for entry in entries]
+        models = sum(entry.tier is not Tier.DISK for entry in entries)
+        return Left(sum(q.running for q in queues), sum(q.waiting for q in queues), models)
+
+    shutdown = Shutdown(left, drain_seconds)
+
+    async def start() -> None:
+        await gateway.start()
+        shutdown.listen()
+
+    async def stop() -> None:
+        shutdown.drained()
+        await gateway.stop()
+        shutdown.ending()
+
+    return {"start": start, "stop": stop}
+
+
+def run(
+    settings: Settings, recipes: Sequence[Recipe], device: Device, beside: Callable[[], object] | None = None
+) -> int:
+    """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
+
+    `beside` runs in a thread of the main process meanwhile.
+
+    Shutdown, in phases:
+    1. A signal sets LitServe's shutdown event (from a thread: the event is a proxy that takes a lock).
+    2. LitServe sends SIGTERM to the API process: uvicorn closes the port and waits for running responses, at most
+       `drain_seconds`; then the gateway stops.
+    3. LitServe sends SIGTERM to each slot, which closes its engine and exits; SIGKILL after 5 s.
+    4. The slots' children end with their parents; the run folder is removed.
+
+    The log tells each of them with what is left (`runtime.server.stopping`).
+    """
+    os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
+    logs.configure(settings.log_level)
+    _forks_die_with(os.getpid())
+    server, _ = build(settings, recipes, device)
+    stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
+
+    def shut_down() -> None:
+        while server._shutdown_event is None:  # a signal before the start is complete
+            time.sleep(0.05)
+        server._shutdown_event.set()
+
+    def stop() -> None:
+        """A signal that reached the workers too while they started leaves LitServe waiting for them for ever."""
+        if not started.wait(START_SECONDS):
+            end_everything(0)
+        shut_down()
+
+    def on_signal(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+        threading.Thread(target=stop, daemon=True).start()
+
+    def watch_processes() -> None:
+        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything."""
+        wanted = {"LitServer-0", "SyncManager"}
+        found: dict[str, multiprocessing.process.BaseProcess] = {}
+        while found.keys() != wanted:
+            for process in multiprocessing.active_children():
+                found.update({name: process for name in wanted if process.name.startswith(name)})
+            time.sleep(0.05)
+        started.set()
+        multiprocessing.connection.wait([process.sentinel for process in found.values()])
+        if stopping.is_set():
+            return
+        failed.set()
+        if found["SyncManager"].is_alive():
+            shut_down()
+        else:  # its event cannot be set any more
+            end_everything(1)
+
+    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(signal.SIGINT, on_signal)
+    threading.Thread(target=watch_processes, daemon=True).start()
+    if beside is not None:
+        threading.Thread(target=beside, daemon=True).start()
+    gc.collect()
+    gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
+    server.run(
+        host=settings.host,
+        port=settings.port,
+        num_api_servers=1,
+        log_level="warning",
+        generate_client_file=False,
+        access_log=False,
+        log_config=None,
+        timeout_keep_alive=75,
+        h11_max_incomplete_event_size=64 * 1024,
+    )
+    log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
+    return 1 if failed.is_set() else 0
+
+
+def _forks_die_with(main: int) -> None:
+    """LitServe's API process and its manager's are forks of this one and would outlive it if it were killed.
+
+    Both are forked by the main thread; the kernel counts the end of the thread that forked as the parent's end.
+    """
+
+    def in_child() -> None:
+        if os.getppid() == main:  # forks of forks are not ours to decide about
+            die_with_parent(main)
+
+    os.register_at_fork(after_in_child=in_child)
+
+
+def end_everything(code: int) -> NoReturn:
+    """The last resort: kill every child, slots and engines included, and exit with `code`."""
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            child.kill()
+    os._exit(code)

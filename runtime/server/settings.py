@@ -1,0 +1,100 @@
+"""Settings of one server: options of `roundhouse serve`, else ROUNDHOUSE_* variables. Recipes hold the rest."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+import platformdirs
+from pydantic import ByteSize, Field, field_validator
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+STARTER = "recipes/starter"
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A setting that has an option: where the help shows it, and its default in words if it is found at the start."""
+
+    panel: str
+    default: str | None = None
+
+
+WHERE, MEMORY, BOUNDS = Shown("Where"), Shown("Models and memory"), Shown("Bounds")
+TIMES = Shown("Times, in seconds")
+DETECTED = Shown(MEMORY.panel, "85 % of what is there")
+
+
+def starter_recipes() -> tuple[Path, ...]:
+    """Those in the working directory, else those of the checkout that this package lies in."""
+    here = Path(STARTER)
+    return (here if here.is_dir() else Path(__file__).resolve().parents[1] / STARTER,)
+
+
+def default_data_dir() -> Path:
+    """./.data in a checkout, else the user's own data directory."""
+    return Path(".data") if Path(STARTER).is_dir() else platformdirs.user_data_path("roundhouse")
+
+
+class Settings(BaseSettings):
+    """Frozen; handed to the server and to the gateway as a whole. What is given wins over variables."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", env_prefix="ROUNDHOUSE_", env_ignore_empty=True)
+
+    recipes: Annotated[tuple[Path, ...], NoDecode, Shown(WHERE.panel, "the starter set")] = Field(
+        default_factory=starter_recipes, description="Recipe file or folder; may be given more than once."
+    )
+    host: Annotated[str, WHERE] = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
+    port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
+    data_dir: Annotated[Path, Shown(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
+        default_factory=default_data_dir, description="What survives a restart: adapters, aliases, pins."
+    )
+    run_dir: Path
+    """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], WHERE] = Field(
+        default="info", description="Of the log on standard error: JSON lines, or plain ones on a terminal."
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], MEMORY] = Field(
+        default="auto", description="auto: the first GPU, else the CPU."
+    )
+    device_memory: Annotated[ByteSize | None, DETECTED] = Field(
+        default=None, description="Budget for all models, such as 20GiB."
+    )
+    host_memory: Annotated[ByteSize | None, DETECTED] = Field(
+        default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
+    )
+    slots: Annotated[int, MEMORY] = Field(
+        default=6, ge=1, le=64, description="How many models can be in memory at once."
+    )
+    prewarm: Annotated[bool, MEMORY] = Field(
+        default=True, description="Import engine libraries ahead of need: faster loads."
+    )
+    max_waiting: Annotated[int, BOUNDS] = Field(
+        default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
+    )
+    max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
+    max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
+    max_adapter: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(2 * 2**30), description="Largest adapter archive."
+    )
+    max_audio_seconds: Annotated[float, BOUNDS] = Field(
+        default=4 * 3600.0, description="Longest recording, in seconds."
+    )
+    drain_seconds: Annotated[float, TIMES] = Field(
+        default=60.0, ge=0, description="How long running requests may go on after Ctrl-C or SIGTERM."
+    )
+    patience: Annotated[float, TIMES] = Field(
+        default=1.0, ge=0, description="How long a waiting model lets busy ones go on, then one goes."
+    )
+    heartbeat: Annotated[float, TIMES] = Field(
+        default=5.0, gt=0, description="How often engines are asked if they live."
+    )
+    hung_after: Annotated[float, TIMES] = Field(
+        default=30.0, gt=0, description="An engine that is silent for so long is restarted."
+    )
+
+    @field_validator("recipes", mode="before")
+    @classmethod
+    def _listed(cls, value: object) -> object:
+        """A variable holds paths as PATH does."""
+        return value.split(os.pathsep) if isinstance(value, str) else value

@@ -1,0 +1,173 @@
+"""Framed messages between the gateway and a slot over a Unix socket: length prefix, then a msgpack list of frames.
+
+All that one side produces within a tick of its event loop leaves in one write: a step of a chat engine with 64
+streams is one frame on the wire, not 64. Nothing is ever unpickled; unknown tags and oversized frames end the
+connection.
+"""
+
+import asyncio
+import struct
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from models.messages import AdapterRef, Event, Held, Loaded, Progress, Request
+from registry.errors import RoundhouseError, by_status
+
+LENGTH = struct.Struct("<I")
+MAX_FRAME = 256 * 1024 * 1024
+HIGH_WATER = 8 * 1024 * 1024
+
+
+class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
+    """`uid` names the call that a frame belongs to; it is unique per connection and never reused."""
+
+    uid: int
+
+
+# --- gateway to slot -----------------------------------------------------------------------------------------------
+class Load(Frame, frozen=True):
+    recipe: bytes
+    """The recipe as JSON."""
+    path: str
+    device: str
+
+
+class Call(Frame, frozen=True):
+    request: Request
+
+
+class Stage(Frame, frozen=True):
+    adapter: AdapterRef
+
+
+class Place(Frame, frozen=True):
+    adapter: AdapterRef
+    evict: str | None
+
+
+class Drop(Frame, frozen=True):
+    digest: str
+
+
+class Cancel(Frame, frozen=True):
+    """Stop the work of `uid`; no more frames for it are expected."""
+
+
+class Ping(Frame, frozen=True):
+    """Heartbeat: answered when the engine's inner loop has answered."""
+
+
+class Prewarm(Frame, frozen=True):
+    """Import an engine's libraries before it is known which model comes."""
+
+    engine: str
+
+
+class Sleep(Frame, frozen=True):
+    """Give the device's memory back. Nothing runs and nothing is staged: the gateway has seen to it."""
+
+
+class Wake(Frame, frozen=True):
+    """Come back from sleep."""
+
+
+ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake
+
+
+# --- slot to gateway -----------------------------------------------------------------------------------------------
+class Hello(Frame, frozen=True):
+    """First frame on a connection; `uid` is 0."""
+
+    pid: int
+    warms: str | None = None
+    """The engine whose libraries it has begun to import by itself."""
+
+
+class Report(Frame, frozen=True):
+    progress: Progress
+
+
+class Emit(Frame, frozen=True):
+    event: Event
+
+
+class Done(Frame, frozen=True):
+    """The call ended well; a load, a sleep and a wake bring what is held afterwards."""
+
+    loaded: Loaded | None = None
+    held: Held | None = None
+
+
+class Failed(Frame, frozen=True):
+    """The call ended with an error of registry.errors, spelled out."""
+
+    status: int
+    code: str
+    message: str
+    param: str | None = None
+    retry_after: float | None = None
+
+    @classmethod
+    def of(cls, uid: int, error: RoundhouseError) -> "Failed":
+        return cls(uid, error.status, error.code, error.message, error.param, error.retry_after)
+
+    def error(self) -> RoundhouseError:
+        """The same error on this side of the socket."""
+        error = by_status(self.status)(self.message, code=self.code, param=self.param)
+        error.retry_after = self.retry_after
+        return error
+
+
+class Broken(Failed, frozen=True):
+    """The engine has ended by itself; `uid` is 0. It answers nobody any more, so its slot must be ended."""
+
+
+FromSlot = Hello | Report | Emit | Done | Failed | Broken
+
+to_slot_decoder = msgspec.msgpack.Decoder(list[ToSlot])
+from_slot_decoder = msgspec.msgpack.Decoder(list[FromSlot])
+
+T = TypeVar("T")
+
+
+async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:
+    """The frames of one write. Raises IncompleteReadError at the end, ConnectionError for what is not a frame."""
+    (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
+    if size > MAX_FRAME:
+        raise ConnectionError(f"a frame of {size} bytes is over the limit of {MAX_FRAME}")
+    try:
+        return decoder.decode(await reader.readexactly(size))
+    except msgspec.DecodeError as error:
+        raise ConnectionError(f"not a frame: {error}") from error
+
+
+class Outbox:
+    """Collects frames and writes them once per tick.
+
+    `full` is true while the other side reads too slowly (HIGH_WATER bytes are waiting): producers that can wait
+    should `await drain()`.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
+        self._frames: list[Frame] = []
+        self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
+        self._loop = asyncio.get_running_loop()
+        writer.transport.set_write_buffer_limits(high=HIGH_WATER)
+
+    def put(self, frame: Frame) -> None:
+        self._frames.append(frame)
+        if len(self._frames) == 1:
+            self._loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        frames, self._frames = self._frames, []
+        if frames and not self._writer.is_closing():
+            body = self._encode(frames)
+            self._writer.write(LENGTH.pack(len(body)) + body)
+
+    async def drain(self) -> None:
+        """Wait until the other side has caught up. Raises ConnectionError when it is gone."""
+        await self._writer.drain()

@@ -1,0 +1,277 @@
+"""The slot: what runs inside a LitServe inference worker. One Unix socket, one gateway, at most one engine.
+
+| event                    | empty slot             | slot with an engine          | its engine sleeps            |
+|--------------------------|------------------------|------------------------------|------------------------------|
+| Load                     | loads                  | Failed: a slot is for one model | Failed                    |
+| Call, Stage, Place, Drop | Failed                 | works; each in a task of its own | Failed                   |
+| Sleep                    | Failed                 | sleeps, once what runs has ended | Failed                   |
+| Wake                     | Failed                 | Failed                       | wakes                        |
+| Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
+| Ping, while that goes on | -                      | Done                         | Done                         |
+| Cancel                   | nothing                | cancels the task, which      | nothing                      |
+|                          |                        | aborts the work in the engine; a sleep or wake goes on      |
+| its engine ends by itself | -                     | Broken, once no load or      | Broken                       |
+|                          |                        | change goes on that fails    |                              |
+| gateway gone             | ends the process group | ends the process group       | ends the process group       |
+| SIGTERM                  | exits with 0           | closes the engine, exits with 0 | the same                  |
+
+A slot is not reused for a second model, since ending its process is what returns the memory for certain.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from models.memory_group import Kills, is_out_of_memory
+from models.messages import (
+    EmbedRequest,
+    Event,
+    Finished,
+    Held,
+    HttpCall,
+    Progress,
+    RerankRequest,
+    TranscribeRequest,
+    Usage,
+)
+from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
+from registry.errors import EngineFailed, RoundhouseError
+from registry.recipes.definition import Recipe
+from runtime.slots import frames
+
+log = logging.getLogger("roundhouse.slot")
+CALM_SECONDS = 10.0
+CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
+
+
+def socket_path(run_dir: str, worker_id: int) -> str:
+    return f"{run_dir}/slot-{worker_id}.sock"
+
+
+class SlotServer:
+    """Serves one gateway connection.
+
+    Args:
+        create: makes the engine for (engine name, task).
+        loads: is around its load.
+        warms: the engine whose libraries are imported at once, because a model will soon be wanted.
+    """
+
+    def __init__(
+        self, address: str, create: Callable[[str, str], Engine], *, exit_on_disconnect: bool = True,
+        loads: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
+        warms: str | None = None,
+    ) -> None:  # fmt: skip
+        self.address = address
+        self._create, self._loads, self._warms = create, loads, warms
+        self._exit_on_disconnect = exit_on_disconnect
+        self._engine: Engine | None = None
+        self._loading = False
+        self._asleep = self._changing = False
+        self._working: set[asyncio.Task[None]] = set()
+        """That need the engine awake."""
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._stop = asyncio.Event()
+        self._writers: set[asyncio.StreamWriter] = set()
+
+    async def serve(self) -> None:
+        """Until SIGTERM, or until the gateway is gone."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self._stop.set)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address)
+        server = await asyncio.start_unix_server(self._connection, self.address, limit=1 << 20)
+        os.chmod(self.address, 0o600)
+        warming = asyncio.create_task(self._warm()) if self._warms else None
+        await self._stop.wait()
+        if warming is not None:
+            warming.cancel()
+        server.close()
+        await self.close()
+
+    async def _warm(self) -> None:
+        from models.engines import prewarm
+
+        assert self._warms is not None
+        try:
+            await asyncio.to_thread(prewarm, self._warms, lambda: self._loading)
+        except Exception:  # the load that comes fails with the reason
+            log.warning("importing ahead for %s failed", self._warms, exc_info=True)
+
+    async def close(self) -> None:
+        for task in list(self._tasks.values()):
+            task.cancel()
+        if self._engine is not None:
+            with contextlib.suppress(Exception):  # going away: what fails now fails for nobody
+                await asyncio.wait_for(self._engine.close(), CLOSE_SECONDS)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.address)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        out = frames.Outbox(writer)
+        self._writers.add(writer)
+        out.put(frames.Hello(0, os.getpid(), self._warms))
+        try:
+            while True:
+                for frame in await frames.read_frames(reader, frames.to_slot_decoder):
+                    self._take(frame, out)
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            if isinstance(error, ConnectionError):
+                log.warning("the gateway's connection broke: %s", error)
+        finally:
+            self._writers.discard(writer)
+            writer.close()
+            if self._exit_on_disconnect:
+                # Nobody can ask this engine for anything any more. SIGKILL to the group takes its children along.
+                os.killpg(0, signal.SIGKILL)
+
+    def _take(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
+        if isinstance(frame, frames.Cancel):
+            if task := self._tasks.get(frame.uid):
+                task.cancel()
+            return
+        task = asyncio.create_task(self._answer(frame, out))
+        self._tasks[frame.uid] = task
+        task.add_done_callback(lambda _: self._tasks.pop(frame.uid, None))
+
+    async def _answer(self, frame: frames.ToSlot, out: frames.Outbox) -> None:
+        """Run one frame to its end: exactly one Done or Failed."""
+        uid = frame.uid
+        try:
+            match frame:
+                case frames.Load():
+                    out.put(await self._load(frame, out))
+                    return
+                case frames.Prewarm():
+                    if self._engine is None and not self._loading:
+                        from models.engines import prewarm
+
+                        await asyncio.to_thread(prewarm, frame.engine)
+                case frames.Ping():
+                    # while it loads, falls asleep or wakes, the loop's answer is the sign of life
+                    if not self._changing and (self._engine is not None or not self._loading):
+                        await self._ready().ping()
+                case frames.Sleep() | frames.Wake():
+                    held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
+                    out.put(frames.Done(uid, held=held))
+                    return
+                case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
+                    await self._work(frame, out)
+            out.put(frames.Done(uid))
+        except asyncio.CancelledError:
+            out.put(frames.Done(uid))  # the gateway waits for it before it gives the place to the next request
+            raise
+        except RoundhouseError as error:
+            out.put(frames.Failed.of(uid, error))
+        except Exception as error:  # the border: whatever a library raises becomes one structured error
+            log.exception("unmapped error in a slot")
+            out.put(frames.Failed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
+
+    async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.Done:
+        if self._engine is not None or self._loading:
+            raise EngineFailed("This slot has an engine already.")
+        self._loading = True
+
+        def report(progress: Progress) -> None:
+            out.put(frames.Report(frame.uid, progress))
+
+        recipe = Recipe.model_validate_json(frame.recipe)
+        engine = self._create(recipe.engine.name, recipe.task.value)
+        kills = Kills()
+        try:
+            with self._loads():
+                loaded = await engine.load(recipe, Path(frame.path), frame.device, report)
+        except Exception as error:
+            if is_out_of_memory(error) or kills.risen():
+                raise EngineFailed(f"{recipe.id} ran out of memory while it loaded.", code="out_of_memory") from error
+            raise
+        self._engine = engine
+        if isinstance(engine, Breakable):
+            engine.on_broken = lambda how: self._broken(how, out)
+        return frames.Done(frame.uid, loaded)
+
+    def _broken(self, how: EngineFailed, out: frames.Outbox) -> None:
+        """Tell before the calls end that fail by it. A sleep or wake that goes on tells by its own failure."""
+        if not self._changing:
+            out.put(frames.Broken(0, how.status, how.code, how.message))
+
+    async def _change(self, sleep: bool) -> Held:
+        """Fall asleep or wake up. Once begun it is not cancelled: a half-changed engine is of no use to anybody."""
+        engine = self._ready()
+        if self._changing or self._asleep is sleep:
+            raise EngineFailed(f"This engine {'is busy' if self._changing else 'sleeps' if sleep else 'is awake'}.")
+        self._changing = True
+        try:
+            if sleep:
+                await self._calm()
+            held = await (engine.sleep() if sleep else engine.wake())
+            self._asleep = sleep
+            return held
+        finally:
+            self._changing = False
+
+    async def _calm(self) -> None:
+        """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""
+        if self._working:
+            await asyncio.wait(self._working, timeout=CALM_SECONDS)
+        if self._working:
+            raise EngineFailed("Requests still run on this engine.")
+
+    async def _work(self, frame: frames.Call | frames.Stage | frames.Place | frames.Drop, out: frames.Outbox) -> None:
+        engine = self._ready()
+        if self._asleep or self._changing:
+            raise EngineFailed("This engine sleeps.")
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        self._working.add(task)
+        try:
+            match frame:
+                case frames.Call():
+                    await self._call(frame, out)
+                case frames.Stage():
+                    await cast(ChatEngine, engine).stage(frame.adapter)
+                case frames.Place():
+                    await cast(ChatEngine, engine).place(frame.adapter, frame.evict)
+                case frames.Drop():
+                    await cast(ChatEngine, engine).drop(frame.digest)
+        finally:
+            self._working.discard(task)
+
+    def _ready(self) -> Engine:
+        if self._engine is None:
+            raise EngineFailed("No model is loaded in this slot.")
+        return self._engine
+
+    async def _call(self, frame: frames.Call, out: frames.Outbox) -> None:
+        """The events of one request, whatever its task; Finished last, also when the call is cancelled."""
+        uid, request, engine = frame.uid, frame.request, self._ready()
+
+        def emit(event: Event) -> None:
+            out.put(frames.Emit(uid, event))
+
+        match request:
+            case HttpCall():
+                answer = cast(ChatEngine, engine).call(request)
+                try:
+                    async for event in answer:
+                        emit(event)
+                except asyncio.CancelledError:
+                    await answer.aclose()
+                    emit(Finished(usage=answer.usage))  # what an aborted request has cost is counted too
+                    raise
+            case EmbedRequest():
+                embedded, usage = await cast(EmbedEngine, engine).embed(request)
+                emit(embedded)
+                emit(Finished(usage=usage))
+            case RerankRequest():
+                ranked, usage = await cast(RerankEngine, engine).rerank(request)
+                emit(ranked)
+                emit(Finished(usage=usage))
+            case TranscribeRequest():
+                spoken = cast(TranscribeEngine, engine).transcribe(request)
+                async with contextlib.aclosing(cast(Any, spoken)) as parts:
+                    async for part in parts:
+                        emit(Finished(usage=part) if isinstance(part, Usage) else part)

@@ -1,0 +1,159 @@
+"""All slots of the server: who is empty, who holds which model, who is coming back."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from models.engines import prewarmed_bytes
+from registry.errors import Unavailable
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import socket_path
+from runtime.slots.memory import group_bytes
+
+log = logging.getLogger("roundhouse.pool")
+
+
+class SlotPool:
+    """Hands out empty slots and takes ended ones back. LitServe's monitor respawns what has ended.
+
+    Args:
+        run_dir: the folder of the slots' sockets.
+        size: number of slots; one model each.
+        on_death: called with a link whose slot ended while it was handed out.
+        wanted: engines that slots import by themselves, one each, in their first lives.
+        on_free: called when a slot has come, or come back, and is empty.
+    """
+
+    def __init__(
+        self,
+        run_dir: str,
+        size: int,
+        on_death: Callable[[SlotLink], None],
+        wanted: Sequence[str] = (),
+        on_free: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._on_death, self._on_free = on_death, on_free
+        self._unheard = set(range(size))
+        self._awaited = set(wanted[:size])  # engines whose slot is among the unheard of
+        self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
+        self._free: set[SlotLink] = set()
+        self._changed = asyncio.Condition()
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._unwarmable: set[str] = set()
+        self._closed = False
+        self.restarts = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._links)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def start(self) -> None:
+        for link in self._links:
+            self._reconnect(link)
+
+    def _reconnect(self, link: SlotLink) -> None:
+        async def connect() -> None:
+            while not self._closed:
+                try:
+                    await link.connect()
+                    break
+                except Unavailable as error:
+                    log.error("%s", error.message)
+                    async with self._changed:  # nobody waits for this one any longer
+                        self._heard(link)
+                        self._changed.notify_all()
+            async with self._changed:
+                self._heard(link)
+                self._free.add(link)
+                self._changed.notify_all()
+            self._on_free()
+
+        task = asyncio.create_task(connect(), name=f"connect-slot-{link.slot_id}")
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    def _heard(self, link: SlotLink) -> None:
+        """A slot has come, or will not."""
+        self._unheard.discard(link.slot_id)
+        if link.prewarmed is not None:
+            self._awaited.discard(link.prewarmed)
+        if not self._unheard:
+            self._awaited.clear()
+
+    def _died(self, link: SlotLink) -> None:
+        if self._closed:
+            return
+        self.restarts += 1
+        if link in self._free:
+            self._free.discard(link)
+        else:
+            self._on_death(link)  # of a slot that had been cooled nobody knows
+        self._reconnect(link)
+
+    async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
+        """An empty slot, one with this engine's libraries imported if there is one.
+
+        Raises Unavailable when none comes free in `timeout` seconds.
+        """
+        try:
+            async with asyncio.timeout(timeout), self._changed:
+                await self._changed.wait_for(lambda: self._free and engine not in self._awaited)
+                link = min(self._free, key=lambda s: (s.prewarmed != engine, s.prewarmed is not None, not s.warm))
+                self._free.discard(link)
+                link.cold()
+                return link
+        except TimeoutError:
+            raise Unavailable("No slot came free in time. Raise the number of slots.", retry_after=5) from None
+
+    async def prewarm(self, engine: str) -> bool:
+        """Import an engine's libraries in one empty slot, if none has them yet. True when one is warm afterwards."""
+        importing = [link for link in self._free if link.prewarmed == engine]
+        if any(link.warm for link in importing):
+            return True
+        if engine in self._unwarmable:
+            return False
+        empty = sorted((link for link in self._free if link.prewarmed is None), key=lambda s: s.slot_id)
+        link = next(iter([*importing, *empty]), None)  # one that began at its own start is asked when it has ended
+        if link is None:
+            return False
+        link.prewarmed, link.prewarmed_bytes = engine, prewarmed_bytes(engine)
+        try:
+            await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=120)
+        except Exception:  # a slot that cannot be pre-warmed still loads, only slower
+            log.warning("pre-warming slot %d for %s failed", link.slot_id, engine, exc_info=True)
+            if link.connected:  # its libraries do not import: trying again would not help
+                self._unwarmable.add(engine)
+            link.cold()
+            return False
+        if link in self._free and link.prewarmed == engine:
+            link.warm = True
+            link.prewarmed_bytes = await asyncio.to_thread(group_bytes, link.group) or link.prewarmed_bytes
+        return True
+
+    def prewarmed(self) -> list[SlotLink]:
+        """Empty slots with libraries imported, or importing while they are not `warm`."""
+        return sorted((link for link in self._free if link.prewarmed is not None), key=lambda link: link.slot_id)
+
+    async def cool(self, room: int, keep: str | None = None) -> None:
+        """End pre-warmed slots until those that are left hold at most `room` bytes; one for engine `keep` stays."""
+        spared = next((link for link in self.prewarmed() if link.prewarmed == keep), None)
+        for link in self.prewarmed():
+            if link is spared:
+                continue
+            if sum(other.prewarmed_bytes for other in self.prewarmed() if other is not spared) <= room:
+                return
+            log.info("pre-warmed slot ended for its memory", extra={"slot": link.slot_id, "engine": link.prewarmed})
+            self._free.discard(link)
+            link.cold()
+            await link.end()
+
+    async def close(self) -> None:
+        """Stop reconnecting; the slots themselves are LitServe's to end."""
+        self._closed = True
+        for task in list(self._connecting):
+            task.cancel()

@@ -1,0 +1,113 @@
+"""What LitServe spawns as a worker. It imports nothing of the gateway's."""
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import litserve as ls
+from litserve.loops import LitLoop
+from litserve.specs.base import LitSpec
+
+from models.memory_group import Expendable
+from models.parent import die_with_parent
+from models.protocol import Engine
+from registry.recipes.definition import Task
+from runtime.server import logs
+from runtime.slots.loop import SlotServer, socket_path
+
+if TYPE_CHECKING:
+    from runtime.gateway.core import Gateway
+
+API_PATH = "/v1/chat/completions"
+
+
+def create_engine(name: str, task: str) -> Engine:
+    from models.engines import create  # only a slot needs engines: the gateway never imports one
+
+    return create(name, Task(task))
+
+
+class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
+    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
+
+    def setup(self, device: Any) -> None:
+        logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
+
+    def predict(self, x: Any, **_: Any) -> Any:
+        raise NotImplementedError("requests travel over the slots' own sockets")
+
+
+class RuntimeSpec(LitSpec):  # type: ignore[misc]
+    """Carries all endpoints. `gateway` stays in the API process: workers get a copy without it."""
+
+    def __init__(self, gateway: "Gateway") -> None:
+        super().__init__()
+        self.api_path = API_PATH
+        self.gateway: Gateway | None = gateway
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "gateway": None, "_endpoints": [], "data_streamer": None}
+
+    @property
+    def stream(self) -> bool:
+        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
+
+    def pre_setup(self, lit_api: ls.LitAPI) -> None:
+        from runtime.http.routes import routes
+
+        assert self.gateway is not None
+        for path, endpoint, methods in routes(self.gateway):
+            self.add_endpoint(path, endpoint, methods)
+
+    def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
+        return request
+
+    def encode_response(self, output: Any, context_kwargs: Any = None) -> Any:
+        return output
+
+
+def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
+    """Libraries leave files behind when they are killed (vLLM its sockets): the slot's next process clears them.
+
+    The last ones go with the run's folder. Returns whether this is the slot's first process.
+    """
+    folder = f"{run_dir}/tmp-{worker_id}"
+    first = not os.path.exists(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    os.makedirs(folder, mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = folder
+    return first
+
+
+class SlotLoop(LitLoop):  # type: ignore[misc]
+    """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
+
+    def __init__(self, run_dir: str, wanted: tuple[str, ...] = ()) -> None:
+        """wanted: engines that the first slots of a run import ahead, one each."""
+        super().__init__()
+        self.run_dir, self.wanted = run_dir, wanted
+
+    def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
+        with contextlib.suppress(PermissionError):  # already a session leader
+            os.setsid()
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        die_with_parent(int(parent.pid or 0))
+        first = own_temporary_folder(self.run_dir, worker_id)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
+        expendable = Expendable()
+        expendable.serves()
+        warms = self.warms(worker_id) if first else None  # later its memory may belong to somebody else: it is told
+        address = socket_path(self.run_dir, worker_id)
+        server = SlotServer(address, create_engine, loads=expendable.loads, warms=warms)
+        asyncio.run(server.serve())
+        os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
+
+    def warms(self, worker_id: int) -> str | None:
+        """The engine whose libraries a slot's first process imports ahead."""
+        return self.wanted[worker_id] if worker_id < len(self.wanted) else None

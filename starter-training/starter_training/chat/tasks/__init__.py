@@ -1,0 +1,1 @@
+"""What the chat model learns: twenty tasks on made-up sentences, and the conversations around them."""

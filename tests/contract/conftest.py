@@ -1,0 +1,12 @@
+"""What tests with real libraries share."""
+
+import pytest
+
+from tests.contract.cpu_ways import WAYS, way
+
+
+@pytest.fixture(params=WAYS)
+def cpu_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """vLLM's LoRA layers on a CPU compute in one way, then in the other."""
+    chosen = way(request.param)
+    monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)

@@ -1,0 +1,38 @@
+"""The LoRA kernel is compiled once, and what happens where it cannot be."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from models.chat.vllm.cpu import compiled, lora, products
+from models.native import compiler as native
+
+pytestmark = pytest.mark.real
+
+
+def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = compiled.build(tmp_path / "native")
+    monkeypatch.setattr(native.subprocess, "run", lambda *a, **k: pytest.fail("compiled a second time"))
+    assert compiled.build(tmp_path / "native") == made
+    assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
+def test_without_a_compiler_products_are_used_and_there_is_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(lora._log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CC", compiler)
+    assert lora.load.__wrapped__() is products.add
+    assert len(said) == 1
+    assert "mixed batches are slower" in said[0]
+
+
+def test_a_folder_that_others_can_write_to_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "native").mkdir()
+    (tmp_path / "native").chmod(0o777)
+    with pytest.raises(PermissionError):
+        compiled.build(tmp_path / "native")

@@ -1,0 +1,23 @@
+"""Events of an engine, however its bytes are cut."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.sse import DONE, Reader
+
+SENT = b': a comment\n\nevent: x\ndata: {"a": 1}\r\n\r\ndata:{"b": "data: 2"}\n\ndata: [DONE]\n\n'
+
+
+@given(st.lists(st.integers(0, len(SENT))))
+def test_data_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
+    ends = sorted({*cuts, len(SENT)})
+    reader, found = Reader(), []
+    for begin, end in zip([0, *ends], ends, strict=False):
+        found += reader.feed(SENT[begin:end])
+    assert found == [b'{"a": 1}', b'{"b": "data: 2"}', DONE]
+
+
+def test_an_event_comes_with_the_end_of_its_line() -> None:
+    reader = Reader()
+    assert reader.feed(b"data: 1") == []
+    assert reader.feed(b"2\n") == [b"12"]
