@@ -14,7 +14,7 @@ from adapters.hub import Download, download
 from adapters.sources import AdapterSource, UploadedArchive
 from adapters.types import Limits
 from registry.errors import BadRequest, NotFound, Unavailable
-from registry.recipe import HubSource, PackageSource
+from registry.recipes.definition import HubSource, PackageSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Fetcher:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._limits.download_seconds):
-                    return await asyncio.to_thread(download, source.hub, source.revision, folder, self._limits)
+                    return await asyncio.to_thread(download, source, folder, self._limits)
         except TimeoutError:  # the thread ends by itself: its folder is gone
             raise Unavailable(
                 f"'{source.hub}' was not there after {self._limits.download_seconds:.0f} s.", code="hub_unavailable"

@@ -9,7 +9,7 @@ from adapters.service import AdapterService
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
 from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.local import reference
 from runtime.gateway.names import Names

@@ -6,13 +6,14 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-from models import sources
+from models.engines import engine_version
+from models.estimate import estimate
+from models.sources import resolve as sources
 from registry.errors import RoundhouseError, Unavailable, Unfit
-from registry.estimate import estimate
-from registry.recipe import Recipe
-from registry.state import State
+from registry.recipes.definition import Recipe
+from registry.state.database import State
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import recall
+from runtime.residency.record import Found, found
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 
@@ -25,42 +26,47 @@ class ModelFiles:
 
     def entry(self, recipe: Recipe, queue: ModelQueue) -> ModelEntry:
         """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
-        entry = ModelEntry(
-            recipe=recipe, path=None, revision="unknown", needed=0, needed_detail="", load_seconds=10.0, queue=queue
-        )
-        entry.pinned = self._state.models.pins().get(recipe.id, recipe.residency.pin)
+        files, broken = None, None
         try:
-            self._found(entry, sources.resolve(recipe.source, Path.cwd(), download=False))
+            files = self._files(recipe, sources.resolve(recipe.source, Path.cwd(), download=False))
         except RoundhouseError as error:
             if error.code != "source_not_downloaded":  # that is fetched when somebody wants it
-                message = f"Model '{recipe.id}' cannot be loaded: {error.message}"
-                entry.broken = Unavailable(message, code="model_broken")
+                broken = Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
                 log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+        entry = ModelEntry(
+            recipe=recipe,
+            path=None,
+            revision="unknown",
+            needed=0,
+            needed_detail="",
+            load_seconds=10.0,
+            queue=queue,
+            pinned=self._state.models.pins().get(recipe.id, recipe.residency.pin),
+            broken=broken,
+        )
+        if files is not None:
+            found(entry, files, self._state, self._device)
         return entry
 
     async def fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
         """Bring the model's files. Raises what the source says."""
         source = entry.recipe.source
         path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
-        await asyncio.to_thread(self._found, entry, path)
+        files = await asyncio.to_thread(self._files, entry.recipe, path)
+        await asyncio.to_thread(found, entry, files, self._state, self._device)
 
-    def _found(self, entry: ModelEntry, path: Path) -> None:
-        """Fill in what a model's files and earlier loads tell."""
-        recipe = entry.recipe
+    def _files(self, recipe: Recipe, path: Path) -> Found:
+        """What a model's files tell. Raises Unfit for what cannot be loaded here."""
         _check_version(recipe)
-        sum_of = estimate(recipe, path, self._device.kind)
-        entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
-        if self._device.kind != "cpu":
-            entry.host_needed, entry.host_adapters = sum_of.host, sum_of.host_adapters
-        if recipe.expected.load_seconds is not None:
-            entry.load_seconds = recipe.expected.load_seconds
-        recall(entry, self._state, self._device)
-        entry.revision, entry.path = sources.revision(recipe.source, path), path
+        needs = estimate(recipe, path, self._device.kind)
+        on_host = (needs.host, needs.host_adapters) if self._device.kind != "cpu" else (0, 0)
+        revision = sources.revision(recipe.source, path)
+        return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds)
 
 
 def _check_version(recipe: Recipe) -> None:
     """Raise Unfit when the installed engine is not one that the recipe's flags are known to work with."""
-    have = sources.engine_version(recipe.engine.name)
+    have = engine_version(recipe.engine.name)
     if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):
         raise Unfit(
             f"the recipe wants {recipe.engine.name} {recipe.engine.versions}, {have} is installed. "

@@ -9,8 +9,8 @@ import msgspec
 
 from adapters.types import StoredAdapter
 from models.messages import AdapterRef, Event, HttpCall, Progress, Request, Usage
-from registry.context import context_of
 from registry.errors import DeadlineExceeded, Unavailable
+from registry.files.context import context_of
 from registry.records import Version
 from runtime.gateway.backend import LOCAL, Call, ChatCall, Coming, NotYet, Target, total
 from runtime.gateway.context import RequestContext

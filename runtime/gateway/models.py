@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from registry.errors import NotFound
-from registry.recipe import Tier
-from registry.state import State
+from registry.recipes.definition import Tier
+from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.names import Names
 from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
@@ -85,8 +85,10 @@ class Models:
         """Never evict this model, or no longer so. Does not load it."""
         entry = self._entry(name)
         self._state.models.set_pin(entry.id, pinned)
-        entry.pinned = pinned
-        self._residency.decide()
+        if pinned:
+            self._residency.pin(entry)
+        else:
+            self._residency.unpin(entry)
         return self._view(entry)
 
     # --- aliases ----------------------------------------------------------------------------------------------------

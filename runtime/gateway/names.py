@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from registry.catalog import Catalog, Resolved
 from registry.errors import BadRequest, NotFound
-from registry.recipe import Recipe, Task
-from registry.state import State
+from registry.recipes.definition import Recipe, Task
+from registry.state.database import State
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
-from models import sources
+from models.sources import resolve as sources
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
-from registry.state import State
+from registry.recipes.definition import Recipe
+from registry.state.database import State
 from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.core import Gateway
@@ -20,12 +20,12 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.overview import Overview
-from runtime.gateway.request_log import RequestLog
-from runtime.gateway.request_metrics import RequestMetrics
+from runtime.gateway.sinks.log import RequestLog
+from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
-from runtime.residency.record import ResidencyRecord
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device, MemoryWatch
@@ -61,6 +61,12 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     queues = {recipe.id: queue_of(recipe) for recipe in recipes}
     files = ModelFiles(state, device)
     entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in recipes]
+
+    async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
+        await files.fetch(entry, told)
+        await adapters.register_of(entry.recipe)
+        names.refresh()
+
     pool = SlotPool(
         str(settings.run_dir),
         settings.slots,
@@ -77,17 +83,12 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         MemoryWatch(device).back,
         settings.patience,
         device.host_budget or NO_LIMIT,
+        fetch,
+        device.kind == "cpu",
     )
     adapters = Adapters(names, residency, queues, service)
     models = Models(names, residency, queues, pool, state)
 
-    async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
-        await files.fetch(entry, told)
-        await adapters.register_of(entry.recipe)
-        names.refresh()
-
-    residency.fetch = fetch
-    residency.counts_processes = device.kind == "cpu"
     gateway = Gateway(
         settings,
         names,
@@ -118,7 +119,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         if gateway.phase == "starting":
             gateway.phase = "ready"
         if settings.prewarm:
-            await keep_warm(pool, residency, device)
+            await keep_warm(pool, residency.table, device)
 
     background = [
         asyncio.create_task(residency.watch(settings.heartbeat, settings.hung_after), name="watch"),

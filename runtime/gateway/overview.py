@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from registry.recipe import Tier
+from registry.recipes.definition import Tier
 from runtime.gateway.adapter_facts import AdapterRow, fill, row
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from registry.recipe import Task, Tier
+from registry.recipes.definition import Task, Tier
 from registry.records import Adapter, Version
 from runtime.gateway.local import context_length
 from runtime.residency.entry import ModelEntry

@@ -9,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from registry.errors import BadRequest, NotFound, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.http.openapi import document
 from runtime.http.sending import error_response
 

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.http.admin import openapi as management
 from runtime.http.audio import openapi as audio
 from runtime.http.chat import openapi as chat

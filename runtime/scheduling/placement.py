@@ -30,10 +30,10 @@ within D. Nothing younger can be put before it in any of the four.
 from registry.errors import Conflict
 from runtime.scheduling.device_tier import DeviceTier
 from runtime.scheduling.host_tier import HostTier
-from runtime.scheduling.placement_types import AdapterStatus, Counts, Plan, Tier, wait_bound
+from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
 from runtime.scheduling.waiting import Request, Waiting
 
-__all__ = ["AdapterStatus", "Placement", "Plan", "wait_bound"]
+__all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
 
 
 class Placement:
@@ -139,7 +139,7 @@ class Placement:
         return lost
 
     # --- what to do ----------------------------------------------------------------------------------------------
-    def decide(self, now: float) -> Plan:
+    def decide(self, now: float) -> PlacementPlan:
         """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
         drop = self._leave()
         heads = self._waiting.heads()
@@ -152,7 +152,7 @@ class Placement:
             {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._device.touched()
         )  # rules 3 and 4
         waits = [head.since + self.max_overtake for head in blocked[len(overdue) :]]
-        return Plan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
+        return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
 
     def _leave(self) -> list[str]:
         """Rule 8."""

@@ -8,7 +8,7 @@ Tier = Literal["device", "host", "staging", "disk"]
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PlacementPlan:
     """What to do now. A staging may begin only when the drops of this and of earlier plans have
     ended: the host tier has no room for both, and one digest may stand in both.
 

@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import NoReturn
 
@@ -22,7 +23,8 @@ import litserve.server
 import psutil
 from fastapi import FastAPI
 
-from registry.recipe import Recipe
+from models.parent import die_with_parent
+from registry.recipes.definition import Recipe
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
@@ -34,7 +36,6 @@ from runtime.server.device import Device
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.server.settings import Settings
 from runtime.server.stopping import Left, Shutdown, log
-from runtime.slots.parent import die_with_parent
 from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
@@ -67,10 +68,19 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.L
         middlewares=[(ContextMiddleware, {"gateway": process.gateway, "start": process.start, "stop": process.stop})],
     )
     server.monitor_internal = 0.05
+    _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
     finish(app, recipes)
     return server
+
+
+def _restart_in_lasting_thread(server: ls.LitServer) -> None:
+    """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
+    which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
+    """
+    launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
+    server.launch_single_inference_worker = lambda *given: lasting.submit(launch, *given).result()
 
 
 class ApiProcess:
@@ -184,7 +194,7 @@ def _forks_die_with(main: int) -> None:
 
     def in_child() -> None:
         if os.getppid() == main:  # forks of forks are not ours to decide about
-            die_with_parent()
+            die_with_parent(main)
 
     os.register_at_fork(after_in_child=in_child)
 

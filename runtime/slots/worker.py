@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -11,15 +12,16 @@ from typing import Any
 from litserve.loops import LitLoop
 
 from models.memory_group import Expendable
+from models.parent import die_with_parent
 from models.protocol import Engine
+from registry.recipes.definition import Task
 from runtime.slots.loop import SlotServer, socket_path
-from runtime.slots.parent import die_with_parent
 
 
 def create_engine(name: str, task: str) -> Engine:
-    from models.factory import create  # only a slot needs engines: the gateway never imports one
+    from models.engines import create  # only a slot needs engines: the gateway never imports one
 
-    return create(name, task)
+    return create(name, Task(task))
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
@@ -46,7 +48,9 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         with contextlib.suppress(PermissionError):  # already a session leader
             os.setsid()
-        die_with_parent()
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        die_with_parent(int(parent.pid or 0))
         first = own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         expendable = Expendable()

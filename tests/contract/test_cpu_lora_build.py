@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.cpu import compiled, lora, products
-from registry import native
+from models.chat.vllm.cpu import compiled, lora, products
+from models.native import compiler as native
 
 pytestmark = pytest.mark.real
 

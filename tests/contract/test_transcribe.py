@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 
-from models.factory import create
+from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech.engine import WhisperEngine
 from models.speech.run import Run
@@ -21,7 +21,7 @@ from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
 
-real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(280)]
+real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 FLAGS = {"beam_size": 1, "threads": 1}
 

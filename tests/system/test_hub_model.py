@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.recipe import PackageSource
-from registry.sources import locate
+from registry.files.sources import locate
+from registry.recipes.definition import PackageSource
 from tests.faults.traffic import ask
 from tests.system.serving import Server
 from tests.unit.adapters.fake_hub import serve
@@ -20,7 +20,6 @@ engine: {{name: faster-whisper}}
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 def test_a_hub_model_is_fetched_when_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as hub:
         commit = hub.push("team/speech", locate(PackageSource(package="models.starter", inside="pack/starter-speech")))

@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 
 from adapters.sources import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
-from registry.recipe import PathSource
+from registry.recipes.definition import PathSource
 from registry.records import Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer

@@ -3,7 +3,7 @@
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from registry.names import AdapterName
-from registry.recipe import HubSource, PathSource
+from registry.recipes.definition import HubSource, PathSource
 from registry.records import PROBE_BYTES
 
 

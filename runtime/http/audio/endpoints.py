@@ -16,8 +16,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from models.messages import Event, Segment, TranscribeRequest, TranscriptInfo
-from registry import recipe
 from registry.errors import EngineFailed, RoundhouseError
+from registry.recipes import definition as recipe
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted

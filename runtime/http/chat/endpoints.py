@@ -6,7 +6,7 @@ from typing import Any
 
 from models.messages import Chunk, Event, Started
 from registry.errors import BadRequest
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, ChatCall, Target
 from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from models.messages import EmbedRequest, EmbedResult, Event
 from registry.errors import EngineFailed
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode

@@ -19,7 +19,7 @@ import msgspec
 
 from models.messages import Event, RerankRequest, RerankResult
 from registry.errors import BadRequest, EngineFailed, Unfit
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import convert, decode, parse_object, unknown_fields

@@ -19,7 +19,7 @@ import msgspec
 
 from models.messages import Chunk, Event, Started
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime import sse
 from runtime.gateway.backend import Call, ChatCall, Target
 from runtime.gateway.names import Wanted

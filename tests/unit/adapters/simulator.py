@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from runtime.scheduling.placement import Placement, Plan
+from runtime.scheduling.placement import Placement, PlacementPlan
 
 
 @dataclass
@@ -29,7 +29,7 @@ class Witness:
     def leases(self) -> Counter[str]:
         return Counter(digest for digest in self.running.values() if digest is not None)
 
-    def obey(self, plan: Plan) -> None:
+    def obey(self, plan: PlacementPlan) -> None:
         leases = self.leases()
         in_place = {*self.placed, *self.placing, *(d for d in self.placing.values() if d)}
         for digest in plan.drop:

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from adapters.types import StoredAdapter
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Version
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
@@ -23,7 +23,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
-from runtime.gateway.request_metrics import RequestMetrics
+from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.http.app import finish
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.sources import UploadedArchive
 from adapters.types import Base, Checked, Limits
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Registered
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import adapter

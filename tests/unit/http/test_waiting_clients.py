@@ -9,7 +9,7 @@ import pytest
 
 from models.messages import Progress
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.gateway.backend import Coming
 from runtime.gateway.context import Preference, RequestContext
 from runtime.http.dialect import Head, Part, Parts

@@ -1,12 +1,9 @@
 """Names of parsers in recipes: those that vLLM has."""
 
-import subprocess
-import sys
-
 import pytest
 
-from registry.loading import load_recipes
-from registry.parsers import KINDS, parser_faults, parsers
+from registry.recipes.loading import load_recipes
+from registry.recipes.parsers import parser_faults, parsers
 from tests.unit.registry.recipe_files import GOOD, Write, faults
 
 PARSERS = "engine: {{name: vllm, flags: {}}}"
@@ -30,18 +27,6 @@ def test_a_parser_that_vllm_does_not_have(write: Write, flags: str, words: str) 
     assert len(told) == 2, "beside other faults"
 
 
-def test_the_names_are_those_that_vllm_registers() -> None:
-    """In a process of its own: this one does not import vLLM."""
-    code = """
-from vllm.reasoning import ReasoningParserManager as reasoning
-from vllm.tool_parsers import ToolParserManager as tools
-print(*sorted(tools.lazy_parsers), sep=",")
-print(*sorted(reasoning.lazy_parsers), sep=",")
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
-    assert done.stdout.splitlines()[-2:] == [",".join(parsers(file, table)) for _, file, table in KINDS.values()]
-
-
 @pytest.mark.parametrize(
     "flags",
     [
@@ -58,5 +43,5 @@ def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
 def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
     assert parsers("no/such/file.py", "_ELSEWHERE") == ()
-    monkeypatch.setattr("registry.parsers.parsers", lambda file, table: ())
+    monkeypatch.setattr("registry.recipes.parsers.parsers", lambda file, table: ())
     assert list(parser_faults({"tool_call_parser": "nobody"})) == []

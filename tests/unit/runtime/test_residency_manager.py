@@ -55,6 +55,7 @@ async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert world.witness.events[:3] == ["loaded a", "evicted a", "loaded c"]
+    await world.manager.close()
     await world.pool.close()
 
 
@@ -66,6 +67,7 @@ async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> 
             await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert world.witness.events == ["loaded a", "evicted a", "loaded c", "evicted c", "loaded b"]
+    await world.manager.close()
     await world.pool.close()
 
 
@@ -81,6 +83,7 @@ async def test_who_asked_for_a_model_while_it_left_keeps_their_place_in_the_line
                 await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert [event for event in world.witness.events if "loaded" in event] == [f"loaded {name}" for name in "abac"]
+    await world.manager.close()
     await world.pool.close()
 
 
@@ -149,7 +152,7 @@ async def test_the_line_is_bounded(world: World) -> None:
 async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
-    entry.pinned = True
+    world.manager.pin(entry)
     await world.ask("b")
     await world.ask("c")
     assert "evicted a" not in world.witness.events
@@ -157,11 +160,15 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
         await world.manager.unload(entry)
     await world.manager.unload(entry, force=True)
     assert world.state("a") is ModelState.ABSENT
+    world.manager.unpin(entry)
+    for name in "abc":
+        await world.ask(name)
+    assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"
 
 
 async def test_nobody_starves_under_a_hot_model(world: World) -> None:
     """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
-    world.manager.budget = 150
+    world.manager.table.budget = 150
     stop = asyncio.Event()
 
     async def hot() -> None:
@@ -208,7 +215,7 @@ async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tm
         await other.wait()
         entry.path = tmp_path
 
-    world.manager.fetch = fetch
+    world.manager.fetcher.fetch = fetch
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(3)]
     assert await world.ask("b"), "nobody waits behind a download"
     other.set()
@@ -223,7 +230,7 @@ async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: W
     async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
         raise Unavailable("The hub did not deliver.", code="hub_unavailable", retry_after=30)
 
-    world.manager.fetch = fetch
+    world.manager.fetcher.fetch = fetch
     with pytest.raises(Unavailable, match="did not deliver") as refused:
         await world.ask("a")
     assert refused.value.retry_after == 30

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from models.messages import Held, Loaded
-from registry.state import State
+from registry.state.database import State
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import ResidencyRecord, load_key, recall
+from runtime.residency.record import load_key, recall
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device

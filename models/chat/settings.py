@@ -1,0 +1,132 @@
+"""From a recipe to vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
+
+import os
+from argparse import Namespace
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from models.estimate import default_kv_cache
+from registry.errors import Unfit
+from registry.files.dtypes import SMALL_WEIGHTS, settle
+from registry.files.shape import read_shape
+from registry.recipes.definition import Flag, Recipe
+
+OURS = {
+    "model": "source",
+    "served_model_name": "id",
+    "revision": "source",
+    "dtype": "dtype",
+    "max_model_len": "context_length",
+    "max_num_seqs": "batching.max_requests",
+    "max_num_batched_tokens": "batching.max_tokens",
+    "kv_cache_memory_bytes": "memory.kv_cache",
+    "gpu_memory_utilization": "memory.kv_cache",
+    "enable_lora": "memory.adapters.device",
+    "max_loras": "memory.adapters.device",
+    "max_cpu_loras": "memory.adapters.host",
+    "max_lora_rank": "memory.adapters.max_rank",
+    "lora_modules": "adapters",
+    "enable_sleep_mode": "residency.sleep",
+}
+"""vLLM's flags that a recipe has words for, and those words."""
+
+NEVER = {
+    "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
+    "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
+    "enable_log_requests", "root_path", "headless", "api_server_count", "config", "grpc", "default_mm_loras",
+    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs",
+}  # fmt: skip
+"""Flags that make no sense inside a slot or would take it out of our hands."""
+
+
+def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
+    """The namespace that vLLM's `AsyncEngineArgs.from_cli_args` and `build_app` take.
+
+    Raises Unfit with every fault of the recipe's flags.
+    """
+    recipe = settle(recipe, path, "cpu" if device == "cpu" else "cuda")
+    words = [*_settings(recipe, path, device), *_flags(recipe.engine.flags, parser)]
+
+    def refuse(message: str) -> None:
+        raise Unfit(f"vLLM does not take the flags of recipe {recipe.id}: {message}", [message], param="engine.flags")
+
+    parser.error = refuse
+    parsed: Namespace = parser.parse_args(words)
+    return parsed
+
+
+def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
+    yield from ("--model", str(path), "--served-model-name", recipe.id)
+    if recipe.dtype == "int8":
+        raise Unfit("dtype int8 is not one of vLLM's", ["dtype: use auto, float32, float16 or bfloat16"], param="dtype")
+    yield from ("--dtype", recipe.dtype)
+    if recipe.context_length:
+        yield from ("--max-model-len", str(recipe.context_length))
+    yield from ("--max-num-seqs", str(recipe.batching.max_requests))
+    yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.max_requests)))
+    yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
+    if device == "cpu":
+        yield "--enforce-eager"
+    elif sleeps(recipe):
+        yield "--enable-sleep-mode"
+    places = recipe.memory.adapters
+    if places.device:
+        yield from ("--enable-lora", "--max-loras", str(places.device))
+        yield from (
+            "--max-cpu-loras",
+            str(max(places.host, places.device + 1)),
+            "--max-lora-rank",
+            str(places.max_rank),
+        )
+        if device == "cpu" and recipe.dtype == "float32":
+            # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
+            yield from ("--lora-dtype", "bfloat16")
+    yield "--no-use-tqdm-on-load"
+    yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
+
+
+def sleeps(recipe: Recipe) -> bool:
+    """Whether the engine is to be able to sleep, on a GPU.
+
+    Only with one worker: with several, adapters were seen to be lost in a sleep without a word (vLLM issue 53888).
+    """
+    parallel = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+    workers = [int(str(value)) for key, value in recipe.engine.flags.items() if key.replace("-", "_") in parallel]
+    return recipe.residency.sleep != "never" and all(count == 1 for count in workers)
+
+
+def _flags(flags: dict[str, Flag], parser: Any) -> Iterator[str]:
+    faults = []
+    words: list[str] = []
+    for key, value in flags.items():
+        name = key.replace("-", "_")
+        option, negation = "--" + name.replace("_", "-"), "--no-" + name.replace("_", "-")
+        known = parser._option_string_actions
+        if name in OURS:
+            faults.append(f"{key}: write it as {OURS[name]} of the recipe")
+        elif name in NEVER:
+            faults.append(f"{key}: the slot sets it")
+        elif option not in known:
+            faults.append(f"{key}: this vLLM has no such flag")
+        elif isinstance(value, bool):
+            if not value and negation not in known and known[option].default:
+                faults.append(f"{key}: cannot be switched off")
+            words += [option] if value else [negation] if negation in known else []
+        elif isinstance(value, list):
+            words += [option, *value]
+        else:
+            words += [option, str(value)]
+    if faults:
+        raise Unfit("the recipe's engine.flags do not fit vLLM", faults, param="engine.flags")
+    yield from words
+
+
+def threads(path: Path) -> int:
+    """Compute threads on the CPU: one for small weights, where a second one costs more in waiting than it brings.
+
+    Measured, 1.5 MB of weights, 2 cores of which one was busy otherwise: a step of 16 sequences takes 2.6 ms with one
+    thread, 5.2 ms with two.
+    """
+    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    return 1 if weights < SMALL_WEIGHTS else len(os.sched_getaffinity(0))

@@ -1,0 +1,181 @@
+"""How many bytes a model will hold, from its files and recipe alone; each term is stated.
+
+    weights          values in the files x bytes of the dtype that the engine computes in
+    kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
+    adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head
+    host_adapters    the same per adapter that host memory may stage
+    activations      what one engine step needs at its limits
+    overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
+
+An estimate decides only before the first load: the measured figure replaces it (`State.models.measured`).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from models.engines import ENGINES, GIB, MIB, DeviceKind
+from registry.files.dtypes import settle
+from registry.files.shape import DTYPE_BYTES, Shape, read_shape
+from registry.files.weights import Weights, read_weights
+from registry.recipes.definition import Recipe, Task
+
+FULL_CONTEXTS = 8
+DEFAULT_KV_CACHE = 4 * GIB
+SECOND_FRAMES = 50
+"""Whisper's encoder turns a second of a window, padding included, into so many frames."""
+BEAMS = 5
+"""Of faster-whisper, unless the flag `beam_size` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Bytes by term. On a CPU everything lies in host memory, so there `total` is `host`."""
+
+    kind: DeviceKind
+    weights: int
+    kv_cache: int
+    adapter_places: int
+    activations: int
+    overhead: int
+    host_adapters: int
+    host_overhead: int
+    notes: Mapping[str, str]
+    """How each term came about."""
+
+    @property
+    def total(self) -> int:
+        """Bytes on the model's own device."""
+        on_device = self.weights + self.kv_cache + self.adapter_places + self.activations + self.overhead
+        return on_device + (self.host_adapters if self.kind == "cpu" else 0)
+
+    @property
+    def host(self) -> int:
+        """Bytes of host memory."""
+        return self.total if self.kind == "cpu" else self.host_adapters + self.host_overhead
+
+    def explain(self) -> str:
+        """The sum, one term a line: MiB, name, and how it came about. Terms of zero are left out."""
+        terms = ["weights", "kv_cache", "adapter_places", "activations", "overhead"]
+        beside = ["host_adapters", "host_overhead"]
+        terms += beside if self.kind == "cpu" else []
+        lines = [*self._lines(terms), f"{_mib(self.total)}  total on the device ({self.kind})"]
+        if self.kind != "cpu":
+            lines += [*self._lines(beside), f"{_mib(self.host)}  total in host memory"]
+        return "\n".join(lines)
+
+    def _lines(self, terms: list[str]) -> list[str]:
+        return [
+            f"{_mib(getattr(self, term))}  {term.replace('_', ' ')}: {self.notes[term]}"
+            for term in terms
+            if getattr(self, term)
+        ]
+
+
+def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
+    """Estimate `recipe` with its weights in folder `path`. Unfit when the folder cannot be read as a model."""
+    recipe = settle(recipe, path, kind)
+    weights = read_weights(path)
+    shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
+    cast = _float_bytes(recipe, kind)
+    notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
+    kv_cache = place = places = host_places = 0
+    if shape is not None and recipe.task is Task.CHAT:
+        kv_cache = default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
+        per_token = kv_bytes_per_token(recipe, shape)
+        said = "as the recipe says" if recipe.memory.kv_cache is not None else "room for full contexts"
+        notes["kv_cache"] = f"{said}, {kv_cache // per_token:,} tokens of {per_token:,} bytes"
+        room = recipe.memory.adapters
+        places, host_places = room.device, room.host if room.device else 0
+        place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_bytes(recipe, kind))
+        notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
+        notes["host_adapters"] = f"up to {host_places} staged adapters of {place:,} bytes"
+    overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
+    activations = _activations(recipe, weights, shape, cast or 4)
+    notes["activations"] = f"one step of {recipe.batching.max_requests} requests and {recipe.batching.max_tokens} " + (
+        "seconds of audio" if shape is None else "tokens"
+    )
+    notes["overhead"] = notes["host_overhead"] = f"{recipe.engine.name} on {kind}, beside all else"
+    if recipe.memory.overhead is not None:
+        overhead, activations = int(recipe.memory.overhead), 0
+        notes["overhead"] = "as the recipe says, activations included"
+    return Estimate(
+        kind=kind,
+        weights=weights.loaded_bytes(cast),
+        kv_cache=kv_cache,
+        adapter_places=places * place,
+        activations=activations,
+        overhead=overhead,
+        host_adapters=host_places * place,
+        host_overhead=host_overhead,
+        notes=notes,
+    )
+
+
+def kv_bytes_per_token(recipe: Recipe, shape: Shape) -> int:
+    """layers x 2 x kv heads x head size x bytes of the cache's dtype (flag `kv_cache_dtype`, else the model's)."""
+    cache = str(recipe.engine.flags.get("kv_cache_dtype", recipe.engine.flags.get("kv-cache-dtype", "auto")))
+    each = 1 if cache.startswith("fp8") else DTYPE_BYTES.get(recipe.dtype, 2)
+    return shape.kv_values_per_token * each
+
+
+def _adapter_bytes(recipe: Recipe, kind: DeviceKind) -> int:
+    """Bytes of an adapter's value in its place. On a CPU they stay 16 bits wide beside float32: see `models.chat`."""
+    return 2 if kind == "cpu" else DTYPE_BYTES.get(recipe.dtype, 2)
+
+
+def default_kv_cache(recipe: Recipe, shape: Shape) -> int:
+    """Without `memory.kv_cache`: eight full contexts within 4 GiB, and never less than one and a quarter."""
+    one = kv_bytes_per_token(recipe, shape) * (recipe.context_length or shape.context)
+    return max(one * 5 // 4, min(one * min(FULL_CONTEXTS, recipe.batching.max_requests), DEFAULT_KV_CACHE))
+
+
+def adapter_place_bytes(weights: Weights, shape: Shape, rank: int, each: int) -> int:
+    """One place: rank x (inputs + outputs) of every linear layer, of the embedding and of the head.
+
+    vLLM makes room for all of them, whatever an adapter's own rank and targets are. 8B Llama: 5.5 MB per unit of rank.
+    """
+    linear = weights.linear or shape.linear
+    ends = 2 * (shape.vocabulary + shape.hidden)
+    return rank * each * (sum(inputs + outputs for inputs, outputs in linear) + ends)
+
+
+def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: float) -> int:
+    """A step's largest live tensors: four of the hidden size and two of the feed-forward size for each token.
+
+    Chat adds the logits of each request, in float32 and three times (raw, processed, sorted). Speech adds keys and
+    values of the decoder's layers for the frames of each window, once for each beam.
+    """
+    if shape is None:
+        windows = max(1, recipe.batching.max_tokens // recipe.window.padded)
+        beams = int(str(recipe.engine.flags.get("beam_size", BEAMS)))
+        values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
+        return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
+    step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
+    logits = 3 * 4 * recipe.batching.max_requests * shape.vocabulary if recipe.task is Task.CHAT else 0
+    return int(step) + logits
+
+
+def _float_bytes(recipe: Recipe, kind: DeviceKind) -> float | None:
+    """Bytes of each float weight once loaded; None: as in the file.
+
+    int8: matrices are one byte a value, scales, biases and norms stay floats, 1.1 in all. auto: vLLM computes in
+    16 bits whatever the file holds; on a CPU the other two compute in float32, on CUDA as the file is.
+    """
+    if recipe.dtype == "int8":
+        return 1.1
+    if recipe.dtype != "auto":
+        return DTYPE_BYTES[recipe.dtype]
+    if recipe.engine.name == "vllm":
+        return 2
+    return 4 if kind == "cpu" else None
+
+
+def _dtype_words(recipe: Recipe, cast: float | None) -> str:
+    if recipe.dtype != "auto":
+        return recipe.dtype
+    return "as in the file" if cast is None else f"{cast} bytes each"
+
+
+def _mib(count: int) -> str:
+    return f"{count / MIB:10,.1f} MiB"

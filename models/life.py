@@ -1,0 +1,115 @@
+"""The states of an engine that runs a library in this process: new, loading, loaded, asleep, closed; or broken."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from enum import StrEnum
+from typing import Literal, Protocol
+
+from models.messages import Held, Progress
+from models.protocol import Report
+from registry.errors import EngineFailed, RoundhouseError
+from registry.recipes.definition import Recipe
+
+Phase = Literal["importing", "weights", "warming"]
+
+
+class EngineState(StrEnum):
+    NEW = "new"
+    LOADING = "loading"
+    LOADED = "loaded"
+    CHANGING = "falling asleep or waking"
+    ASLEEP = "asleep"
+    BROKEN = "broken"
+    CLOSED = "closed"
+
+
+class Phases:
+    """Reports each phase as it begins, and keeps how long it took."""
+
+    def __init__(self, report: Report) -> None:
+        self.report = report
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: Phase, fraction: float, detail: str = "") -> Iterator[None]:
+        """`fraction` of the whole load lies behind when this phase begins."""
+        self.report(Progress(phase=name, fraction=fraction, detail=detail))
+        began = time.perf_counter()
+        yield
+        self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - began, 4)
+
+
+class Sleeper(Protocol):
+    """What moves an engine's weights."""
+
+    async def down(self) -> Held: ...
+    async def up(self) -> Held: ...
+
+
+class Life:
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self.state = EngineState.NEW
+
+    def check(self) -> None:
+        """Raise EngineFailed unless loaded."""
+        if self.state is not EngineState.LOADED:
+            raise EngineFailed(f"the {self._what} engine is {self.state}")
+
+    def check_alive(self) -> None:
+        """Raise EngineFailed unless loaded or asleep."""
+        if self.state is not EngineState.ASLEEP:
+            self.check()
+
+    def close(self) -> None:
+        self.state = EngineState.CLOSED
+
+    async def sleep(self, sleeper: "Sleeper | None") -> Held:
+        """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
+        self.check()
+        if sleeper is None:
+            raise EngineFailed(f"this {self._what} engine cannot sleep")
+        return await self._change(sleeper.down, EngineState.ASLEEP)
+
+    async def wake(self, sleeper: "Sleeper | None") -> Held:
+        """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
+        if sleeper is None or self.state is not EngineState.ASLEEP:
+            raise EngineFailed(f"the {self._what} engine is {self.state}")
+        return await self._change(sleeper.up, EngineState.LOADED)
+
+    async def _change(self, work: Callable[[], Awaitable[Held]], state: EngineState) -> Held:
+        self.state = EngineState.CHANGING
+        try:
+            held = await work()
+        except Exception as error:
+            self.state = EngineState.BROKEN
+            if isinstance(error, RoundhouseError):
+                raise
+            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
+        if self.state is not EngineState.CHANGING:
+            raise EngineFailed(f"the {self._what} engine was closed")
+        self.state = state
+        return held
+
+    @asynccontextmanager
+    async def loading(
+        self, recipe: Recipe, report: Report, close: Callable[[], Awaitable[None]]
+    ) -> AsyncIterator[Phases]:
+        """The one load of an engine. Whatever fails inside closes it and comes out as an error of ours."""
+        if self.state is not EngineState.NEW:
+            raise EngineFailed("this engine was used before: load into a new one")
+        self.state = EngineState.LOADING
+        phases = Phases(report)
+        try:
+            yield phases
+            if self.state is not EngineState.LOADING:
+                raise EngineFailed("the engine was closed while it loaded")
+            self.state = EngineState.LOADED
+        except RoundhouseError:
+            await close()
+            raise
+        except Exception as error:
+            await close()
+            raise EngineFailed(f"{recipe.id} could not be loaded: {type(error).__name__}: {error}") from error
+        report(Progress(phase="ready", fraction=1.0))

@@ -1,0 +1,110 @@
+"""Where a model's files are on this machine, and which revision they are.
+
+    path      relative paths start at the recipe file's folder
+    package   found without importing the package
+    hub       at its pinned revision from huggingface_hub's cache, else downloaded; HF_ENDPOINT and HF_TOKEN count
+
+Weights come as safetensors (or CTranslate2's own format) only: a pickle can run code when it is read.
+"""
+
+import importlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from models.sources.digest import digest
+from registry.errors import Unavailable, Unfit
+from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.files.sources import locate
+from registry.recipes.definition import HubSource, PathSource, Source
+
+Fetched = Callable[[int, int | None], None]
+"""Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
+
+WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "model.bin", "README.md")
+UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*")
+
+
+def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:
+    """The folder that holds the model's files. Blocks while it downloads.
+
+    Args:
+        source: from the recipe.
+        base_dir: the recipe file's folder, at which relative paths start.
+        fetched: told of a download's progress.
+        download: False: only look into the local cache, answer at once.
+
+    Raises:
+        Unfit: a folder or package is not there, or the repository holds no weights that may be read.
+        NotFound: the hub does not know the repository or the revision, or does not show it to us.
+        Unavailable: the hub does not answer, or the files are not in the cache and `download` is False.
+    """
+    if isinstance(source, HubSource):
+        return _from_hub(source, fetched, download)
+    if isinstance(source, PathSource):
+        path = Path(os.path.expanduser(source.path))
+        return locate(PathSource(path=str((base_dir / path).resolve())))
+    return locate(source)
+
+
+def revision(source: Source, path: Path) -> str:
+    """What `X-Roundhouse-Model` names: the hub's commit, else 12 hex digits from the content (`sources_digest`)."""
+    if isinstance(source, HubSource) and len(path.name) == 40:
+        return path.name
+    return digest(path)[:12]
+
+
+def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    where = f"'{source.hub}' at revision '{source.revision}'"
+    try:
+        with hub_errors(source):
+            folder = snapshot_download(
+                source.hub,
+                revision=source.revision,
+                allow_patterns=list(WANTED),
+                ignore_patterns=list(UNWANTED),
+                endpoint=endpoint(),
+                etag_timeout=TIMEOUT,
+                local_files_only=not download,
+                tqdm_class=_bar(fetched),
+            )
+    except Unavailable:
+        if download:
+            raise
+        raise Unavailable(f"{where} is not downloaded yet.", code="source_not_downloaded") from None
+    except OSError as error:
+        raise Unavailable(
+            f"{where} could not be stored: {error.strerror or error}. Make room, or point HF_HOME to another disk.",
+            code="source_not_stored",
+        ) from error
+    path = Path(folder)
+    if not any(path.glob("*.safetensors")) and not (path / "model.bin").is_file():
+        raise Unfit(
+            f"{where} has no weights as safetensors (nor a CTranslate2 model.bin), and pickles are never read.",
+            code="bad_weights",
+        )
+    return path
+
+
+def _bar(fetched: Fetched | None) -> type:
+    """A silent progress bar that hands the byte counts on."""
+    tqdm: Any = importlib.import_module("tqdm").tqdm
+
+    class CountingBar(tqdm):  # type: ignore[misc]
+        """huggingface_hub makes several of these; those that count bytes report."""
+
+        def __init__(self, *args: object, **kwargs: object) -> None:
+            self._counts_bytes = kwargs.get("unit") == "B" and "reconstruct" not in str(kwargs.get("desc", "")).lower()
+            kwargs.pop("name", None)
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            if fetched is not None and self._counts_bytes:
+                self.n += n or 0
+                fetched(int(self.n), int(self.total) if self.total else None)
+            return None
+
+    return CountingBar

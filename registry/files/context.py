@@ -1,0 +1,50 @@
+"""How many tokens a model takes that is not loaded: what its recipe and its files say. Loaded, its engine tells."""
+
+import json
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from registry.recipes.definition import Recipe, Task
+
+NO_LIMIT = 10**6
+"""Tokenizers without a limit of their own say 10^30."""
+OFFSETS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
+"""Positions that the padding takes, by the model's type."""
+
+
+def context_of(recipe: Recipe, folder: Path | None) -> int | None:
+    """Tokens of the longest input (chat: with the answer). None: speech, or it is not known before a load."""
+    if recipe.context_length is not None:
+        return recipe.context_length
+    if folder is None or recipe.task is Task.TRANSCRIBE:
+        return None
+    try:
+        return _by_files(folder, recipe.task, (folder / "config.json").stat().st_mtime_ns)
+    except OSError:
+        return None
+
+
+@lru_cache(maxsize=1024)
+def _by_files(folder: Path, task: Task, _changed: int) -> int | None:
+    config = _read(folder / "config.json")
+    config = config["text_config"] if isinstance(config.get("text_config"), dict) else config
+    if task is Task.CHAT and any("factor" in str(config.get(name)) for name in ("rope_scaling", "rope_parameters")):
+        return None  # stretched positions: vLLM works out how far
+    positions = config.get("max_position_embeddings")
+    own = _read(folder / "sentence_bert_config.json").get("max_seq_length")
+    if own is None:
+        own = _read(folder / "tokenizer_config.json").get("model_max_length")
+    known = [own] if isinstance(own, int) and own < NO_LIMIT else []
+    if isinstance(positions, int):
+        known.append(positions - (OFFSETS.get(str(config.get("model_type")), 0) if task is not Task.CHAT else 0))
+    return min(known, default=None)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """A file's JSON object; empty when there is none, or it cannot be read: a load says what is wrong with it."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

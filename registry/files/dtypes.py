@@ -1,0 +1,35 @@
+"""What `dtype: auto` becomes on the machine at hand.
+
+| engine | device | weights        | processor            | auto becomes                                   |
+|--------|--------|----------------|----------------------|------------------------------------------------|
+| vllm   | CPU    | up to 64 MiB   | no bfloat16 products | float32: twice as fast, and the size is small  |
+| vllm   | CPU    | larger         | any                  | 16 bits, as vLLM chooses: half the memory      |
+| others |        |                |                      | left to the engine                             |
+"""
+
+from pathlib import Path
+from typing import Literal
+
+from registry.processor import features
+from registry.recipes.definition import Recipe
+
+SMALL_WEIGHTS = 64 * 2**20
+"""Bytes in the files up to which memory matters less than speed."""
+BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+"""Names in /proc/cpuinfo (x86's flags, Arm's features) of a processor that multiplies bfloat16 by itself."""
+
+
+def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
+    """`recipe` with its dtype as the engine is told; see the table. `native`: stands for the look at the processor."""
+    if recipe.dtype != "auto" or recipe.engine.name != "vllm" or kind != "cpu":
+        return recipe
+    if native_bfloat16() if native is None else native:
+        return recipe
+    if sum(file.stat().st_size for file in path.glob("*.safetensors")) > SMALL_WEIGHTS:
+        return recipe
+    return recipe.model_copy(update={"dtype": "float32"})
+
+
+def native_bfloat16() -> bool:
+    """Whether the processor multiplies bfloat16 by itself. True where that cannot be told."""
+    return not features() or not BFLOAT16.isdisjoint(features())

@@ -1,0 +1,80 @@
+"""Names that mean two things. Read from the plain values, so that documents with other faults take part as well."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from registry.recipes.yaml_nodes import Document, Fault, Loc
+
+
+@dataclass(frozen=True, slots=True)
+class _Use:
+    """A name and where it is written."""
+
+    name: str
+    document: Document
+    loc: Loc
+
+    @property
+    def place(self) -> str:
+        return f"{self.document.file}:{self.document.line(self.loc)}"
+
+    def fault(self, text: str) -> Fault:
+        return self.document.fault(self.loc, text)
+
+
+def find_clashes(documents: Sequence[Document]) -> list[Fault]:
+    """Ids twice; aliases that are an id or another alias; adapters of one model twice, or named like a model.
+
+    One adapter name on two models is no clash: it is called by its full name, `base:adapter`.
+    """
+    faults: list[Fault] = []
+    models: dict[str, _Use] = {}
+    for use in _ids(documents):
+        if (first := models.setdefault(use.name, use)) is not use:
+            faults.append(use.fault(f"id '{use.name}' is used twice, first in {first.place}; choose another id"))
+    aliases: dict[str, _Use] = {}
+    for use in _aliases(documents):
+        if (model := models.get(use.name)) is not None:
+            faults.append(use.fault(f"alias '{use.name}' is a model's id in {model.place}; choose another alias"))
+        elif (first := aliases.setdefault(use.name, use)) is not use:
+            faults.append(use.fault(f"alias '{use.name}' is used twice, first in {first.place}; choose another alias"))
+    models |= aliases
+    for document in documents:
+        adapters: dict[str, _Use] = {}
+        spellings = {use.name for use in (*_ids([document]), *_aliases([document]))}
+        for use in _adapters(document):
+            if (first := adapters.setdefault(use.name, use)) is not use:
+                text = f"adapter '{use.name}' is listed twice, first in {first.place}; choose another name"
+                faults.append(use.fault(text))
+            for name in (use.name, *(f"{spelling}:{use.name}" for spelling in sorted(spellings))):
+                if (model := models.get(name)) is not None:
+                    text = f"adapter '{use.name}' clashes with the model name '{name}' in {model.place}"
+                    faults.append(use.fault(f"{text}; choose another name"))
+    return faults
+
+
+def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
+    for document in documents:
+        name = _get(document.data, "id")
+        if isinstance(name, str):
+            yield _Use(name, document, ("id",))
+
+
+def _aliases(documents: Iterable[Document]) -> Iterator[_Use]:
+    for document in documents:
+        names = _get(document.data, "aliases")
+        for index, name in enumerate(names if isinstance(names, list) else ()):
+            if isinstance(name, str):
+                yield _Use(name, document, ("aliases", index))
+
+
+def _adapters(document: Document) -> Iterator[_Use]:
+    adapters = _get(document.data, "adapters")
+    for index, adapter in enumerate(adapters if isinstance(adapters, list) else ()):
+        name = _get(adapter, "name")
+        if isinstance(name, str):
+            yield _Use(name, document, ("adapters", index, "name"))
+
+
+def _get(mapping: object, key: str) -> object:
+    return mapping.get(key) if isinstance(mapping, dict) else None

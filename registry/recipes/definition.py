@@ -1,0 +1,264 @@
+"""A recipe: the versioned launch settings of one model. One YAML document each; unknown keys are refused.
+
+`registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
+"""
+
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import PurePosixPath
+from typing import Annotated, Literal, Self
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ByteSize,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from registry.names import AdapterName, ModelId
+
+Flag = bool | int | float | str | list[str]
+_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(value: object) -> object:
+    """'10m', '1.5 h', 30 or a timedelta, as seconds."""
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, str):
+        text = value.strip().lower()
+        number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+        unit = text[len(number) :].strip() or "s"
+        try:
+            return float(number) * _UNITS[unit]
+        except (KeyError, ValueError):
+            raise PydanticCustomError("duration", "write a duration such as 30s, 10m or 2h") from None
+    return value
+
+
+def _inside(value: str) -> str:
+    if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
+        raise PydanticCustomError("path_inside", "write a path inside the package, without '..' or a leading '/'")
+    return value
+
+
+Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
+Text = Annotated[str, Field(min_length=1)]
+InsidePath = Annotated[str, AfterValidator(_inside)]
+
+
+class Strict(BaseModel):
+    """Frozen, and unknown keys are refused: a typing error in a recipe must not go unnoticed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class Task(StrEnum):
+    CHAT = "chat"
+    EMBED = "embed"
+    RERANK = "rerank"
+    TRANSCRIBE = "transcribe"
+
+
+class Tier(StrEnum):
+    DEVICE = "device"
+    HOST = "host"
+    PREWARMED = "prewarmed"
+    """On disk, and an empty slot has its engine's libraries imported: a load costs weights and set-up only."""
+    DISK = "disk"
+
+
+class PathSource(Strict):
+    """A folder on this machine; relative paths start at the recipe file's folder."""
+
+    path: Text
+
+
+class PackageSource(Strict):
+    """A folder inside an installed Python package, such as the starter pack."""
+
+    package: Text
+    inside: InsidePath = "."
+
+
+class HubSource(Strict):
+    """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
+
+    hub: Text
+    revision: Text
+
+
+Source = PathSource | PackageSource | HubSource
+
+
+def _kind_of_source(value: object) -> str | None:
+    """By the key that only one kind has, so that a fault is told for the kind that was meant."""
+    if isinstance(value, PathSource | PackageSource | HubSource):
+        value = value.model_dump()
+    keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]
+    return f"<{keys[0]}>" if len(keys) == 1 else None
+
+
+AnySource = Annotated[
+    Annotated[PathSource, Tag("<path>")]
+    | Annotated[PackageSource, Tag("<package>")]
+    | Annotated[HubSource, Tag("<hub>")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="source",
+        custom_error_message="write exactly one of: path; package (and inside); hub and revision",
+    ),
+]
+"""A source as a field: read by the one of its keys `path`, `package`, `hub` that is there."""
+
+
+def _is_range(value: str) -> str:
+    try:
+        SpecifierSet(value)
+    except InvalidSpecifier:
+        raise PydanticCustomError("version_range", "write a range of versions such as '>=0.26,<0.33'") from None
+    return value
+
+
+Size = Annotated[ByteSize, Field(ge=0)]
+"""Bytes, as a number or as text: 512MiB, 4GB."""
+
+
+class EngineSpec(Strict):
+    """Which library runs the model, the versions that these flags are known to work with, and its flags."""
+
+    name: Literal["vllm", "sentence-transformers", "faster-whisper"]
+    versions: Annotated[str, AfterValidator(_is_range)] = Field(
+        default=">=0", description="a PEP 440 range, such as '>=0.26,<0.33'"
+    )
+    flags: dict[str, Flag] = Field(default_factory=dict)
+
+
+class AdapterPlaces(Strict):
+    """Room for LoRA adapters. `device`: places in the running batch; `host`: staged ones kept in memory."""
+
+    device: int = Field(default=0, ge=0, le=1024)
+    host: int = Field(default=0, ge=0, le=100_000)
+    max_rank: Literal[1, 8, 16, 32, 64, 128, 256, 320, 512] = 16
+
+    @model_validator(mode="after")
+    def _host_holds_device(self) -> Self:
+        if self.device and self.host < self.device:
+            raise PydanticCustomError("adapter_places", "host must be at least device: what is in a place is staged")
+        return self
+
+
+class Memory(Strict):
+    """Bytes, never counts. What is left out is estimated from the weights and measured after the first load."""
+
+    kv_cache: Size | None = None
+    overhead: Size | None = Field(default=None, description="beside weights and KV cache; default per engine")
+    adapters: AdapterPlaces = AdapterPlaces()
+
+
+class Batching(Strict):
+    """Limits of one engine step: requests (chat: sequences) and tokens (speech: seconds of audio)."""
+
+    max_requests: int = Field(default=32, ge=1, le=4096)
+    max_tokens: int = Field(default=8192, ge=1)
+
+
+class QueueSpec(Strict):
+    """How many requests may wait for this model, and for how long."""
+
+    max_waiting: int = Field(default=256, ge=0, le=100_000)
+    max_wait: Seconds = 120.0
+
+
+class WindowSpec(Strict):
+    """What a speech model hears at once, in whole seconds. Whisper was trained on 30 s, padded to 30 s."""
+
+    seconds: int = Field(default=30, ge=1, le=30, description="seconds of a recording that are heard at once, at most")
+    padded: int = Field(
+        default=30,
+        ge=1,
+        le=30,
+        description="seconds that each piece is filled up to for the network, at least `seconds`: what it costs",
+    )
+
+    @model_validator(mode="after")
+    def _holds_the_sound(self) -> Self:
+        if self.padded < self.seconds:
+            raise PydanticCustomError("window_padded", "padded must be at least seconds: what is heard has to fit in")
+        return self
+
+
+class Residency(Strict):
+    """How long a model stays, and how it leaves."""
+
+    pin: bool = False
+    idle_timeout: Seconds = Field(default=0.0, description="0: stays until another model needs the room")
+    min_resident: Seconds = Field(default=2.0, description="not evicted sooner than this after its load")
+    drain_deadline: Seconds = 60.0
+    preload: bool = False
+    sleep: Literal["auto", "always", "never"] = Field(
+        default="auto",
+        description="auto: where its weights then lie in host memory and half of its device bytes are freed",
+    )
+
+
+class Expected(Strict):
+    """Figures to compare with: what a load and an answer cost where the recipe was measured."""
+
+    load_seconds: float | None = Field(default=None, ge=0)
+    resident: Size | None = None
+    tokens_per_second: float | None = Field(default=None, ge=0)
+    note: str = ""
+
+
+class RecipeAdapter(Strict):
+    """An adapter that is registered at start if its name is not there yet."""
+
+    name: AdapterName
+    source: AnySource
+    pin: bool = False
+
+
+class Recipe(Strict):
+    """The versioned launch settings of one model."""
+
+    id: ModelId
+    version: int = Field(ge=1, description="the recipe's own version; raise it with every change")
+    task: Task
+    source: AnySource
+    engine: EngineSpec
+    dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
+    context_length: int | None = Field(default=None, ge=16)
+    memory: Memory = Memory()
+    window: WindowSpec = WindowSpec()
+    batching: Batching = Batching()
+    queue: QueueSpec = QueueSpec()
+    residency: Residency = Residency()
+    aliases: tuple[ModelId, ...] = ()
+    adapters: tuple[RecipeAdapter, ...] = ()
+    expected: Expected = Expected()
+    description: str = ""
+    owned_by: str = "roundhouse"
+
+    @model_validator(mode="after")
+    def _engine_fits_task(self) -> Self:
+        fits = {
+            "vllm": {Task.CHAT},
+            "sentence-transformers": {Task.EMBED, Task.RERANK},
+            "faster-whisper": {Task.TRANSCRIBE},
+        }
+        if self.task not in fits[self.engine.name]:
+            right = next(name for name, tasks in fits.items() if self.task in tasks)
+            raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {right}")
+        if self.adapters and not self.memory.adapters.device:
+            raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
+        if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
+            raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")
+        return self

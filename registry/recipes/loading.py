@@ -1,0 +1,107 @@
+"""Recipes from YAML files: every fault of every document at once, each with file, line and what to write instead."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from registry.errors import Unfit
+from registry.files.sources import locate
+from registry.recipes.clashes import find_clashes
+from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe
+from registry.recipes.validation import validate
+from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
+
+COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
+
+
+def load_recipes(paths: Path | Sequence[Path], *, check_sources: bool = False) -> tuple[Recipe, ...]:
+    """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
+
+    Paths in `source` come back absolute: relative ones start at the recipe file's folder.
+
+    Args:
+        paths: files and folders.
+        check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
+
+    Raises:
+        Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
+    """
+    files, faults = _files([paths] if isinstance(paths, Path) else paths)
+    recipes: list[Recipe] = []
+    documents: list[Document] = []
+    for file in files:
+        found, wrong = read_documents(file)
+        faults += wrong
+        for document in found:
+            recipe, wrong = validate(document)
+            faults += wrong
+            documents.append(document)
+            if recipe is not None:
+                recipe = _absolute(recipe, file)
+                recipes.append(recipe)
+                faults += _missing(recipe, document) if check_sources else []
+    faults += find_clashes(documents)
+    if faults:
+        count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+        order = {file: position for position, file in enumerate(files)}
+        faults.sort(key=lambda fault: (order.get(fault.file, -1), fault.line))
+        raise Unfit(f"The recipes have {count}.", [str(fault) for fault in faults], code="bad_recipe")
+    return tuple(recipes)
+
+
+def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
+    """What is allowed and yet worth a second look, one sentence each, for `validate` and the log."""
+    found = []
+    for recipe in recipes:
+        sources = [(recipe.id, recipe.source), *((f"{recipe.id}:{a.name}", a.source) for a in recipe.adapters)]
+        for name, source in sources:
+            if isinstance(source, HubSource) and not COMMIT.match(source.revision):
+                found.append(
+                    f"{name}: revision '{source.revision}' of {source.hub} can move; "
+                    "write the commit (40 hex digits) to serve the same weights for ever"
+                )
+    return tuple(found)
+
+
+def _files(paths: Iterable[Path]) -> tuple[list[Path], list[Fault]]:
+    """Each file once, in the order given, a folder's files by name."""
+    files: dict[Path, Path] = {}
+    faults: list[Fault] = []
+    for path in paths:
+        if path.is_dir():
+            inside = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
+            if not inside:
+                nested = sorted({child.parent.name for child in path.glob("*/*.y*ml")})
+                hint = f"; name one of its folders: {', '.join(nested)}" if nested else "; name a folder that does"
+                faults.append(Fault(path, 0, f"holds no .yaml or .yml file{hint}"))
+        elif path.is_file():
+            inside = [path]
+        else:
+            inside = []
+            faults.append(Fault(path, 0, "is not there; name a recipe file or a folder of them"))
+        for file in inside:
+            files.setdefault(file.resolve(), file)
+    return list(files.values()), faults
+
+
+def _absolute(recipe: Recipe, file: Path) -> Recipe:
+    folder = file.parent.absolute()
+
+    def absolute(source: AnySource) -> AnySource:
+        return PathSource(path=str(folder / source.path)) if isinstance(source, PathSource) else source
+
+    adapters = tuple(a.model_copy(update={"source": absolute(a.source)}) for a in recipe.adapters)
+    return recipe.model_copy(update={"source": absolute(recipe.source), "adapters": adapters})
+
+
+def _missing(recipe: Recipe, document: Document) -> list[Fault]:
+    faults = []
+    sources: list[tuple[Loc, AnySource]] = [(("source",), recipe.source)]
+    sources += [(("adapters", i, "source"), adapter.source) for i, adapter in enumerate(recipe.adapters)]
+    for loc, source in sources:
+        if not isinstance(source, HubSource):
+            try:
+                locate(source)
+            except Unfit as absent:
+                faults.append(document.fault(loc, absent.message))
+    return faults
