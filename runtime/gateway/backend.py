@@ -44,14 +44,14 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatCall:
+class ChatPayload:
     """A request of OpenAI's or Anthropic's chat family. The backend puts its own name for the weights into `body`."""
 
     path: str
     body: Mapping[str, Any]
 
 
-Call = ChatCall | EmbedRequest | RerankRequest | TranscribeRequest
+Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
 
 
 @dataclass(frozen=True, slots=True)

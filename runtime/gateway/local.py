@@ -1,6 +1,7 @@
 """Models of this machine as a backend: a turn in the model's queue, then a call to the slot that holds it."""
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -12,7 +13,7 @@ from models.messages import AdapterRef, Event, HttpCall, Progress, Request, Usag
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import context_of
 from registry.records import Version
-from runtime.gateway.backend import LOCAL, Call, ChatCall, Coming, NotYet, Target, total
+from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, NotYet, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
@@ -132,7 +133,7 @@ class LocalLease:
                 yield event
 
     def _request(self, call: Call) -> Request:
-        if not isinstance(call, ChatCall):
+        if not isinstance(call, ChatPayload):
             return call
         served = self._adapter.digest if self._adapter else self._entry.id
         return HttpCall(
@@ -141,6 +142,7 @@ class LocalLease:
             served=served,
             shown=self._target.asked,
             adapter=self._adapter,
+            request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
         )
 
     def _watch_drain(self, call: SlotCall) -> None:

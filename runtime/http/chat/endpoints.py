@@ -7,7 +7,7 @@ from typing import Any
 from models.messages import Chunk, Event, Started
 from registry.errors import BadRequest
 from registry.recipes.definition import Task
-from runtime.gateway.backend import Call, ChatCall, Target
+from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
@@ -38,7 +38,7 @@ class ChatRequest:
         return self.data.get("stream") is True
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [ChatCall(self.path, self.data)]
+        return [ChatPayload(self.path, self.data)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there

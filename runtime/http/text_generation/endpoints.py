@@ -21,7 +21,7 @@ from models.messages import Chunk, Event, Started
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Task
 from runtime import sse
-from runtime.gateway.backend import Call, ChatCall, Target
+from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
@@ -46,7 +46,7 @@ class GenerateRequest:
         return self.asked.stream
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [ChatCall(ENGINE_PATH, self.asked.completion(context_length))]
+        return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length))]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         parts = self._stream(events) if self.stream else self._whole(events)

@@ -50,6 +50,7 @@ async def test_chat(gateway: FakeGateway) -> None:
     [request] = gateway.links["chat"].requests
     assert isinstance(request, HttpCall)
     assert json.loads(request.body) == {"model": "chat", "messages": []}
+    assert request.request_id.startswith("line-7-")
 
 
 async def test_embeddings(gateway: FakeGateway) -> None:

@@ -60,6 +60,14 @@ async def test_a_second_load_is_refused(slot: Slot) -> None:
         await slot.load()
 
 
+async def test_what_was_made_is_known_with_every_chunk(slot: Slot) -> None:
+    """So it is counted also when the engine dies under the call."""
+    await slot.load()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL, "r-1")) as call:
+        seen = [call.usage async for event in call.events() if isinstance(event, Chunk)]
+        assert seen[-1] == call.usage == Usage(prompt_tokens=2, completion_tokens=3)
+
+
 async def test_events_arrive_in_order(slot: Slot) -> None:
     await slot.load()
     async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
