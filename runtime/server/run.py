@@ -23,7 +23,7 @@ import psutil
 from fastapi import FastAPI
 
 from models.parent import die_with_parent
-from registry.recipe import Recipe, Tier
+from registry.recipes.definition import Recipe, Tier
 from runtime.gateway.core import Gateway
 from runtime.http.middleware import Shell
 from runtime.residency.prewarming import wanted_at_once

@@ -16,6 +16,7 @@ from litserve.specs.base import LitSpec
 from models.memory_group import Expendable
 from models.parent import die_with_parent
 from models.protocol import Engine
+from registry.recipes.definition import Task
 from runtime.server import logs
 from runtime.slots.loop import SlotServer, socket_path
 
@@ -26,9 +27,9 @@ API_PATH = "/v1/chat/completions"
 
 
 def create_engine(name: str, task: str) -> Engine:
-    from models.factory import create  # only a slot needs engines: the gateway never imports one
+    from models.engines import create  # only a slot needs engines: the gateway never imports one
 
-    return create(name, task)
+    return create(name, Task(task))
 
 
 class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
