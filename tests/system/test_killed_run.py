@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cli import processes
+from runtime.cli.local import processes
 from tests.system.serving import ROOT
 
 pytestmark = pytest.mark.real
