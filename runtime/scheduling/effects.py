@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 from models.messages import AdapterRef
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unavailable
 from registry.records import Probe
-from runtime.scheduling.placement import Plan
+from runtime.scheduling.placement import PlacementPlan
 from runtime.scheduling.probes import ProbeResult, Probes
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
@@ -100,7 +100,7 @@ class AdapterEffects:
         """A request starts with it."""
         self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
 
-    def carry_out(self, link: SlotLink, plan: Plan) -> None:
+    def carry_out(self, link: SlotLink, plan: PlacementPlan) -> None:
         """Begin everything that the plan says about adapters."""
         for digest in plan.drop:
             self._drops[self._send(self._drop(link, digest))] = digest

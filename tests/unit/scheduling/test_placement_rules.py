@@ -3,7 +3,7 @@
 import pytest
 
 from registry.errors import Conflict
-from runtime.scheduling.placement import Placement, Plan
+from runtime.scheduling.placement import Placement, PlacementPlan
 
 A, B, C, D = "sha256:a", "sha256:b", "sha256:c", "sha256:d"
 
@@ -16,7 +16,7 @@ def put(policy: Placement, *digests: str, now: float = 0.0) -> None:
         policy.finish(f"put-{digest}", now + number * 0.001)
 
 
-def settle(policy: Placement, now: float) -> list[Plan]:
+def settle(policy: Placement, now: float) -> list[PlacementPlan]:
     """Carry out plans at once until nothing is left to do."""
     plans = []
     while True:
@@ -30,7 +30,7 @@ def settle(policy: Placement, now: float) -> list[Plan]:
             return plans
 
 
-def started(plans: list[Plan]) -> list[str]:
+def started(plans: list[PlacementPlan]) -> list[str]:
     return [request for plan in plans for request in plan.start]
 
 
@@ -169,8 +169,8 @@ def test_rule_7_a_pinned_adapter_that_failed_waits_for_a_request() -> None:
     policy.pin(A)
     assert policy.decide(0.0).stage == (A,)
     policy.failed(A)
-    assert policy.decide(0.0) == Plan(drop=(A,))
-    assert policy.decide(0.0) == Plan()
+    assert policy.decide(0.0) == PlacementPlan(drop=(A,))
+    assert policy.decide(0.0) == PlacementPlan()
     policy.enqueue("1", A, 1.0)
     assert started(settle(policy, 1.0)) == ["1"]
     assert policy.status(A).pinned
