@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test lint bench starter lock clean install install-test
+.PHONY: help serve test check lint bench starter lock clean install install-test
 
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -32,6 +32,9 @@ serve: install ## start the server; Ctrl-C drains and stops it
 
 test: lint ## ruff, mypy, import rules, then all tests, real engines included
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: lint ## for daily work: lint and all tests without an engine, in two minutes
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .

@@ -1,1 +1,1 @@
-"""LoRA adapters: read and validate, content-addressed store, versions and aliases, placement, the vLLM plug-in."""
+"""LoRA adapters as files: read and validate, content-addressed store, versions and aliases; and their placement."""

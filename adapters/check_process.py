@@ -17,12 +17,12 @@ from typing import Literal
 
 import msgspec
 
-from adapters.archive import unpack
-from adapters.faults import Faults
-from adapters.normalise import normalise
-from adapters.tensor_file import BadFile
+from adapters.content.archive import unpack
+from adapters.content.faults import Faults
+from adapters.content.normalise import normalise
+from adapters.content.tensor_file import BadFile
+from adapters.content.validate import examine
 from adapters.types import Base, Limits
-from adapters.validate import examine
 
 FULL = (ENOSPC, EDQUOT, EFBIG)
 

@@ -63,7 +63,7 @@ class Fetcher:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._limits.download_seconds):
-                    return await asyncio.to_thread(download, source.hub, source.revision, folder, self._limits)
+                    return await asyncio.to_thread(download, source, folder, self._limits)
         except TimeoutError:  # the thread ends by itself: its folder is gone
             raise Unavailable(
                 f"'{source.hub}' was not there after {self._limits.download_seconds:.0f} s.", code="hub_unavailable"

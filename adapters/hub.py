@@ -1,19 +1,14 @@
-"""Adapters from a model hub: two files of a repository at a revision, resolved to a commit first.
+"""Adapters from a model hub: two files of a repository at a revision, resolved to a commit first."""
 
-HF_ENDPOINT and HF_TOKEN are honoured, as huggingface_hub does; its errors are mapped here, by type.
-"""
-
-import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from adapters.faults import shown
+from adapters.content.faults import shown
+from adapters.content.validate import CONFIG, TENSORS
 from adapters.types import Limits
-from adapters.validate import CONFIG, TENSORS
-from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unavailable, Unfit
-
-_TIMEOUT = 15.0
+from registry.errors import TooLarge, Unavailable, Unfit
+from registry.hub import TIMEOUT, endpoint, hub_errors
+from registry.recipe import HubSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,59 +18,28 @@ class Download:
     """40 hex digits: what the revision stood for."""
 
 
-def download(hub: str, revision: str, folder: Path, limits: Limits) -> Download:
-    """Bring adapter_config.json and adapter_model.safetensors of `hub` into the empty `folder`. Blocks.
+def download(source: HubSource, folder: Path, limits: Limits) -> Download:
+    """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
 
-    Raises BadRequest for an id that is none, NotFound for a repository or revision that is not there (or is private),
-    TooLarge before anything is fetched, Unfit for a repository that holds no adapter, Unavailable when the hub does
-    not answer.
+    Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter.
     """
-    from huggingface_hub import HfApi, errors, snapshot_download  # takes a fifth of a second: not at start
+    from huggingface_hub import HfApi, snapshot_download  # takes a fifth of a second: not at start
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars("huggingface_hub.snapshot_download")
     disable_progress_bars("huggingface_hub.http_get")
-    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
-    transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
-    where = f"'{hub}' at revision '{revision}'"
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
-    try:
-        info = HfApi(endpoint=endpoint).model_info(hub, revision=revision, files_metadata=True, timeout=_TIMEOUT)
+    hub, where = source.hub, f"'{source.hub}' at revision '{source.revision}'"
+    with hub_errors(source):
+        api = HfApi(endpoint=endpoint())
+        info = api.model_info(hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT)
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if info.sha is None:
-            raise Unavailable(f"The hub at {endpoint} names no commit for {where}.", code="hub_unavailable")
+            raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
         _check_files(where, sizes, limits)
         snapshot_download(
-            hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint,
-            etag_timeout=_TIMEOUT,
+            hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
+            etag_timeout=TIMEOUT,
         )  # fmt: skip
-    except RoundhouseError:
-        raise
-    except errors.HFValidationError as error:
-        raise BadRequest(f"{shown(hub)} is no hub id: {error}", param="source.hub") from None
-    except errors.GatedRepoError:
-        raise NotFound(f"{where} is gated: accept its terms and set HF_TOKEN.", code="hub_not_found") from None
-    except errors.RevisionNotFoundError:
-        raise NotFound(f"'{hub}' has no revision '{revision}' on {endpoint}.", code="hub_not_found") from None
-    except errors.RepositoryNotFoundError:
-        raise NotFound(
-            f"There is no repository '{hub}' on {endpoint}, or it is private and HF_TOKEN does not open it.",
-            code="hub_not_found",
-        ) from None
-    except (
-        errors.HfHubHTTPError,
-        errors.OfflineModeIsEnabled,
-        errors.LocalEntryNotFoundError,
-        transport,
-    ) as error:
-        raise Unavailable(
-            f"The hub at {endpoint} did not deliver {where}: {type(error).__name__}. Try again later.",
-            code="hub_unavailable", retry_after=30,
-        ) from None  # fmt: skip
-    except OSError as error:
-        if error.errno is not None:
-            raise  # the disk's fault, not the hub's
-        raise Unavailable(f"The hub at {endpoint} delivered {where} cut short.", code="hub_unavailable") from None
     return Download(folder, info.sha)
 
 

@@ -16,8 +16,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from adapters.normalise import digest_of, sync_folder
-from adapters.validate import CONFIG, TENSORS
+from adapters.content.normalise import digest_of, sync_folder
+from adapters.content.validate import CONFIG, TENSORS
 from registry.errors import EngineFailed
 
 MARK = 1_000_000_000 * 10**9

@@ -42,7 +42,7 @@ AIMS = {"device": 2.0, "host": 10.0, "disk": 50.0}
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TierSizes:
     """Sizes of the tiers part: one adapter stays resident, `host` less four fit into host memory but not all into the
     places, and the rest fit nowhere."""
 
@@ -57,8 +57,8 @@ class Places:
         return {"device": names[:1], "host": names[1 : self.host - 3], "disk": names[self.host - 3 :]}
 
 
-SMALL = Places(device=4, host=16, files=40, asked=(100, 27, 3))
-WIDE = Places(device=2, host=8, files=14, asked=(9, 9, 3))
+SMALL = TierSizes(device=4, host=16, files=40, asked=(100, 27, 3))
+WIDE = TierSizes(device=2, host=8, files=14, asked=(9, 9, 3))
 
 
 async def run(bench: Bench) -> None:
@@ -76,7 +76,7 @@ async def run(bench: Bench) -> None:
     bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
 
 
-async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, places: Places) -> None:
+async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, places: TierSizes) -> None:
     """The tiers and the storm parts; `label` begins the names of their figures."""
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"

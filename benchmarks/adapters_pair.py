@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from benchmarks.harness import Settings
+from benchmarks.harness import RunSettings
 from benchmarks.models import Chat
 from benchmarks.servers import Roundhouse, Server, VllmServe
 
 
-def rounds(settings: Settings) -> int:
+def rounds(settings: RunSettings) -> int:
     """Stock vLLM's LoRA takes its time on a CPU: a quick run has one round less than others."""
     return settings.pick(3, 2, 1)
 

@@ -14,11 +14,11 @@ from fastapi import FastAPI, Request, UploadFile
 from pydantic import BaseModel
 
 
-class EmbedBody(BaseModel):
+class EmbedInput(BaseModel):
     input: str | list[str]
 
 
-class RerankBody(BaseModel):
+class RerankInput(BaseModel):
     query: str
     documents: list[str]
 
@@ -30,7 +30,7 @@ def add_embed(app: FastAPI, path: Path) -> None:
     model.encode(["warm"])
 
     @app.post("/v1/embeddings")
-    def embeddings(body: EmbedBody) -> dict[str, Any]:
+    def embeddings(body: EmbedInput) -> dict[str, Any]:
         texts = [body.input] if isinstance(body.input, str) else body.input
         vectors = model.encode(texts, normalize_embeddings=True)
         data = [{"object": "embedding", "index": i, "embedding": v.tolist()} for i, v in enumerate(vectors)]
@@ -46,7 +46,7 @@ def add_rerank(app: FastAPI, path: Path) -> None:
     model.predict([("warm", "warm")])
 
     @app.post("/v1/rerank")
-    def rerank(body: RerankBody) -> dict[str, Any]:
+    def rerank(body: RerankInput) -> dict[str, Any]:
         pairs = [(body.query, document) for document in body.documents]
         scores = model.predict(pairs, activation_fn=torch.nn.Sigmoid())
         ranked = sorted(enumerate(scores.tolist()), key=lambda pair: -pair[1])

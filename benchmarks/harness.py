@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class RunSettings:
     """How a run is made.
 
     Attributes:
@@ -45,7 +45,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class Aim:
     """A stated aim. `seen` is the median over rounds; `met` is None when nothing was measured for it."""
 
     name: str
@@ -61,9 +61,9 @@ class Bench:
     """The record of one benchmark: what it measured, how it stands to its aims, what failed."""
 
     name: str
-    settings: Settings
+    settings: RunSettings
     figures: dict[str, Figure] = field(default_factory=dict)
-    bars: list[Bar] = field(default_factory=list)
+    bars: list[Aim] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
@@ -93,10 +93,10 @@ class Bench:
         """Compare a recorded figure with an aim."""
         found = self.figures.get(figure)
         if found is None:
-            self.bars.append(Bar(name, None, relation, aim, "", None))
+            self.bars.append(Aim(name, None, relation, aim, "", None))
             return
         met = found.value <= aim if relation == "<=" else found.value >= aim
-        self.bars.append(Bar(name, found.value, relation, aim, found.unit, met))
+        self.bars.append(Aim(name, found.value, relation, aim, found.unit, met))
 
     def count(self, where: str, cell: Cell) -> None:
         """Note how many requests were made and what failed."""
@@ -114,7 +114,7 @@ class Bench:
         found: dict[str, list[T]] = defaultdict(list)
         for number in range(rounds or self.settings.rounds):
             for server in servers:
-                if len(servers) > 1 and not await processes.calm([server.pid for server in servers]):
+                if len(servers) > 1 and not await processes.come_to_rest([server.pid for server in servers]):
                     self.note(f"a turn of {server.name} began before the others had come to rest")
                 found[server.name].append(await run(server, number))
         return found

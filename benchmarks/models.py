@@ -8,7 +8,7 @@ import yaml
 
 from benchmarks.environment import ROOT
 from benchmarks.generated import write_model
-from benchmarks.harness import Settings
+from benchmarks.harness import RunSettings
 from registry.loading import load_recipes
 from registry.recipe import Recipe
 
@@ -25,7 +25,7 @@ class Chat:
     path: Path
 
 
-def chat(settings: Settings, folder: Path, *, device: int, host: int, max_rank: int = 16) -> Chat:
+def chat(settings: RunSettings, folder: Path, *, device: int, host: int, max_rank: int = 16) -> Chat:
     """The starter chat model (or the tiny one), without its own adapters, with so many adapter places."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
     data.pop("adapters")
@@ -37,7 +37,7 @@ def chat(settings: Settings, folder: Path, *, device: int, host: int, max_rank: 
     return _written(data, path, folder)
 
 
-def wide_chat(settings: Settings, folder: Path, *, device: int, host: int) -> Chat:
+def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
     """A base with random weights whose rank-256 adapters have 45 MB: 31 M parameters, 10 layers of 512."""
     data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
     data.pop("adapters")

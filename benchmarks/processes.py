@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import psutil
 
-CALM_SECONDS, CALM_SHARE = 0.4, 0.12
+REST_SECONDS, REST_SHARE = 0.4, 0.12
 """Trees that use less than so much of a core for so long are at rest."""
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class TreeUsage:
     """`cpu`: user and system seconds since the start, ended children that were waited for included. `rss`: bytes, where
     pages that processes share count once for each of them. `pss`: bytes, where they count once; None where unknown."""
 
@@ -42,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
     return total
 
 
-async def calm(pids: Sequence[int], within: float = 15.0) -> bool:
+async def come_to_rest(pids: Sequence[int], within: float = 15.0) -> bool:
     """Wait until none of these trees computes: whether they came to rest `within` so many seconds.
 
     vLLM's worker turns in a loop for a second after its last request, and would take a core from whoever is next.
@@ -50,13 +50,13 @@ async def calm(pids: Sequence[int], within: float = 15.0) -> bool:
     deadline = time.perf_counter() + within
     while (began := time.perf_counter()) < deadline:
         before = sum(map(cpu_seconds, pids))
-        await asyncio.sleep(CALM_SECONDS)
-        if sum(map(cpu_seconds, pids)) - before < CALM_SHARE * (time.perf_counter() - began):
+        await asyncio.sleep(REST_SECONDS)
+        if sum(map(cpu_seconds, pids)) - before < REST_SHARE * (time.perf_counter() - began):
             return True
     return False
 
 
-def memory(pid: int) -> Usage:
+def memory(pid: int) -> TreeUsage:
     """CPU and memory of the tree. Slower than `cpu_seconds`: reads the kernel's page tables."""
     rss, pss, count = 0, 0, 0
     known = True
@@ -69,7 +69,7 @@ def memory(pid: int) -> Usage:
             continue
         except psutil.AccessDenied:
             known = False
-    return Usage(cpu_seconds(pid), rss, pss if known else None, count)
+    return TreeUsage(cpu_seconds(pid), rss, pss if known else None, count)
 
 
 def end(pid: int, within: float = 60.0) -> list[int]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from benchmarks import environment, models, plots, results
-from benchmarks.harness import Bench, Settings
+from benchmarks.harness import Bench, RunSettings
 from benchmarks.load import on_loop
 
 NAMES = (
@@ -58,7 +58,7 @@ def run(
     if not environment.go_first():
         typer.echo("the client may wait for a core while servers are busy: times are longer than theirs", err=True)
     work = (keep or Path(tempfile.mkdtemp(prefix="roundhouse-bench-"))).absolute()
-    settings = Settings(quick, tiny, smoke, seed, work)
+    settings = RunSettings(quick, tiny, smoke, seed, work)
     file = None if smoke else results.path(quick)
     sections: dict[str, dict[str, Any]] = {}
     try:
@@ -78,7 +78,7 @@ def _stop(*_: object) -> None:
     raise SystemExit(143)  # so that servers are stopped and folders removed on the way out
 
 
-def _one(name: str, settings: Settings) -> dict[str, Any]:
+def _one(name: str, settings: RunSettings) -> dict[str, Any]:
     """One benchmark's section of the results. What ends it early is recorded with what it had measured."""
     work: Callable[[Bench], Awaitable[None]] = importlib.import_module(f"benchmarks.{name}").run
     where = environment.record()

@@ -1,7 +1,6 @@
 """The servers that are compared, each started as a user starts it, in a process group of its own."""
 
 import contextlib
-import ctypes
 import os
 import signal
 import socket
@@ -9,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -17,8 +17,10 @@ import httpx
 
 from benchmarks import processes
 from benchmarks.environment import ROOT
+from models.chat.vllm import process
 from registry.dtypes import settle
 from registry.recipe import Recipe
+from runtime.slots.parent import die_with_parent
 
 START_WITHIN = 180.0
 """Seconds that a server gets until it is ready: a busy machine needs a while for a start of vLLM."""
@@ -26,11 +28,6 @@ START_WITHIN = 180.0
 
 class NotStarted(RuntimeError):
     """A server ended or did not become ready; the message holds the end of its log."""
-
-
-def _end_with_parent() -> None:
-    """In a child: have the kernel send SIGTERM when the benchmark ends, however that happens."""
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # 1: PR_SET_PDEATHSIG
 
 
 def free_port() -> int:
@@ -86,7 +83,7 @@ class Server:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
             )
 
     def __enter__(self) -> Self:
@@ -205,8 +202,8 @@ class VllmServe(Server):
 
     def variables(self) -> Mapping[str, str]:
         ours = {
-            "ROUNDHOUSE_VLLM": "1" if self._patched else "",
-            "ROUNDHOUSE_VLLM_THREADS": str(self._threads) if self._patched else "",
+            process.ACTIVE: "1" if self._patched else "",
+            process.THREADS: str(self._threads) if self._patched else "",
         }
         return {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **ours, **self._variables}
 

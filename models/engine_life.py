@@ -14,7 +14,7 @@ from registry.recipe import Recipe
 Phase = Literal["importing", "weights", "warming"]
 
 
-class State(StrEnum):
+class EngineState(StrEnum):
     NEW = "new"
     LOADING = "loading"
     LOADED = "loaded"
@@ -50,44 +50,44 @@ class Sleeper(Protocol):
 class Life:
     def __init__(self, what: str) -> None:
         self._what = what
-        self.state = State.NEW
+        self.state = EngineState.NEW
 
     def check(self) -> None:
         """Raise EngineFailed unless loaded."""
-        if self.state is not State.LOADED:
+        if self.state is not EngineState.LOADED:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
 
     def check_alive(self) -> None:
         """Raise EngineFailed unless loaded or asleep."""
-        if self.state is not State.ASLEEP:
+        if self.state is not EngineState.ASLEEP:
             self.check()
 
     def close(self) -> None:
-        self.state = State.CLOSED
+        self.state = EngineState.CLOSED
 
     async def sleep(self, sleeper: "Sleeper | None") -> Held:
         """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
-        return await self._change(sleeper.down, State.ASLEEP)
+        return await self._change(sleeper.down, EngineState.ASLEEP)
 
     async def wake(self, sleeper: "Sleeper | None") -> Held:
         """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
-        if sleeper is None or self.state is not State.ASLEEP:
+        if sleeper is None or self.state is not EngineState.ASLEEP:
             raise EngineFailed(f"the {self._what} engine is {self.state}")
-        return await self._change(sleeper.up, State.LOADED)
+        return await self._change(sleeper.up, EngineState.LOADED)
 
-    async def _change(self, work: Callable[[], Awaitable[Held]], state: State) -> Held:
-        self.state = State.CHANGING
+    async def _change(self, work: Callable[[], Awaitable[Held]], state: EngineState) -> Held:
+        self.state = EngineState.CHANGING
         try:
             held = await work()
         except Exception as error:
-            self.state = State.BROKEN
+            self.state = EngineState.BROKEN
             if isinstance(error, RoundhouseError):
                 raise
             raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
-        if self.state is not State.CHANGING:
+        if self.state is not EngineState.CHANGING:
             raise EngineFailed(f"the {self._what} engine was closed")
         self.state = state
         return held
@@ -97,15 +97,15 @@ class Life:
         self, recipe: Recipe, report: Report, close: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[Phases]:
         """The one load of an engine. Whatever fails inside closes it and comes out as an error of ours."""
-        if self.state is not State.NEW:
+        if self.state is not EngineState.NEW:
             raise EngineFailed("this engine was used before: load into a new one")
-        self.state = State.LOADING
+        self.state = EngineState.LOADING
         phases = Phases(report)
         try:
             yield phases
-            if self.state is not State.LOADING:
+            if self.state is not EngineState.LOADING:
                 raise EngineFailed("the engine was closed while it loaded")
-            self.state = State.LOADED
+            self.state = EngineState.LOADED
         except RoundhouseError:
             await close()
             raise

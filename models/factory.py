@@ -7,7 +7,7 @@ def create(engine: str, task: str) -> Engine:
     """A new, empty engine for a recipe's engine name and task. Raises ValueError for a pair that does not exist."""
     match engine, task:
         case "vllm", "chat":
-            from models.chat import VllmEngine
+            from models.chat.engine import VllmEngine
 
             return VllmEngine()
         case "sentence-transformers", "embed":

@@ -10,11 +10,11 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
     """
     match engine:
         case "vllm":
-            from models import chat_prewarm
+            from models.chat.vllm import prewarm as chat
 
-            chat_prewarm.prewarm()
+            chat.prewarm()
             if not hurried():
-                chat_prewarm.prewarm_server()
+                chat.prewarm_server()
         case "sentence-transformers":
             from models.text import loading as embed_load
             from models.text import rerank  # noqa: F401  (their own modules, too)

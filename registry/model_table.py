@@ -11,7 +11,7 @@ from registry.schema import Database
 
 NEWEST = 0.3
 """Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""
-SAME_KEY = "WHERE model = ? AND recipe_version = ? AND engine_version = ? AND device = ?"
+OF_KEY = "WHERE model = ? AND recipe_version = ? AND engine_version = ? AND device = ?"
 
 
 class ModelTable:
@@ -73,7 +73,7 @@ class ModelTable:
     def measured(self, key: LoadKey) -> Measured | None:
         """What such loads have cost; None before the first."""
         with self._database.read() as db:
-            row = db.execute(f"SELECT * FROM loads {SAME_KEY}", key).fetchone()
+            row = db.execute(f"SELECT * FROM loads {OF_KEY}", key).fetchone()
         if row is None:
             return None
         seconds = json.loads(row["seconds"])
@@ -96,13 +96,13 @@ class ModelTable:
             if old is not None:
                 mean = _mean(old.seconds, {"wake": seconds})
                 db.execute(
-                    f"UPDATE sleeps SET seconds = ?, updated = ? {SAME_KEY}", (json.dumps(mean), self._clock(), *key)
+                    f"UPDATE sleeps SET seconds = ?, updated = ? {OF_KEY}", (json.dumps(mean), self._clock(), *key)
                 )
 
     def slept(self, key: LoadKey) -> MeasuredSleep | None:
         """What such sleeps have cost; None before the first."""
         with self._database.read() as db:
-            row = db.execute(f"SELECT * FROM sleeps {SAME_KEY}", key).fetchone()
+            row = db.execute(f"SELECT * FROM sleeps {OF_KEY}", key).fetchone()
         if row is None:
             return None
         return MeasuredSleep(row["bytes"], row["host"], json.loads(row["seconds"]), row["count"], row["updated"])

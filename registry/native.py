@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from registry.cache_folder import is_ours
+from registry.processor import features
 
 SECONDS = 120
 """Longest time that a compiler may take."""
@@ -26,7 +27,9 @@ def build(folder: Path, name: str, sources: Sequence[Path], flags: Sequence[str]
     compiler = shlex.split(os.environ.get("CC") or "cc")
     headers = {header for source in sources for header in source.parent.glob("*.h")}
     texts = [source.read_bytes() for source in (*sources, *sorted(headers))]
-    made = hashlib.sha256(repr((texts, compiler, tuple(flags), _processor())).encode()).hexdigest()[:24]
+    # `-march=native` depends on the processor, and a home folder may be shared by different machines.
+    asked = (texts, compiler, tuple(flags), platform.machine(), sorted(features()))
+    made = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
     if not is_ours(folder):
         raise PermissionError(f"{folder} must be a folder that only its owner, this user, can write to")
     target = folder / f"{name}-{made}.so"
@@ -45,21 +48,3 @@ def why(fault: BaseException) -> str:
     """`fault` with the first line of what the compiler said."""
     said = (getattr(fault, "stderr", None) or b"").decode(errors="replace").strip().splitlines()
     return " ".join([str(fault), *said[:1]])
-
-
-def features() -> frozenset[str]:
-    """The processor's instruction sets by Linux's names, for example `avx512_vnni`. Empty where Linux does not tell."""
-    return frozenset(_flags_line().partition(":")[2].split())
-
-
-def _processor() -> str:
-    """What `-march=native` depends on: a home folder may be shared by different machines."""
-    return platform.machine() + _flags_line()
-
-
-def _flags_line() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.platform()
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

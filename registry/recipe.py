@@ -170,7 +170,7 @@ class Batching(Strict):
     max_tokens: int = Field(default=8192, ge=1)
 
 
-class Queue(Strict):
+class QueueSpec(Strict):
     """How many requests may wait for this model, and for how long."""
 
     max_waiting: int = Field(default=256, ge=0, le=100_000)
@@ -239,7 +239,7 @@ class Recipe(Strict):
     memory: Memory = Memory()
     window: WindowSpec = WindowSpec()
     batching: Batching = Batching()
-    queue: Queue = Queue()
+    queue: QueueSpec = QueueSpec()
     residency: Residency = Residency()
     aliases: tuple[ModelId, ...] = ()
     adapters: tuple[RecipeAdapter, ...] = ()

@@ -8,10 +8,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.eventually import PATIENCE
+
 if TYPE_CHECKING:
     from openai import OpenAI
 
     from tests.system.serving import Server
+
+REAL_SECONDS = 1500
+"""What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("real") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(REAL_SECONDS))
 
 
 @pytest.fixture(scope="session")
@@ -30,5 +41,5 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def client(server: Server) -> Iterator[OpenAI]:
     from openai import OpenAI
 
-    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=120, max_retries=0) as client:
+    with OpenAI(base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE, max_retries=0) as client:
         yield client

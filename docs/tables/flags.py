@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from docs.tables.markdown import code, table
-from models.chat_settings import NEVER, OURS
+from models.chat.settings import NEVER, OURS
 from models.speech.model import FLAGS as SPEECH_FLAGS
 from models.text.loading import FLAGS as SENTENCE_FLAGS
 

@@ -1,11 +1,11 @@
 """Settings of the libraries that make speech on a CPU quicker; what each brings is in docs/performance.md."""
 
 import os
-from pathlib import Path
+
+from registry.processor import features
 
 AVX512 = frozenset(("avx512f", "avx512cd", "avx512vl", "avx512dq", "avx512bw"))
 """What CTranslate2 wants of a processor that is told to use its AVX-512 paths: it raises on others."""
-CPUINFO = Path("/proc/cpuinfo")
 
 
 def widest_vectors() -> None:
@@ -13,18 +13,8 @@ def widest_vectors() -> None:
 
     It reads this when it first computes. A setting that is there already stays.
     """
-    if has_avx512():
+    if features() >= AVX512:
         os.environ.setdefault("CT2_FORCE_CPU_ISA", "AVX512")
-
-
-def has_avx512() -> bool:
-    """Whether the processor, by Linux' word, has all of `AVX512`."""
-    try:
-        lines = CPUINFO.read_text().splitlines()
-    except OSError:
-        return False
-    flags = next((line for line in lines if line.startswith("flags")), "")
-    return set(flags.split()) >= AVX512
 
 
 def one_thread_for_numpy() -> None:

@@ -11,7 +11,7 @@ import psutil
 
 from models import importing
 from models.text.batching import engine as batched_engine
-from models.text.batching.worker import SHARE, STEP_SECONDS, Limits
+from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
 from registry.recipe import Flag, Recipe
 
@@ -115,7 +115,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
 
 
-def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> Limits:
+def limits_of(recipe: Recipe, path: Path, device: str, packed: bool) -> BatchLimits:
     """Of the steps. `packed`: they run without padding."""
     return replace(
         batched_engine.limits_of(recipe, STEP_SECONDS),

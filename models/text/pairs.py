@@ -16,7 +16,7 @@ OVERLAP = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class PairTemplate:
     """The special tokens around query and document, with the type ids of all five parts."""
 
     before: tuple[int, ...]
@@ -96,7 +96,7 @@ def longest_first(first: Sequence[int], second: Sequence[int], room: int) -> tup
     return first[:large], second[:small]
 
 
-def _pair(tokenizer: Any) -> Pair:
+def _pair(tokenizer: Any) -> PairTemplate:
     """Read the special tokens off an encoded pair."""
     encoded = tokenizer.backend_tokenizer.encode("a", "b")
     sides = encoded.sequence_ids
@@ -109,7 +109,7 @@ def _pair(tokenizer: Any) -> Pair:
     def kind(start: int, end: int) -> int:
         return int(types[start]) if start < end else 0
 
-    return Pair(
+    return PairTemplate(
         tuple(ids[:query]),
         tuple(ids[end_query:document]),
         tuple(ids[end_document:]),

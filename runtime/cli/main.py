@@ -12,7 +12,7 @@ from runtime.cli.failures import EXIT_CODES, Failure
 from runtime.cli.setting_options import WithSettings
 
 
-class Roundhouse(TyperGroup):
+class CommandGroup(TyperGroup):
     """Turns a Failure from any command into its message and exit code."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -31,7 +31,7 @@ class Roundhouse(TyperGroup):
 
 app = typer.Typer(
     name="roundhouse",
-    cls=Roundhouse,
+    cls=CommandGroup,
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,

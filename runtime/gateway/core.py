@@ -29,7 +29,7 @@ from runtime.gateway.prefer import PREFERENCE, NotYet
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
-from runtime.residency.record import ResidencyRecord, recall
+from runtime.residency.record import Found, ResidencyRecord, found
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.lease import Lease
@@ -99,10 +99,8 @@ class Gateway:
         self.residency = ResidencyManager(
             entries, self.pool, self.device.budget, self.device.name,
             ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
-            self.settings.patience, self.device.host_budget or NO_LIMIT,
+            self.settings.patience, self.device.host_budget or NO_LIMIT, self._fetch, self.device.kind == "cpu",
         )  # fmt: skip
-        self.residency.fetch = self._fetch
-        self.residency.counts_processes = self.device.kind == "cpu"
         self.metrics.budget.set(self.device.budget)
         self.metrics.host_budget.set(self.device.host_budget)
         self.refresh()
@@ -131,7 +129,7 @@ class Gateway:
                 self.hold_pins(adapter)
         self.ready = True
         if self.settings.prewarm:
-            await keep_warm(self.pool, self.residency, self.device)
+            await keep_warm(self.pool, self.residency.table, self.device)
 
     async def _register(self, recipe: Recipe) -> None:
         """The adapters of a recipe whose names are not there yet."""
@@ -168,47 +166,43 @@ class Gateway:
 
     def _entry(self, recipe: Recipe) -> ModelEntry:
         """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
-        entry = ModelEntry(
-            recipe=recipe, path=None, revision="unknown", needed=0, needed_detail="", load_seconds=10.0,
-            queue=None,  # type: ignore[arg-type]
-        )  # fmt: skip
-        queue = ModelQueue(
+        files, broken = None, None
+        try:
+            files = self._files(recipe, sources.resolve(recipe.source, Path.cwd(), download=False))
+        except RoundhouseError as error:
+            if error.code != "source_not_downloaded":  # that is fetched when somebody wants it
+                broken = Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
+                log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+        queue = self._queues[recipe.id] = ModelQueue(
             recipe,
             self.bounds,
             want=lambda: self.residency.want(entry),
             released=lambda: self.residency.released(entry),
             registry=AdapterFacts(self, recipe.id),
         )
-        entry.queue = self._queues[recipe.id] = queue
-        entry.pinned = self.state.models.pins().get(recipe.id, recipe.residency.pin)
-        try:
-            self._found(entry, sources.resolve(recipe.source, Path.cwd(), download=False))
-        except RoundhouseError as error:
-            if error.code != "source_not_downloaded":  # that is fetched when somebody wants it
-                message = f"Model '{recipe.id}' cannot be loaded: {error.message}"
-                entry.broken = Unavailable(message, code="model_broken")
-                log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+        entry = ModelEntry(
+            recipe=recipe, path=None, revision="unknown", needed=0, needed_detail="", load_seconds=10.0, queue=queue,
+            pinned=self.state.models.pins().get(recipe.id, recipe.residency.pin), broken=broken,
+        )  # fmt: skip
+        if files is not None:
+            found(entry, files, self.state, self.device)
         return entry
 
     async def _fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
         source = entry.recipe.source
         path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
-        await asyncio.to_thread(self._found, entry, path)
+        files = await asyncio.to_thread(self._files, entry.recipe, path)
+        await asyncio.to_thread(found, entry, files, self.state, self.device)
         await self._register(entry.recipe)
         self.refresh()
 
-    def _found(self, entry: ModelEntry, path: Path) -> None:
-        """Fill in what a model's files and earlier loads tell."""
-        recipe = entry.recipe
+    def _files(self, recipe: Recipe, path: Path) -> Found:
+        """What a model's files tell. Raises Unfit for what cannot be loaded here."""
         _check_version(recipe)
-        sum_of = estimate(recipe, path, self.device.kind)
-        entry.needed, entry.needed_detail = sum_of.total, sum_of.explain()
-        if self.device.kind != "cpu":
-            entry.host_needed, entry.host_adapters = sum_of.host, sum_of.host_adapters
-        if recipe.expected.load_seconds is not None:
-            entry.load_seconds = recipe.expected.load_seconds
-        recall(entry, self.state, self.device)
-        entry.revision, entry.path = sources.revision(recipe.source, path), path
+        needs = estimate(recipe, path, self.device.kind)
+        on_host = (needs.host, needs.host_adapters) if self.device.kind != "cpu" else (0, 0)
+        revision = sources.revision(recipe.source, path)
+        return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds)
 
     def base(self, entry: ModelEntry, name: str) -> Base:
         """The model as the base of an adapter `name`. Raises as `Catalog.check_adapter`; Unavailable without files."""

@@ -69,7 +69,7 @@ class Failure:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """Mutable, and written by the residency manager only, on the gateway's event loop."""
+    """Mutable. Written by the residency manager, its parts and `record.found` only."""
 
     recipe: Recipe
     path: Path | None
@@ -100,7 +100,7 @@ class ModelEntry:
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
-    insomnia: bool = False
+    sleepless: bool = False
     """A sleep or a wake failed: it is not tried again until the server starts anew."""
     asleep_since: float = 0.0
     measured_wake: float | None = None
@@ -143,7 +143,7 @@ class ModelEntry:
         """
         held = self.slept or (self.loaded.asleep if self.loaded is not None else None)
         wish = self.recipe.residency.sleep
-        if held is None or self.loaded is None or self.loaded.asleep is None or self.insomnia or wish == "never":
+        if held is None or self.loaded is None or self.loaded.asleep is None or self.sleepless or wish == "never":
             return None
         worth = bool(held.host_bytes) and held.device_bytes * WORTH <= self.needed
         return held if wish == "always" or worth else None

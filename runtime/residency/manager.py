@@ -1,38 +1,49 @@
-"""The one writer of the model table: wishes in, plans by `policy.plan`, effects carried out here.
+"""The one writer of the model table: wishes in, plans by `policy.plan`, carried out by its parts.
 
-Everything runs on the gateway's event loop. A decision never awaits: it reads a snapshot, changes states, and starts
-tasks that carry the change out; each task ends by asking for the next decision.
+Everything runs on the gateway's event loop. A decision never awaits: it reads a snapshot, changes states, and has the
+parts start tasks that carry the change out; each task ends by asking for the next decision.
 """
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable
-from typing import cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import NoReturn
 
-from models.messages import Loaded, Progress
-from registry.errors import Conflict, DoesNotFit, EngineFailed, RoundhouseError, Unavailable
+from registry.errors import Conflict, DoesNotFit, Unavailable
 from runtime.residency import policy
+from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
-from runtime.residency.table import Observer, S, log
+from runtime.residency.fetcher import Fetch, ModelFetcher
+from runtime.residency.loader import Loader
+from runtime.residency.table import Observer, S, Table
 from runtime.residency.victims import NO_LIMIT
-from runtime.residency.waking import Waking
-from runtime.slots import frames
-from runtime.slots.death import UNKNOWN, Cause
+from runtime.residency.watcher import Watcher
 from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 
 AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
-MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
-"""Codes of a failed load after which it is tried once more with the idle models gone."""
 
 
-class ResidencyManager(Waking):
+class ResidencyManager:
     """Brings models in and out under a byte budget.
+
+    | wish   | ABSENT        | FAILED                | ASLEEP       | READY           | on its way in or out        |
+    |--------|---------------|-----------------------|--------------|-----------------|-----------------------------|
+    | want   | plans a load  | refused, until the    | plans a wake | nothing to do   | stands in the line as soon  |
+    |        |               | back-off is over      |              |                 | as it has left              |
+    | load   | the same, and | the same, whatever    | the same,    | nothing to do   | waits until it has come     |
+    |        | waits         | the back-off          | and waits    |                 |                             |
+    | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
+
+    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. What happens by itself: `Watcher`. These and the
+    manager write entries, nobody else does.
 
     Args:
         entries, pool, budget, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
         device: what `Load` frames name.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
+        fetch: brings the files of a model that are not there yet.
+        counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
     def __init__(
@@ -45,11 +56,38 @@ class ResidencyManager(Waking):
         memory_back: Callable[[int], Awaitable[None]],
         patience: float = 1.0,
         host_budget: int = NO_LIMIT,
+        fetch: Fetch | None = None,
+        counts_processes: bool = False,
     ) -> None:
-        super().__init__(entries, pool, budget, observer, memory_back, host_budget)
-        self.device, self.patience = device, patience
+        self.patience = patience
+        self.table = Table(entries, pool, budget, observer, memory_back, host_budget)
+        self.drainer = Drainer(self.table, self.decide, counts_processes)
+        self.loader = Loader(self.table, self.drainer, self.decide, device)
+        self.fetcher = ModelFetcher(self.table, self.decide, fetch)
+        self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes)
         self._timer: asyncio.TimerHandle | None = None
-        self.draining = False
+        self._closed = False
+
+    # --- what is there --------------------------------------------------------------------------------------------
+    @property
+    def entries(self) -> Mapping[str, ModelEntry]:
+        return self.table.entries
+
+    def get(self, model: str) -> ModelEntry:
+        return self.table.get(model)
+
+    def held(self) -> int:
+        """Bytes that models hold now on the device."""
+        return self.table.held()
+
+    def held_on_host(self) -> int:
+        """The same in host memory beside the device."""
+        return self.table.held_on_host()
+
+    def plan(self, entry: ModelEntry) -> policy.Plan:
+        """What a load of this model would do now. Changes nothing."""
+        since = entry.clock() if entry.wanted_since is None else entry.wanted_since
+        return policy.plan(self.table.snapshot(), self._need(entry, since))
 
     # --- wishes ---------------------------------------------------------------------------------------------------
     def want(self, entry: ModelEntry) -> None:
@@ -71,11 +109,6 @@ class ResidencyManager(Waking):
             entry.wanted_since = entry.clock()
         self.decide()
 
-    def plan(self, entry: ModelEntry) -> policy.Plan:
-        """What a load of this model would do now. Changes nothing."""
-        since = entry.clock() if entry.wanted_since is None else entry.wanted_since
-        return policy.plan(self._snapshot(), self._need(entry, since))
-
     async def load(self, entry: ModelEntry) -> None:
         """Load by hand and wait for it. Raises the load's error."""
         if entry.state is S.FAILED:
@@ -89,20 +122,42 @@ class ResidencyManager(Waking):
                     raise DoesNotFit(self.plan(entry).why)
                 if entry.state is S.ABSENT:
                     raise Conflict(f"Model '{entry.id}' was unloaded while it loaded.")
-            await self.change()
+            await self.table.change()
 
+    async def unload(self, entry: ModelEntry, force: bool = False) -> None:
+        """Unload by hand: running requests finish first. Raises Conflict when it is pinned and not forced."""
+        if entry.pinned and not force:
+            raise Conflict(f"Model '{entry.id}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
+        while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
+            await self.table.change()
+        if entry.state in (S.READY, S.ASLEEP):
+            await self.drainer.evict(entry, "by hand")
+
+    def pin(self, entry: ModelEntry) -> None:
+        """Let it make room for nobody. Does not load it."""
+        entry.pinned = True
+        self.decide()
+
+    def unpin(self, entry: ModelEntry) -> None:
+        entry.pinned = False
+        self.decide()
+
+    # --- news -----------------------------------------------------------------------------------------------------
     def released(self, entry: ModelEntry) -> None:
         """A request ended."""
         entry.last_used = entry.clock()
-        self._note_change()
+        self.table.note_change()
         self.decide()
 
-    # --- decisions ------------------------------------------------------------------------------------------------
-    def _snapshot(self) -> policy.Snapshot:
-        residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
-        now = next(iter(self.entries.values())).clock() if self.entries else 0.0
-        return policy.Snapshot(self.budget, residents, self.pool.free - len(self._claims), now, self.host_budget)
+    def died(self, link: SlotLink) -> None:
+        """A slot's process ended by itself or was killed; `link.cause` tells how."""
+        self.watcher.died(link)
 
+    async def watch(self, heartbeat: float = 5.0, hung_after: float = 30.0) -> NoReturn:
+        """For ever: idle time-outs and heartbeats."""
+        await self.watcher.watch(heartbeat, hung_after)
+
+    # --- decisions ------------------------------------------------------------------------------------------------
     def _need(self, entry: ModelEntry, since: float) -> policy.Need:
         return policy.Need(
             entry.id,
@@ -119,141 +174,46 @@ class ResidencyManager(Waking):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if self.draining:
+        if self._closed:
             return
         self._relieve()
         line = [e for e in self.entries.values() if e.wanted_since is not None and e.state in AWAY]
         for entry in sorted(line, key=lambda e: e.wanted_since or 0.0):
             assert entry.wanted_since is not None
-            if entry.state not in AWAY or self._must_fetch(entry):  # asleep before, and ended for one ahead of it
+            if entry.state not in AWAY or self.fetcher.start(entry):  # asleep before, and ended for one ahead of it
                 continue
-            plan = policy.plan(self._snapshot(), self._need(entry, entry.wanted_since))
+            plan = policy.plan(self.table.snapshot(), self._need(entry, entry.wanted_since))
             if plan.verdict == "impossible":
-                entry.wanted_since = None
-                entry.queue.refuse(DoesNotFit(plan.why))
-                if entry.state is S.ABSENT:
-                    entry.to(S.LOADING)
-                    entry.to(S.FAILED)
-                if entry.state is S.FAILED:
-                    entry.fail(DoesNotFit(plan.why))
-                self._note_change()
+                self._give_up(entry, plan)
                 continue
             if plan.verdict == "wait":
                 if plan.retry_at is not None:
                     delay = max(0.01, plan.retry_at - entry.clock())
                     self._timer = asyncio.get_running_loop().call_later(delay, self.decide)
                 return
-            self._start(entry, plan)
+            self.loader.start(entry, plan)
 
     def _relieve(self) -> None:
         """A load or a full step took more than was planned, and a budget is overdrawn: idle models leave."""
-        snapshot = self._snapshot()
+        snapshot = self.table.snapshot()
         plan = policy.plan(snapshot, policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False))
         if plan.free >= 0 and plan.host_free >= 0:
             return
-        for victim in self._dismiss_all(plan.victims):
-            self._spawn(self._leave(victim, "overdrawn budget"), f"relief-{victim.id}")
+        for victim in self.drainer.dismiss_all(plan.victims):
+            self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
-    def _start(self, entry: ModelEntry, plan: policy.Plan) -> None:
-        log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
-        entry.to(S.LOADING)
-        entry.progress = Progress(phase="queued", fraction=0.0)
-        wakes = plan.verdict == "wake"
-        if wakes:
-            entry.claim = entry.needed
-        else:
-            entry.bytes, entry.host_bytes = entry.needed, entry.host_needed
-            self._claims.add(entry.id)
-        victims = self._dismiss_all(plan.victims)
-        come = self._wake(entry, victims) if wakes else self._carry_out(entry, plan, victims)
-        self._spawn(come, f"load-{entry.id}")
-
-    async def _carry_out(self, entry: ModelEntry, plan: policy.Plan, victims: list[ModelEntry]) -> None:
-        started = entry.clock()
-        try:
-            await self._wait_for_room(entry, victims)
-            loaded = await self._load_afresh(entry)
-        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
-            self._claims.discard(entry.id)
-            if not isinstance(error, RoundhouseError):
-                log.exception("unmapped error in a load")
-                error = EngineFailed(f"The load failed inside the server: {type(error).__name__}.")
-            await self._load_failed(entry, entry.link, error)
-            return
-        seconds = entry.clock() - started
-        self._observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
-        entry.load_seconds = sum(loaded.seconds.values()) or seconds
-        entry.peak = max(entry.peak, loaded.resident_bytes)
-        entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
-        entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
-        entry.needed_detail = "as measured at its last load"
-        entry.loads += 1
-        self._open(entry, cast(SlotLink, entry.link))
-
-    async def _load_afresh(self, entry: ModelEntry) -> Loaded:
-        """In an empty slot, and in a second one if memory runs out in the first and others can make room."""
-        entry.progress = Progress(phase="starting", fraction=0.02)
-        engine = entry.recipe.engine.name
-        await self.pool.cool(self.budget - self.held(besides=entry) - entry.needed, keep=engine)
-        link = entry.link = await self.pool.take(engine)
-        self._claims.discard(entry.id)
-        try:
-            return await self._load_into(entry, link)
-        except RoundhouseError as error:
-            if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
-                raise
-            reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
-            if not await self._make_room(entry, link, reason):
-                raise
-        entry.link = link = await self.pool.take(engine)
-        return await self._load_into(entry, link)
-
-    async def _load_into(self, entry: ModelEntry, link: SlotLink) -> Loaded:
-        def report(progress: Progress) -> None:
-            entry.progress = progress
-            self._note_change()
-
-        recipe = entry.recipe.model_dump_json().encode()
-        async with link.call(lambda uid: frames.Load(uid, recipe, str(entry.path), self.device)) as call:
-            loaded = await call.done(report)
-        if loaded is None:
-            raise EngineFailed("The slot ended a load without saying what it holds.")
-        return loaded
-
-    async def _load_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
-        if link is not None and link.cause is not UNKNOWN:
-            error = EngineFailed(f"The engine died while it loaded: {link.cause.text}.", code=link.cause.code)
-        log.error("load failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
-        if link is not None:
-            await link.end()
-        entry.link, entry.progress, entry.wanted_since = None, None, None
-        entry.to(S.FAILED)
-        failure = entry.fail(error)
-        entry.bytes = entry.host_bytes = 0
-        self._observer.load_failed(entry, error)
-        entry.queue.refuse(
-            Unavailable(
-                f"Model '{entry.id}' could not be loaded: {error.message}",
-                code=error.code,
-                retry_after=failure.until - failure.at,
-            )
-        )
-        self._note_change()
-        self.decide()
+    def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
+        """It can never start: who waits is told the sum. What sleeps goes on sleeping."""
+        entry.wanted_since = None
+        entry.queue.refuse(DoesNotFit(plan.why))
+        if entry.state is S.ABSENT:
+            entry.to(S.LOADING)
+            entry.to(S.FAILED)
+        if entry.state is S.FAILED:
+            entry.fail(DoesNotFit(plan.why))
+        self.table.note_change()
 
     async def close(self) -> None:
         """Stop deciding. Slots are LitServe's to end."""
-        self.draining = True
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _short(plan: policy.Plan) -> dict[str, object]:
-    return {
-        "verdict": plan.verdict,
-        "needed": plan.needed,
-        "free": plan.free,
-        "victims": [f"{v.action} {v.id}" for v in plan.victims],
-        "expected_s": round(plan.expected_seconds, 2),
-    }
+        self._closed = True
+        await self.table.close()

@@ -23,13 +23,18 @@ a sleep that fails ends that process: then its model's load time counts as well.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
+
+from humanize import naturalsize
 
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
 
-__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "human", "plan", "to_sleep"]
+__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "plan", "to_sleep"]
 
+human = partial(naturalsize, binary=True)
+"""Bytes for people: 1536 -> '1.5 KiB'."""
 COST_WEIGHT = 1.0
 """Seconds of recency per second that it takes to bring a model back (step 4)."""
 
@@ -192,12 +197,3 @@ def _impossible(snapshot: Snapshot, need: Need) -> str:
         parts += f", of which pinned models hold {human(held_host)} ({names}): unpin one or" if held_host else ":"
         return parts + " raise --host-memory, or lower memory.adapters.host in its recipe."
     return ""
-
-
-def human(size: float) -> str:
-    """Bytes for people: 1536 -> '1.5 KiB'."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024 or unit == "GiB":
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    raise AssertionError("unreachable")

@@ -3,6 +3,8 @@
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from models import sources
 from models.messages import Held, Loaded
@@ -18,9 +20,32 @@ from runtime.server.device import Device
 log = logging.getLogger("roundhouse.gateway")
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a model's files tell: where they are, and estimates of what it needs."""
+
+    path: Path
+    revision: str
+    needed: int
+    needed_detail: str
+    host_needed: int = 0
+    host_adapters: int = 0
+    load_seconds: float | None = None
+
+
 def load_key(recipe: Recipe, device: Device) -> LoadKey:
     """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
     return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), device.label)
+
+
+def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None:
+    """Fill in what its files tell, and what earlier loads have told in place of estimates. Reads the state's file."""
+    entry.needed, entry.needed_detail = files.needed, files.needed_detail
+    entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
+    if files.load_seconds is not None:
+        entry.load_seconds = files.load_seconds
+    recall(entry, state, device)
+    entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
 
 
 def recall(entry: ModelEntry, state: State, device: Device) -> None:

@@ -1,13 +1,14 @@
-"""What all parts of residency share: the model table, running tasks, and the news that something has changed."""
+"""What the parts of residency share: the models, what they hold, running tasks, and the news that something changed."""
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
 from runtime.residency.entry import ModelEntry
+from runtime.residency.policy import Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.slots.pool import SlotPool
@@ -32,15 +33,15 @@ class Observer(Protocol):
 
 
 class Table:
-    """The model table, written on the gateway's event loop only.
+    """Used on the gateway's event loop only.
 
     Args:
         entries: the models.
         pool: the slots.
         budget: bytes for all models together on the device.
-        host_budget: bytes for all models together in host memory beside the device.
         observer: hears what happened.
         memory_back: awaited after a slot ended: returns when its memory is seen to be back (GPU), at once on CPU.
+        host_budget: bytes for all models together in host memory beside the device.
     """
 
     def __init__(
@@ -54,21 +55,18 @@ class Table:
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self.pool, self.budget, self.host_budget = pool, budget, host_budget
-        self._observer, self._memory_back = observer, memory_back
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._claims: set[str] = set()
+        self.observer, self.memory_back = observer, memory_back
+        self.claims: set[str] = set()
         """Models whose load has been decided, and which have not taken their slot yet."""
+        self._tasks: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
 
+    # --- models ---------------------------------------------------------------------------------------------------
     def get(self, model: str) -> ModelEntry:
         entry = self.entries.get(model)
         if entry is None:
             raise NotFound(f"There is no model '{model}'. There are: {', '.join(sorted(self.entries))}.")
         return entry
-
-    def decide(self) -> None:
-        """Look whether somebody who waits can be served now."""
-        raise NotImplementedError
 
     def held(self, besides: ModelEntry | None = None) -> int:
         """Bytes that models hold now on the device. A load that still waits for others to leave has nothing yet."""
@@ -83,20 +81,38 @@ class Table:
             if e is not besides and e.state in HOLDS_MEMORY and not (e.state is S.LOADING and e.link is None):
                 yield e
 
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
+    def snapshot(self) -> Snapshot:
+        """What the policy decides by."""
+        residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
+        now = next(iter(self.entries.values())).clock() if self.entries else 0.0
+        return Snapshot(self.budget, residents, self.pool.free - len(self.claims), now, self.host_budget)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("task %s failed", task.get_name(), exc_info=error)
-
-    def _note_change(self) -> None:
+    # --- news -----------------------------------------------------------------------------------------------------
+    def note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
     async def change(self) -> None:
         """Wait for the next change of any state, progress or lease."""
         await self._changed.wait()
+
+    # --- tasks ----------------------------------------------------------------------------------------------------
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def running(self, name: str) -> int:
+        """How many tasks of this name there are."""
+        return sum(task.get_name() == name for task in self._tasks)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task %s failed", task.get_name(), exc_info=error)
+
+    async def close(self) -> None:
+        """Cancel all tasks."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)

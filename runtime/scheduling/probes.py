@@ -15,7 +15,7 @@ from math import inf
 import msgspec
 from cachetools import TTLCache
 
-from adapters.faults import shorten
+from adapters.content.faults import shorten
 from models.messages import AdapterRef, Chunk, HttpCall, Started
 from registry.errors import EngineFailed, Unavailable
 from registry.records import Probe

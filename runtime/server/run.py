@@ -179,7 +179,7 @@ def _forks_die_with(main: int) -> None:
 
     def in_child() -> None:
         if os.getppid() == main:  # forks of forks are not ours to decide about
-            die_with_parent()
+            die_with_parent(main)
 
     os.register_at_fork(after_in_child=in_child)
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import multiprocessing
 import os
 import shutil
 import signal
@@ -93,7 +94,9 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         with contextlib.suppress(PermissionError):  # already a session leader
             os.setsid()
-        die_with_parent()
+        parent = multiprocessing.parent_process()
+        assert parent is not None
+        die_with_parent(int(parent.pid or 0))
         first = own_temporary_folder(self.run_dir, worker_id)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle; it sends SIGTERM
         expendable = Expendable()

@@ -9,4 +9,4 @@ from tests.contract.cpu_ways import WAYS, way
 def cpu_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM's LoRA layers on a CPU compute in one way, then in the other."""
     chosen = way(request.param)
-    monkeypatch.setattr("adapters.cpu.punica.load", lambda: chosen)
+    monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)

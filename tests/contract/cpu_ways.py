@@ -1,7 +1,7 @@
 """Both ways of computing LoRA on a CPU, for tests that hold for either."""
 
-from adapters.cpu import compiled, lora, products
-from adapters.cpu.lora import AddLora
+from models.chat.vllm.cpu import compiled, lora, products
+from models.chat.vllm.cpu.lora import AddLora
 
 WAYS = ["compiled", "products"]
 

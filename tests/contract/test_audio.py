@@ -15,7 +15,7 @@ from models.speech.audio import RATE, Decoders
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.transcribe_fixtures import FORMATS, noise, tone, write
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.text.batching.plan import PADDED, SMALL, Item, Turns
-from models.text.batching.worker import Batcher, Limits
+from models.text.batching.worker import Batcher, BatchLimits
 from registry.errors import BadRequest, EngineFailed, QueueFull
 
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)
@@ -109,7 +109,7 @@ async def started(batcher: Batcher[int, int], gate: Gate, *payloads: int) -> "as
 
 
 def batcher_of(gate: Gate, tokens: int = 20, waiting: int = 8) -> Batcher[int, int]:
-    batcher = Batcher("test", gate, Limits(tokens=tokens, items=8, waiting=waiting))
+    batcher = Batcher("test", gate, BatchLimits(tokens=tokens, items=8, waiting=waiting))
     batcher.start()
     return batcher
 
@@ -167,7 +167,7 @@ async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() 
     gate = Gate()
     batcher = batcher_of(gate)
     with pytest.raises(EngineFailed):
-        await Batcher("new", gate, Limits(tokens=1, items=1, waiting=1)).submit(items(1))
+        await Batcher("new", gate, BatchLimits(tokens=1, items=1, waiting=1)).submit(items(1))
     gate.open.set()
     found = [pair async for pair in batcher.stream(items(1, 2, 3, 4, 5))]
     assert found == [(index, (index + 1) * 10) for index in range(5)]
@@ -184,7 +184,7 @@ async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() 
 
 
 def two_workers(gate: Gate) -> Batcher[int, int]:
-    batcher = Batcher("two", gate, Limits(tokens=4096, items=64, waiting=8, workers=2))
+    batcher = Batcher("two", gate, BatchLimits(tokens=4096, items=64, waiting=8, workers=2))
     batcher.start()
     return batcher
 
@@ -208,7 +208,7 @@ async def test_idle_threads_share_what_waits() -> None:
 async def test_a_step_is_alone_only_if_nothing_is_left_for_another_thread() -> None:
     gate = Gate()
     told: list[tuple[int, bool]] = []
-    limits = Limits(tokens=4096, items=64, waiting=8, workers=2, padded=False, share=64)
+    limits = BatchLimits(tokens=4096, items=64, waiting=8, workers=2, padded=False, share=64)
     batcher = Batcher("two", gate, limits, lambda tokens, alone: told.append((tokens, alone)))
     batcher.start()
     gate.open.set()

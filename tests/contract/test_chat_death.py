@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from models.chat import VllmEngine
-from models.chat_usage import ChatCall
+from models.chat.call import ChatCall
+from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, Progress
 from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.real
 
 
 def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:

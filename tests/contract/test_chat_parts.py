@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
-from models import chat_guard, chat_settings, chat_start, chat_vllm
-from models.chat_asgi import BUFFER, Exchange
-from models.chat_names import Renamer
-from models.chat_usage import METER, CallEnded, Meter, meter_requests
+from models.chat import guard, settings, start
+from models.chat.asgi import BUFFER, Exchange
+from models.chat.names import Renamer
+from models.chat.vllm import launch
+from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
 from models.messages import Usage
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
 from registry.estimate import estimate
@@ -38,7 +39,7 @@ def test_a_recipe_becomes_vllms_arguments(base: Path) -> None:
     recipe = chat_fixtures.recipe(
         base, tool_call_parser="hermes", enable_auto_tool_choice=True, enable_prefix_caching=False, seed=3
     )
-    parsed = chat_settings.arguments(recipe, base, "cpu", chat_vllm.parser())
+    parsed = settings.arguments(recipe, base, "cpu", launch.parser())
     assert (parsed.model, parsed.served_model_name) == (str(base), ["tiny"])
     assert (parsed.max_model_len, parsed.max_num_seqs, parsed.max_num_batched_tokens) == (512, 16, 1024)
     assert (parsed.enable_lora, parsed.max_loras, parsed.max_cpu_loras, parsed.max_lora_rank) == (True, 4, 16, 16)
@@ -52,7 +53,7 @@ def test_a_recipe_becomes_vllms_arguments(base: Path) -> None:
 def test_every_fault_of_the_flags_is_named(base: Path) -> None:
     flags = {"max_model_len": 5, "api_key": "x", "no-such-flag": 1, "worker_extension_cls": "os"}
     with pytest.raises(Unfit) as refused:
-        chat_settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", chat_vllm.parser())
+        settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
     assert len(refused.value.faults) == len(flags)
     assert "context_length" in refused.value.faults[0]
 
@@ -60,7 +61,7 @@ def test_every_fault_of_the_flags_is_named(base: Path) -> None:
 @pytest.mark.real
 def test_a_value_that_vllm_does_not_take(base: Path) -> None:
     with pytest.raises(Unfit, match="seed"):
-        chat_settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", chat_vllm.parser())
+        settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", launch.parser())
 
 
 @pytest.mark.real
@@ -69,27 +70,25 @@ def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -
     base = chat_fixtures.write_base(tmp_path / "base")
     recipe = chat_fixtures.recipe(base)
     recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
-    given = chat_settings.arguments(recipe, base, "cpu", chat_vllm.parser()).kv_cache_memory_bytes
+    given = settings.arguments(recipe, base, "cpu", launch.parser()).kv_cache_memory_bytes
     assert int(given) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
 
 
 # --- guard and names -----------------------------------------------------------------------------------------------
 def test_the_model_is_read_as_vllm_reads_it() -> None:
-    assert chat_guard.asked_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
-    assert (
-        chat_guard.asked_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
-    )
-    assert chat_guard.asked_model(b"{}") is None
+    assert guard.asked_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
+    assert guard.asked_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
+    assert guard.asked_model(b"{}") is None
     for bad in (b"", b"[]", b'{"model": 5}', b'{"x": NaN}', b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
         with pytest.raises(BadRequest):
-            chat_guard.asked_model(bad)
+            guard.asked_model(bad)
 
 
 def test_tokenizing_is_bounded() -> None:
-    chat_guard.bounded("/tokenize", b"x" * (64 << 10), 512)
+    guard.bounded("/tokenize", b"x" * (64 << 10), 512)
     with pytest.raises(TooLarge):
-        chat_guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512)
-    chat_guard.bounded("/v1/completions", b"x" * (1 << 20), 512)
+        guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512)
+    guard.bounded("/v1/completions", b"x" * (1 << 20), 512)
 
 
 def test_names_are_changed_where_they_are_names_only() -> None:
@@ -238,7 +237,7 @@ async def test_a_fork_from_a_new_thread_computes_and_holds_no_sockets() -> None:
     context = multiprocessing.get_context("fork")
     mine, theirs = context.Pipe(duplex=False)  # a duplex one is a socket, and closed in the child
     try:
-        process: Any = await chat_start.in_new_thread(lambda: _started(context.Process(target=_look, args=(theirs,))))
+        process: Any = await start.in_new_thread(lambda: _started(context.Process(target=_look, args=(theirs,))))
         assert await asyncio.to_thread(mine.poll, 60)
         sockets, wakeup, product = mine.recv()
         await asyncio.to_thread(process.join, 60)
@@ -260,7 +259,7 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
     import threading
 
     gate = threading.Event()
-    task = asyncio.create_task(chat_start.in_new_thread(gate.wait))
+    task = asyncio.create_task(start.in_new_thread(gate.wait))
     await asyncio.sleep(0.01)
     task.cancel()
     await asyncio.sleep(0.01)
@@ -269,4 +268,4 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     with pytest.raises(ZeroDivisionError):
-        await chat_start.in_new_thread(lambda: 1 // 0)
+        await start.in_new_thread(lambda: 1 // 0)

@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 
-from adapters import vllm_plugin, vllm_read
+from models.chat.vllm import plugin, process, read
 from tests.contract.vllm_stock import stock
 from tests.eventually import eventually
 
@@ -33,46 +33,41 @@ def test_ranks_of_modules_are_looked_up_by_name(monkeypatch: pytest.MonkeyPatch)
     assert len(tried) > 7_000
     assert {scaling for _, scaling in wanted} == {1.0}
     tried.clear()
-    vllm_read.patch(module.PEFTHelper)
+    read.patch(module.PEFTHelper)
     assert [helper.get_rank_and_scaling(name) for name in names] == wanted
     assert not tried
 
 
-def test_ranks_of_logprobs_are_counted_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torch._dynamo.callback import callback_handler
-    from torch._dynamo.exc import InternalTorchDynamoError
-    from vllm.v1.sample import sampler
-    from vllm.v1.sample.ops import logprobs
+LOGPROBS = """
+from models.chat.vllm import prewarm
+{before}
+from vllm.v1.sample import sampler
+print(hasattr(sampler.batched_count_greater_than, "_torchdynamo_orig_callable"))
+import torch
+if not {before!r}:
+    raise SystemExit
+assert sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
+"""
 
-    def begin(_: object) -> None:
-        raise RuntimeError("the compiler starts")  # instead of the 8 to 15 s that it takes
 
-    fresh = stock("vllm.v1.sample.ops.logprobs").batched_count_greater_than
-    monkeypatch.setattr(logprobs, "batched_count_greater_than", fresh)
-    monkeypatch.setattr(sampler, "batched_count_greater_than", fresh)
-    callback_handler.register_start_callback(begin)
-    try:
-        with pytest.raises(InternalTorchDynamoError, match="the compiler starts"):
-            sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]]))
-        vllm_plugin._compile_nothing()
-        for count in (sampler.batched_count_greater_than, logprobs.batched_count_greater_than):
-            assert count(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
-        x, values = torch.randint(9, (7, 100)).float(), torch.randint(9, (7, 1)).float()
-        assert torch.equal(vllm_plugin.count_at_least(x, values), fresh._torchdynamo_orig_callable(x, values))
-    finally:
-        callback_handler.remove_start_callback(begin)
+@pytest.mark.parametrize(("before", "compiled"), [("", "True"), ("prewarm.environment()", "False")])
+def test_ranks_of_logprobs_are_counted_without_a_compiler(before: str, compiled: str) -> None:
+    """vLLM compiles this one function at the first request with logprobs: 8 to 15 s on a CPU."""
+    code = LOGPROBS.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == [compiled], done.stderr[-2000:]
 
 
 def test_compute_threads_are_bound_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
     before, set_threads = torch.get_num_threads(), torch.set_num_threads
-    monkeypatch.setenv(vllm_plugin.THREADS, "1")
+    monkeypatch.setenv(process.THREADS, "1")
     try:
         torch.set_num_threads(3)
         monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # as vLLM's CPU worker does
-        vllm_plugin._bound_threads()
+        process._bound_threads()
         assert torch.get_num_threads() == 3, "too late: a place in vLLM's own start-up is needed"
         monkeypatch.setattr(torch, "set_num_threads", set_threads)
-        vllm_plugin._bound_threads()
+        process._bound_threads()
         assert torch.get_num_threads() == 1
     finally:
         set_threads(before)
@@ -105,43 +100,43 @@ def _pair(a: torch.Tensor | None, b: torch.Tensor | None) -> Any:
     ],
 )
 def test_staged_weights_must_fit_the_layers(pair: Any, word: str | None) -> None:
-    faults = vllm_read.faults_of({"layer": pair}, {"layer": _layer()}, 4)
+    faults = read.faults_of({"layer": pair}, {"layer": _layer()}, 4)
     assert bool(faults) == (word is not None)
     assert not word or word in faults[0]
 
 
 def test_no_layer_or_no_weights_are_faults() -> None:
-    assert vllm_read.faults_of({}, {}, 4)
-    assert vllm_read.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
+    assert read.faults_of({}, {}, 4)
+    assert read.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
 
 
 def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     applied: list[str] = []
-    monkeypatch.setattr(vllm_plugin, "_patch_all", lambda: applied.append("all"))
-    monkeypatch.delenv(vllm_plugin.ACTIVE, raising=False)
-    vllm_plugin.register()
+    monkeypatch.setattr(plugin, "_patch_all", lambda: applied.append("all"))
+    monkeypatch.delenv(process.ACTIVE, raising=False)
+    plugin.register()
     assert not applied
-    monkeypatch.setenv(vllm_plugin.ACTIVE, "1")
-    vllm_plugin.register()
+    monkeypatch.setenv(process.ACTIVE, "1")
+    plugin.register()
     assert applied == ["all"]
 
 
 def test_an_unchecked_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     import vllm
 
-    monkeypatch.setenv(vllm_plugin.ACTIVE, "1")
-    monkeypatch.setattr(vllm_plugin, "_patch_all", lambda: pytest.fail("patched"))
+    monkeypatch.setenv(process.ACTIVE, "1")
+    monkeypatch.setattr(plugin, "_patch_all", lambda: pytest.fail("patched"))
     monkeypatch.setattr(vllm, "__version__", "0.99.1")
     with pytest.raises(RuntimeError, match=r"0\.99\.1"):
-        vllm_plugin.register()
+        plugin.register()
 
 
 ORPHANS = """
 import multiprocessing, sys, time
-from adapters import vllm_plugin
+from models.chat.vllm import process
 def child(watch):
     if watch:
-        vllm_plugin._watch_parent()
+        process._watch_parent()
     time.sleep(600)
 for watch in (False, True):
     process = multiprocessing.get_context("fork").Process(target=child, args=(watch,), name="EngineCore")

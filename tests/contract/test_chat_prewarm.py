@@ -11,8 +11,8 @@ from tests.contract import chat_fixtures
 PROBE = """
 import asyncio, gc, os, sys
 from pathlib import Path
-from models import chat_prewarm
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
+from models.chat.vllm import prewarm
 from tests.contract import chat_fixtures
 
 def modules(worker=None):
@@ -20,8 +20,8 @@ def modules(worker=None):
     return {name for name in sys.modules if name.split(".")[0] in ("torch", "transformers", "vllm")}
 
 async def main():
-    chat_prewarm.prewarm()
-    chat_prewarm.prewarm_server()
+    prewarm.prewarm()
+    prewarm.prewarm_server()
     assert gc.isenabled()
     before = modules()
     engine, base = VllmEngine(), Path(sys.argv[1])

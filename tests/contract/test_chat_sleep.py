@@ -8,21 +8,21 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from models import chat_processes
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
+from models.chat.vllm import core, launch
 from models.messages import AdapterRef, Chunk, HttpCall, Loaded
 from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
 from tests.contract.chat_nasty import TEXT
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 
 class Bench:
@@ -41,8 +41,8 @@ class Bench:
             await self.engine.stage(adapter)
             await self.engine.place(adapter, None)
 
-    async def utility(self, name: str) -> Any:
-        return await self.engine._engine.engine_core.call_utility_async(name)
+    async def utility(self, call: Callable[..., Any]) -> Any:
+        return await launch.ask(self.engine._engine, call)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -64,7 +64,7 @@ async def test_on_a_cpu_it_says_that_it_cannot_and_goes_on(bench: Bench) -> None
     with pytest.raises(EngineFailed, match="loaded"):
         await bench.engine.wake()
     assert await bench.ask() == before
-    assert await bench.utility("sleep_facts") == [0, 0, 0, 0]
+    assert await bench.utility(core.sleep_facts) == [0, 0, 0, 0]
 
 
 async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_again(bench: Bench) -> None:
@@ -76,7 +76,7 @@ async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_a
     assert len({base, first, second}) == 3
     for _ in range(2):
         await bench.engine.sleep()
-        assert await bench.utility("held_adapters") == [[], []]
+        assert await bench.utility(core.held_adapters) == [[], []]
         assert await bench.engine._engine.is_sleeping()
         await bench.engine.ping()
         for work in (bench.ask, lambda: bench.ask(one), lambda: bench.engine.stage(three), bench.engine.sleep):
@@ -106,7 +106,7 @@ async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
         await bench.engine.sleep()
     assert await asking
     waiting = asyncio.create_task(bench.ask(tokens=480))  # the core's own count, were the one above wrong
-    while await bench.utility("forget_adapters") != ["busy"]:
+    while await bench.utility(core.forget_adapters) != ["busy"]:
         assert not waiting.done()
     with pytest.raises(EngineFailed, match="in the engine"):
         await adapters.forget()
@@ -115,7 +115,7 @@ async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
 
 async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
     await bench.engine.sleep()
-    (process,) = chat_processes.of(bench.engine._engine)
+    (process,) = launch.processes(bench.engine._engine)
     os.kill(process.pid, signal.SIGKILL)
     while bench.engine._state == "asleep":
         await asyncio.sleep(0.01)
@@ -126,7 +126,7 @@ async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
 
 
 def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
-    from models import chat_settings, chat_vllm
+    from models.chat import settings
 
     base = chat_fixtures.write_base(tmp_path / "base")
 
@@ -134,11 +134,11 @@ def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: 
         recipe = chat_fixtures.recipe(base, **flags)
         residency = recipe.residency.model_copy(update={"sleep": sleep})
         given = recipe.model_copy(update={"residency": residency})
-        return bool(chat_settings.arguments(given, base, device, chat_vllm.parser()).enable_sleep_mode)
+        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
 
     assert able("cuda:0")
     assert able("cuda:0", tensor_parallel_size=1)
     assert not able("cuda:0", tensor_parallel_size=2)
     assert not able("cuda:0", sleep="never")
     assert not able("cpu")
-    assert not chat_vllm.sleep_mode_available(), "this is the build for CPUs"
+    assert not launch.sleep_mode_available(), "this is the build for CPUs"

@@ -15,11 +15,11 @@ from models.text.cpu import attention as cpu_attention
 from models.text.cpu import library as cpu_library
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Ids
-from registry import native
+from registry import native, processor
 from tests.contract.test_packed import network, states
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
-missing = cpu_library.NEEDED - native.features()
+pytestmark = pytest.mark.real
+missing = cpu_library.NEEDED - processor.features()
 needs_avx512 = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 
@@ -115,7 +115,7 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
         bert = Bert(model, first_only)
         assert bert._together is not None
         if rounded:
-            assert (embed_int16.to_int16(bert) > 0) == ("avx512_vnni" in native.features())
+            assert (embed_int16.to_int16(bert) > 0) == ("avx512_vnni" in processor.features())
         found = bert.states(inputs)
     torch.testing.assert_close(
         found, wanted, **({"atol": 0.02, "rtol": 0.02} if rounded else {"atol": 2e-5, "rtol": 1e-4})
@@ -124,13 +124,13 @@ def test_a_bert_says_the_same_with_it(first_only: bool, rounded: bool) -> None:
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", shutil.which("false") or "false"])
 def test_without_a_compiler_pytorch_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiler: str) -> None:
-    monkeypatch.setattr(native, "features", lambda: cpu_library.NEEDED)
+    monkeypatch.setattr(processor, "features", lambda: cpu_library.NEEDED)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CC", compiler)
     assert cpu_library.load.__wrapped__() is None
 
 
 def test_without_such_a_processor_nothing_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(native, "features", lambda: cpu_library.NEEDED - {"avx512dq"})
+    monkeypatch.setattr(processor, "features", lambda: cpu_library.NEEDED - {"avx512dq"})
     monkeypatch.setattr(native, "build", lambda *_: pytest.fail("compiled"))
     assert cpu_library.load.__wrapped__() is None

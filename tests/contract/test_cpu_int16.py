@@ -16,14 +16,14 @@ from models.text.cpu import int16 as cpu_int16
 from models.text.cpu import linear as embed_int16
 from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
-from registry import native
+from registry import processor
 from registry.errors import EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 from tests.contract.test_packed import network
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.real
 RERANKER = Path(starter).parent / "pack" / "starter-rerank"
-missing = cpu_int16.NEEDED - native.features()
+missing = cpu_int16.NEEDED - processor.features()
 needs_vnni = pytest.mark.skipif(bool(missing), reason=f"this processor has no {', '.join(sorted(missing))}")
 
 

@@ -7,9 +7,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adapters.cpu import compiled, products
-from adapters.cpu.batch import Batch, Rows
-from adapters.cpu.layer import Layer, turned
+from models.chat.vllm.cpu import compiled, products
+from models.chat.vllm.cpu.batch import Batch, Rows
+from models.chat.vllm.cpu.layer import Layer, turned
 from tests.contract.cpu_ways import WAYS, way
 
 pytestmark = pytest.mark.real

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from adapters.cpu import compiled, lora, products
+from models.chat.vllm.cpu import compiled, lora, products
 from registry import native
 
 pytestmark = pytest.mark.real

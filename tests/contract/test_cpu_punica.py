@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from adapters import vllm_manager
-from adapters.cpu import punica as cpu_punica
-from adapters.cpu.layer import turned
+from models.chat.vllm import manager
+from models.chat.vllm.cpu import punica as cpu_punica
+from models.chat.vllm.cpu.layer import turned
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real
@@ -83,13 +83,13 @@ def test_stock_sharded_layers_and_the_head_give_it_the_last_place_too(weights: A
 
 
 @pytest.mark.usefixtures("cpu_way")
-def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any) -> None:
+def test_ranks_below_the_places_rank_are_not_multiplied_out(weights: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = weights
     a[0][:, :, 2:] = float("nan")  # rows that a rank of 2 never fills
     a[1][:, :, 2:] = float("nan")
     x, y = torch.randn(2, WIDTH), torch.zeros(2, sum(SLICES))
     punica = ours()
-    punica.ranks = {0: 2, 1: 2, 2: 2}
+    monkeypatch.setattr(punica, "ranks", {1: 2, 2: 2, 3: 2})
     mapped(punica, [1, 2]).add_lora_linear(y, x, a, b, 1.0, SLICES)
     assert bool(torch.isfinite(y).all())
 
@@ -106,18 +106,18 @@ def test_head_and_embedding_adapters_have_no_way_in() -> None:
     model.embedding_modules = {"embed_tokens": "x", "lm_head": "y"}  # type: ignore[assignment]
     assert set(fresh.get_supported_lora_modules(model)) == {"embed_tokens", "lm_head"}
     kind = type("Manager", (), {"add_adapter": None})
-    before, vllm_manager._stock_supported_lora_modules = vllm_manager._stock_supported_lora_modules, None
+    before, manager._stock_supported_lora_modules = manager._stock_supported_lora_modules, None
     try:
-        vllm_manager.patch(kind, fresh)
+        manager.patch(kind, fresh)
         assert fresh.get_supported_lora_modules(model) == []
     finally:
-        vllm_manager._stock_supported_lora_modules = before
+        manager._stock_supported_lora_modules = before
     assert model_manager is not fresh
 
 
 def test_nothing_reads_the_tables_that_are_no_longer_kept() -> None:
     """Layers call what our wrapper has itself; the one table that they read is that of the embedding's layer, which is
-    never made (`vllm_manager`)."""
+    never made (`manager`)."""
     import vllm.lora.layers
 
     folder = Path(vllm.lora.layers.__file__).parent

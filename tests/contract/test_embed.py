@@ -18,7 +18,7 @@ from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 TEXTS = ["steam", text(40), "Zug, 列車, поезд: naïve café!", text(200, 3), "a\nb\tc", text(7), text(120, 5), "   x   "]
 
 

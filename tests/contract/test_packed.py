@@ -12,7 +12,7 @@ from models.text.embeddings import EmbeddingEngine
 from models.text.encoder import Ids
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+pytestmark = pytest.mark.real
 
 
 def network(seed: int, **more: Any) -> Any:

@@ -19,7 +19,7 @@ from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.embed_fixtures import Reports, minilm, recipe, text
 
 CONTEXT = 128
-real = [pytest.mark.real, pytest.mark.timeout(200)]
+real = [pytest.mark.real]
 QUERY = "which brake stops the engine?"
 
 

@@ -22,7 +22,7 @@ from registry.loading import load_recipes
 from registry.recipe import Recipe
 from tests.system.serving import PACK
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 TEXTS = ["a kitten rests on a rug", "the brake stops the engine", "x"]
 
 

@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from adapters import vllm_file, vllm_stage
-from adapters.vllm_file import ReadFile
-from adapters.vllm_read import FILES, read_adapter, tensors
+from models.chat.vllm import file, stage
+from models.chat.vllm.file import ReadFile
+from models.chat.vllm.read import FILES, read_adapter, tensors
 from tests.contract import vllm_manager_fixtures as fixtures
 from tests.contract.cpu_ways import WAYS, way
 from tests.contract.vllm_stock import stock
@@ -37,7 +37,7 @@ def patched(monkeypatch: pytest.MonkeyPatch) -> None:
     from vllm.lora import lora_model
 
     monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)  # as it was, afterwards
-    vllm_file.patch(lora_model)
+    file.patch(lora_model)
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -179,7 +179,7 @@ def test_a_file_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
 
 
 # --- places --------------------------------------------------------------------------------------------------------
-class Worker(vllm_stage.StagedAdapters):
+class Worker(stage.StagedAdapters):
     """vLLM's worker with nothing but adapters."""
 
     def __init__(self) -> None:
@@ -244,8 +244,8 @@ def test_places_answer_as_the_adapters_in_them(
 ) -> None:
     """Three adapters of any ranks and modules, written by the thread or at once."""
     chosen = way(name)
-    monkeypatch.setattr("adapters.cpu.punica.load", lambda: chosen)
-    monkeypatch.setattr(vllm_stage, "SMALL", small)
+    monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)
+    monkeypatch.setattr(stage, "SMALL", small)
     worker = Worker()
     poison(worker)
     for place in range(fixtures.PLACES):
@@ -269,7 +269,7 @@ def test_places_answer_as_the_adapters_in_them(
 
 @pytest.mark.parametrize("small", [0, 1 << 30])
 def test_a_place_is_its_adapters_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
-    monkeypatch.setattr(vllm_stage, "SMALL", small)
+    monkeypatch.setattr(stage, "SMALL", small)
     worker = Worker()
     paths = [fixtures.write_adapter(tmp_path / str(i), ALL, i, torch.bfloat16) for i in range(6)]
     for number in (1, 2, 3, 4):
@@ -314,7 +314,7 @@ def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> Non
 
 def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No step reads it before the copy has ended and was asked for."""
-    monkeypatch.setattr(vllm_stage, "SMALL", 0)
+    monkeypatch.setattr(stage, "SMALL", 0)
     worker = Worker()
     path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
     assert worker.stage(1, path) == ["done", "staged"]

@@ -16,7 +16,7 @@ from starter_training.chat.answers import BASE, Answer, Question, Served
 from starter_training.chat.report import Matrix, table
 from starter_training.chat.tasks.conversations import QUESTIONS, TASK_NAMES, heldout
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 PACK = figures.PACK
 INPUTS = 20
 """Held-out inputs per task here; the figures are of 200."""

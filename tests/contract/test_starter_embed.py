@@ -10,7 +10,7 @@ import pytest
 
 from starter_training import cards, figures
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.real
 NAME = "starter-embed"
 
 

@@ -8,7 +8,7 @@ from starter_training import cards, figures
 from starter_training.rerank.evaluate import Figures, embedding_scores, evaluate, rerank_scores
 from starter_training.rerank.held_out import HeldOut, summary
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 NAME = "starter-rerank"
 FOLDER = figures.PACK / NAME
 CASES = 24

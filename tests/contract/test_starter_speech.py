@@ -12,7 +12,7 @@ from starter_training import cards, figures
 from starter_training.speech import evaluate, samples
 from starter_training.speech.synthesis import espeak
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.real
 NAME = "starter-speech"
 FOLDER, SAMPLES = figures.PACK / NAME, figures.PACK / "samples"
 CLIPS = 16

@@ -21,7 +21,7 @@ from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.embed_fixtures import Reports, recipe
 from tests.contract.transcribe_fixtures import build, noise, silence, tone, voice, write
 
-real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(280)]
+real = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
 
 FLAGS = {"beam_size": 1, "threads": 1}
 

@@ -11,8 +11,8 @@ from vllm import SamplingParams
 from vllm.v1.sample import logits_processor
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 
-from adapters import vllm_typical
-from adapters.vllm_typical import TypicalSampling, cut
+from models.chat.vllm import typical
+from models.chat.vllm.typical import TypicalSampling, cut
 
 VOCABULARY = 500
 NOBODY: Any = None
@@ -118,12 +118,12 @@ def test_rows_that_move_take_their_wish_along() -> None:
 
 @pytest.mark.parametrize("mass", ["0.5", [0.5], 0, 1, 2, -1, True, 2**63])
 def test_values_that_mean_nothing_end_no_step(mass: Any) -> None:
-    assert vllm_typical.asked_of(params(mass)) is None
+    assert typical.asked_of(params(mass)) is None
 
 
 @pytest.mark.parametrize(("top_p", "top_k"), [("x", "y"), (2**63, 2**63), (-1, -1), (None, None), (0, 2**31)])
 def test_cuts_that_mean_nothing_cut_nothing(top_p: Any, top_k: Any) -> None:
-    assert vllm_typical.asked_of(params(0.5, top_p, top_k)) == (0.5, 1.0, 0)
+    assert typical.asked_of(params(0.5, top_p, top_k)) == (0.5, 1.0, 0)
 
 
 def test_it_is_put_among_vllms_own_once() -> None:
@@ -131,6 +131,6 @@ def test_it_is_put_among_vllms_own_once() -> None:
     module = SimpleNamespace(BUILTIN_LOGITS_PROCESSORS=list(logits_processor.BUILTIN_LOGITS_PROCESSORS))
     before = [kind for kind in module.BUILTIN_LOGITS_PROCESSORS if kind is not TypicalSampling]
     for _ in range(2):
-        vllm_typical.patch(module)
+        typical.patch(module)
         assert set(module.BUILTIN_LOGITS_PROCESSORS) == {*before, TypicalSampling}
         assert len(module.BUILTIN_LOGITS_PROCESSORS) == len(before) + 1

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from adapters import vllm_core, vllm_manager
+from models.chat.vllm import core as vllm_core
+from models.chat.vllm import manager as vllm_manager
+from models.chat.vllm import process
 from tests.contract.vllm_stock import stock
 
 pytestmark = pytest.mark.real
@@ -114,7 +116,7 @@ def test_the_reason_of_a_failed_start_reaches_the_slot(
 ) -> None:
     """vLLM's own EngineCore raises in its process and leaves nothing; the parent hears 'initialization failed'."""
     cause, fault = tmp_path / "cause", MemoryError("no room") if memory else ValueError("bad flag")
-    monkeypatch.setenv(vllm_core.CAUSE, str(cause))
+    monkeypatch.setenv(process.CAUSE, str(cause))
 
     def fail(*args: Any, **kwargs: Any) -> None:
         raise fault
@@ -143,17 +145,17 @@ def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() 
     assert core.preprocess_add_request(SimpleNamespace(lora_request=None)) == "taken in"
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
-    assert core.place_adapter(7, 0) == ["running"]
+    assert vllm_core.place_adapter(core, 7, 0) == ["running"]
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
-    core.poll_adapter(7)
+    vllm_core.poll_adapter(core, 7)
     assert core.preprocess_add_request(request) == "taken in"
     core.scheduler.requests["r"] = request
-    assert core.drop_adapter(7) == ["busy"]
-    assert core.place_adapter(8, 7) == ["busy"]
+    assert vllm_core.drop_adapter(core, 7) == ["busy"]
+    assert vllm_core.place_adapter(core, 8, 7) == ["busy"]
     assert core.asked[-1] == "poll_adapter", "a refused call changes nothing"
     core.scheduler.requests.clear()
-    core.drop_adapter(7)
+    vllm_core.drop_adapter(core, 7)
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
 

@@ -10,7 +10,7 @@ from tests.docs.blocks import ROOT, Example
 from tests.system.langchain_environment import langchain
 
 ADDRESS = "http://127.0.0.1:8000"
-SECONDS = 180
+SECONDS = 600
 
 
 class Failed(AssertionError):

@@ -10,6 +10,7 @@ from typing import Self
 import pytest
 
 from models import memory_group
+from tests.eventually import PATIENCE
 from tests.system.serving import Server
 
 NAMES = {
@@ -49,7 +50,7 @@ class MemoryLimit:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 self._folder.rmdir()

@@ -9,7 +9,6 @@ import io
 import os
 import shutil
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,6 +16,7 @@ import httpx
 import psutil
 import pytest
 
+from tests.eventually import eventually
 from tests.faults.tiny import Bystanders, Tiny, archive, same_as_alone, undisturbed
 from tests.unit.adapters.fake_hub import FakeHub
 from tests.unit.adapters.zoo import ZOO, write_zoo
@@ -164,10 +164,7 @@ def test_killed_checking_processes_lose_their_registrations_and_no_more(tiny: Ti
         for process in processes:
             process.send_signal(signal.SIGSTOP)
         running = [pool.submit(tiny.register, f"unlucky-{seed}", tiny.content(seed)) for seed in (5, 6)]
-        deadline = time.monotonic() + 60
-        while len(list((tiny.server.data / "store").glob("tmp-*"))) < 2:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        eventually(lambda: len(list((tiny.server.data / "store").glob("tmp-*"))) == 2)
         for process in processes:
             process.kill()
         for answer in (future.result() for future in running):
@@ -277,13 +274,13 @@ def test_a_killed_engine_comes_back_with_the_adapters_that_requests_wait_for(tin
     names = [f"wait-{seed}" for seed in range(40, 46)]
     for seed, name in enumerate(names, 40):
         tiny.add(name, seed)
-    alone = {name: tiny.tokens(name, 120) for name in names}
+    alone = {name: tiny.tokens(name, 400) for name in names}
+    pid = tiny.server.slot_pid("tiny")
     with ThreadPoolExecutor(24) as pool:
-        running = [(name, pool.submit(tiny.ask, name, 120)) for name in names * 4]
-        deadline = time.monotonic() + 60
+        running = [(name, pool.submit(tiny.ask, name, 400)) for name in names * 4]
         while not ((status := tiny.server.model("tiny"))["running"] and status["waiting"]):
-            assert time.monotonic() < deadline
-        os.kill(status["pid"], signal.SIGKILL)
+            assert not any(future.done() for _, future in running), "no request waited for another one"
+        os.kill(pid, signal.SIGKILL)
         answers = [(name, future.result()) for name, future in running]
     done = [(name, answer) for name, answer in answers if answer.status_code == 200]
     for name, answer in done:

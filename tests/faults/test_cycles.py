@@ -6,17 +6,17 @@ CYCLES=500 runs the long form, in which each task has its turns; the short one r
 import json
 import os
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.eventually import eventually
 from tests.faults.traffic import MODELS, ask
 from tests.system.serving import STARTER, Server, zombies
 
 CYCLES = int(os.environ.get("CYCLES", "4"))
-pytestmark = [pytest.mark.real, pytest.mark.timeout(120 + 20 * CYCLES)]
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900 + 60 * CYCLES)]
 SLOTS = 2
 FLAT = 32 * 2**20
 """Bytes that the gateway may hold more at the end: the allocator's play, not a share of each cycle."""
@@ -57,14 +57,16 @@ def model_of(cycle: int) -> str:
 
 def settled(server: Server, temporary: Path) -> Footprint:
     """When all slots are empty again and the last connections are closed."""
-    deadline = time.monotonic() + 60
-    while True:
-        slots = server.http.get("/v1/status").json()["slots"]
+
+    def look() -> Footprint | None:
+        free = server.http.get("/v1/status").json()["slots"]["free"]
         found = Footprint.of(server, temporary)
-        if slots["free"] == SLOTS and Footprint.of(server, temporary).processes == found.processes:
-            return found
-        assert time.monotonic() < deadline, slots
-        time.sleep(0.2)
+        same = Footprint.of(server, temporary).processes == found.processes
+        return found if free == SLOTS and same else None
+
+    found = eventually(look, lambda: server.http.get("/v1/status").json()["slots"])
+    assert found is not None
+    return found
 
 
 def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +78,7 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
             server.wait_ready()
             chat = "starter-chat" in {path.stem for path in recipes}
             if chat:  # its recipe asks for it at the start
-                server.wait_state("starter-chat", "ready", 300)
+                server.wait_state("starter-chat", "ready")
                 assert server.http.post("/v1/models/starter-chat/unload").status_code == 200
             cycle(server, "starter-speech")  # what is made once: pools, tables, threads
             before = settled(server, Path(short))
@@ -100,8 +102,8 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
 
 
 def cycle(server: Server, model: str) -> None:
-    assert server.http.post(f"/v1/models/{model}/load", timeout=300).status_code == 200, server.tail()
+    assert server.http.post(f"/v1/models/{model}/load", timeout=600).status_code == 200, server.tail()
     answer = ask(server.http, model)
     assert answer.status_code == 200, answer.text
-    assert server.http.post(f"/v1/models/{model}/unload", timeout=120).status_code == 200, server.tail()
+    assert server.http.post(f"/v1/models/{model}/unload", timeout=600).status_code == 200, server.tail()
     assert server.model(model)["bytes"] == 0

@@ -24,7 +24,6 @@ from tests.system.serving import STARTER, Server
 
 pytestmark = [
     pytest.mark.real,
-    pytest.mark.timeout(300),
     pytest.mark.skipif(os.environ.get("MEMORY_KILLS") != "1", reason="long form: set MEMORY_KILLS=1"),
 ]
 MIB = 2**20

@@ -3,17 +3,17 @@
 import json
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import MODELS, Traffic
 from tests.system.serving import STARTER, Server, alive
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.real
 HUNG_AFTER = 10
 
 
@@ -58,10 +58,7 @@ def test_one_engine_fails_and_comes_back_and_the_others_do_not_notice(
     with Traffic(server) as traffic:
         traffic.wait_answers()
         os.kill(whom(server, model), number)
-        deadline = time.monotonic() + 240
-        while server.model(model)["loads"] == before["loads"]:  # nobody asks for it but the traffic
-            assert time.monotonic() < deadline, server.tail()
-            time.sleep(0.1)
+        eventually(lambda: server.model(model)["loads"] > before["loads"], server.tail)  # only the traffic asks for it
         seen = traffic.take()
         traffic.wait_answers()
     for name in others:
@@ -85,19 +82,16 @@ def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom:
     server = Server(tmp_path / "data", recipes, "--slots", "5", "--no-prewarm")
     try:
         server.wait_ready()
-        with Traffic(server, models, timeout=180) as traffic:
-            traffic.wait_answers(seconds=300)
+        with Traffic(server, models) as traffic:
+            traffic.wait_answers()
             assert server.http.put("/v1/models/starter-speech/pin").status_code == 200
             family = server.family()
             sockets = server.data / "server.json"
             run_dir = Path(json.loads(sockets.read_text())["run_dir"])
             assert list(run_dir.glob("*.sock"))
             (server.gateway() if whom == "the gateway" else server.process).kill()
-            code = server.process.wait(60)
-            deadline = time.monotonic() + 30
-            while left := alive(family):
-                assert time.monotonic() < deadline, [psutil.Process(pid).cmdline() for pid in left]
-                time.sleep(0.1)
+            code = server.process.wait(PATIENCE)
+            eventually(lambda: not alive(family), lambda: [psutil.Process(pid).cmdline() for pid in alive(family)])
         assert code == (4 if whom == "the gateway" else -signal.SIGKILL)
     finally:
         server.close()

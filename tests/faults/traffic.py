@@ -1,13 +1,13 @@
 """Requests of all four tasks without end, each from a client of its own, and what became of them."""
 
 import threading
-import time
 from collections import Counter
 from types import TracebackType
 from typing import Self
 
 import httpx
 
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, Server
 
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
@@ -35,7 +35,7 @@ class Traffic:
     A status is the answer's, or its error's code; 0 when the connection broke.
     """
 
-    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = 120.0) -> None:
+    def __init__(self, server: Server, models: tuple[str, ...] = MODELS, timeout: float = PATIENCE) -> None:
         self._url, self._timeout = server.url, timeout
         self._lock = threading.Lock()
         self._seen: dict[str, Counter[int]] = {model: Counter() for model in models}
@@ -71,14 +71,11 @@ class Traffic:
             seen, self._seen = self._seen, {model: Counter() for model in self._seen}
         return seen
 
-    def wait_answers(self, count: int = 2, seconds: float = 120.0) -> dict[str, Counter[int]]:
+    def wait_answers(self, count: int = 2) -> dict[str, Counter[int]]:
         """Until every model has answered `count` times with 200 since the last `take`; what was seen until then."""
-        deadline = time.monotonic() + seconds
-        while True:
-            with self._lock:
-                if all(seen[200] >= count for seen in self._seen.values()):
-                    break
-                told = {model: dict(seen) for model, seen in self._seen.items()}
-            assert time.monotonic() < deadline, told
-            time.sleep(0.05)
+        eventually(lambda: all(seen[200] >= count for seen in self._copy().values()), self._copy)
         return self.take()
+
+    def _copy(self) -> dict[str, Counter[int]]:
+        with self._lock:
+            return {model: seen.copy() for model, seen in self._seen.items()}

@@ -8,15 +8,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import httpx
 import psutil
 
+from runtime.slots.parent import die_with_parent
+from tests.eventually import PATIENCE, eventually
+
 ROOT = Path(__file__).parents[2]
 STARTER = ROOT / "recipes" / "starter"
 PACK = ROOT / "models" / "starter" / "pack"
+WITH_US = (
+    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
+"""Starts Python so that the kernel ends it with the test run, however that ends (1: PR_SET_PDEATHSIG)."""
 
 
 def free_port() -> int:
@@ -26,32 +34,40 @@ def free_port() -> int:
 
 
 class Server:
-    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code."""
+    """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
+
+    It is killed when the thread that made it ends, so also when the test run is killed.
+    """
 
     def __init__(self, data: Path, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
         self.port, self.data = free_port(), data
         self.url = f"http://127.0.0.1:{self.port}"
-        self.http = httpx.Client(base_url=self.url, timeout=120)
+        self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
         self.log = data / "server.log"
         data.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
+        command = [sys.executable, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
         command += ["--device", "cpu", "--data-dir", str(data)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command,
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid()),
+            )
 
-    def wait_ready(self, seconds: float = 120) -> "Server":
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.process.poll() is not None:
-                raise AssertionError(f"the server ended:\n{self.tail()}")
-            try:
-                if self.http.get("/health/ready").status_code == 200:
-                    return self
-            except httpx.TransportError:
-                pass
-            time.sleep(0.1)
-        raise AssertionError(f"the server was not ready after {seconds} s:\n{self.tail()}")
+    def wait_ready(self, seconds: float = PATIENCE) -> "Server":
+        eventually(self._is_ready, self.tail, seconds)
+        return self
+
+    def _is_ready(self) -> bool:
+        assert self.process.poll() is None, f"the server ended:\n{self.tail()}"
+        try:
+            return self.http.get("/health/ready").status_code == 200
+        except httpx.TransportError:
+            return False
 
     def tail(self) -> str:
         return self.log.read_text(errors="replace")[-4000:]
@@ -72,11 +88,14 @@ class Server:
         found: dict[str, Any] = self.http.get(f"/v1/models/{name}").json()
         return found
 
-    def wait_state(self, model: str, state: str, seconds: float = 90) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
-        while (found := self.model(model))["state"] != state:
-            assert time.monotonic() < deadline, f"{model} is {found['state']}, not {state}:\n{self.tail()}"
-            time.sleep(0.05)
+    def wait_state(self, model: str, state: str, seconds: float = PATIENCE) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+
+        def reached() -> bool:
+            found.update(self.model(model))
+            return bool(found["state"] == state)
+
+        eventually(reached, lambda: f"{model} is {found['state']}, not {state}:\n{self.tail()}", seconds)
         return found
 
     def slot_pid(self, model: str) -> int:
@@ -97,7 +116,7 @@ class Server:
                 total += float(value)
         return total
 
-    def stop(self, seconds: float = 90) -> int:
+    def stop(self, seconds: float = PATIENCE) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(seconds)
 
@@ -128,8 +147,8 @@ def alive(processes: Sequence[psutil.Process]) -> list[int]:
     return found
 
 
-def zombies(server: Server, seconds: float = 10.0) -> list[str]:
-    """Processes of the server that have ended and that nobody asks for: those that are left after some seconds, since
+def zombies(server: Server, seconds: float = 60.0) -> list[str]:
+    """Processes of the server that have ended and that nobody asks for: those that are left after a while, since
     LitServe asks for an ended worker within a moment."""
     deadline = time.monotonic() + seconds
     while True:

@@ -12,6 +12,7 @@ import httpx
 import pytest
 from safetensors.torch import load_file, save_file
 
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, Server
 
 pytestmark = pytest.mark.real
@@ -40,7 +41,7 @@ def register(server: Server, name: str, folder: Path, **query: str) -> httpx.Res
 
 @contextmanager
 def streaming(server: Server, model: str, tokens: int = 400) -> Iterator[dict[str, int]]:
-    """A stream of eight answers that runs meanwhile. In the end the status and the number of events are known."""
+    """A stream of many answers that runs meanwhile. In the end the status and the number of events are known."""
     counted: dict[str, int] = {}
     first = threading.Event()
 
@@ -51,7 +52,7 @@ def streaming(server: Server, model: str, tokens: int = 400) -> Iterator[dict[st
             "max_tokens": tokens,
             "ignore_eos": True,
             "stream": True,
-            "n": 8,
+            "n": 32,
             "temperature": 1,
         }
         url = f"{server.url}/v1/chat/completions"
@@ -64,7 +65,7 @@ def streaming(server: Server, model: str, tokens: int = 400) -> Iterator[dict[st
     thread = threading.Thread(target=read, daemon=True)
     thread.start()
     try:
-        assert first.wait(120)
+        assert first.wait(PATIENCE)
         assert counted["status"] == 200
         yield counted
     finally:
@@ -143,10 +144,7 @@ def test_a_removed_adapter_leaves_nothing_behind_once_its_last_request_has_ended
         assert stored.is_dir(), "a request still runs with it"
     assert counted["status"] == 200
     assert counted["events"] > 400
-    deadline = time.monotonic() + 30
-    while stored.exists():
-        assert time.monotonic() < deadline, "its files stay"
-        time.sleep(0.05)
+    eventually(lambda: not stored.exists(), lambda: "its files stay")
     assert "short-lived" not in [line for line in server.http.get("/metrics").text.splitlines() if "_tier{" in line]
     assert server.metric("roundhouse_adapter_info", adapter="short-lived") == 0
 

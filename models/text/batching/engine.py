@@ -6,14 +6,14 @@ from typing import Generic
 from models.engine_life import Life, Sleeper
 from models.messages import Held
 from models.text.batching.plan import P
-from models.text.batching.worker import Batcher, Limits, R
+from models.text.batching.worker import Batcher, BatchLimits, R
 from registry.recipe import Recipe
 
 
-def limits_of(recipe: Recipe, step_seconds: float) -> Limits:
+def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:
     """What a recipe says of the steps. `step_seconds`: about how long one lasts if no engine flag tells."""
     batching = recipe.batching
-    return Limits(
+    return BatchLimits(
         tokens=batching.max_tokens,
         items=batching.max_requests,
         waiting=recipe.queue.max_waiting + batching.max_requests,

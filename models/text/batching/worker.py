@@ -45,7 +45,7 @@ class _Request(Generic[R]):
 
 
 @dataclass(slots=True)
-class Limits:
+class BatchLimits:
     """`tokens` and `items`: of one step. `waiting`: requests that may wait. `workers`: steps at the same time.
 
     A step is cut to about `step_seconds`, but never below `least` tokens. `padded`: a step of n items costs n times its
@@ -68,12 +68,12 @@ class _Speed:
 
     value: float = 0.0
 
-    def budget(self, limits: Limits) -> int:
+    def budget(self, limits: BatchLimits) -> int:
         if not self.value:
             return min(limits.tokens, 2 * limits.least)
         return max(min(limits.tokens, int(self.value * limits.step_seconds)), min(limits.least, limits.tokens))
 
-    def learn(self, tokens: int, seconds: float, limits: Limits) -> None:
+    def learn(self, tokens: int, seconds: float, limits: BatchLimits) -> None:
         now = tokens / max(seconds, 1e-6)
         # Only a full step tells the speed: a short one is mostly fixed cost.
         if tokens >= limits.least:
@@ -95,7 +95,7 @@ class Batcher(Generic[P, R]):
 
     name: str
     run: Callable[[Sequence[P]], Sequence[R]]
-    limits: Limits
+    limits: BatchLimits
     prepare: Callable[[int, bool], None] | None = None
     _turns: Turns[P] = field(init=False)
     _state: str = field(default="new", init=False)

@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from models.text.cpu import library as cpu_library
-from registry import native
+from registry import processor
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,7 +33,7 @@ _local = threading.local()
 
 def load() -> ctypes.CDLL | None:
     """The library; None where it cannot be had, or the processor lacks the instructions."""
-    return cpu_library.load() if native.features() >= NEEDED else None
+    return cpu_library.load() if processor.features() >= NEEDED else None
 
 
 class _Matrix(ctypes.Structure):

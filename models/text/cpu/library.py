@@ -10,7 +10,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from registry import native
+from registry import native, processor
 from registry.cache_folder import cache_folder
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("int16.c", "attention.c"))
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 @cache
 def load() -> ctypes.CDLL | None:
     """Blocks for some three seconds the first time on a machine. Safe in any thread."""
-    if missing := NEEDED - native.features():
+    if missing := NEEDED - processor.features():
         _log.info("embeddings and rerank compute with PyTorch: no %s here", ", ".join(sorted(missing)))
         return None
     try:

@@ -76,16 +76,15 @@ class ModelEndpoints:
 
     async def pin(self, model: ModelPath) -> dict[str, Any]:
         """Never evict this model. Does not load it."""
-        return self._set_pin(model, True)
+        entry = self._entry(model)
+        self.gateway.state.models.set_pin(entry.id, True)
+        self.gateway.residency.pin(entry)
+        return model_view(self.gateway, entry)
 
     async def unpin(self, model: ModelPath) -> dict[str, Any]:
-        return self._set_pin(model, False)
-
-    def _set_pin(self, model: str, pinned: bool) -> dict[str, Any]:
         entry = self._entry(model)
-        self.gateway.state.models.set_pin(entry.id, pinned)
-        entry.pinned = pinned
-        self.gateway.residency.decide()
+        self.gateway.state.models.set_pin(entry.id, False)
+        self.gateway.residency.unpin(entry)
         return model_view(self.gateway, entry)
 
     async def set_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:

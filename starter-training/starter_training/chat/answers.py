@@ -13,7 +13,7 @@ from typing import Literal
 
 from pydantic import ByteSize
 
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, HttpCall, Started
 from registry.recipe import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from models.chat import VllmEngine
-from models.chat_usage import ChatCall
+from models.chat.call import ChatCall
+from models.chat.engine import VllmEngine
+from models.chat.vllm import core, launch
 from models.messages import AdapterRef, Chunk, Finished, HttpCall, Progress, Started, Usage
 from tests.contract.chat_nasty import TEXT
 from tests.contract.chat_oracle import Oracle, tokens_of
@@ -75,5 +76,5 @@ class Bench:
 
     async def held(self) -> tuple[int, int]:
         """How many adapters EngineCore has in host memory and in places."""
-        host, placed = await self.engine._engine.engine_core.call_utility_async("held_adapters")
+        host, placed = await launch.ask(self.engine._engine, core.held_adapters)
         return len(host), len(placed)

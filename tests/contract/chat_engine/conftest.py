@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from models.chat import VllmEngine
+from models.chat.engine import VllmEngine
 from registry.errors import EngineFailed
 from tests.contract import chat_fixtures
 from tests.contract.chat_engine.bench import Bench

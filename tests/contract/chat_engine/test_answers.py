@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
+from models.chat.vllm import core, launch
 from models.messages import Chunk, Progress
 from tests.contract import chat_nasty
 from tests.contract.chat_engine.bench import Bench
 from tests.contract.chat_nasty import CHAT, MESSAGES, RESPONSES, TEXT
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
 async def test_progress_goes_up_to_ready(bench: Bench) -> None:
@@ -21,7 +22,7 @@ async def test_progress_goes_up_to_ready(bench: Bench) -> None:
 
 
 async def test_engine_core_has_its_threads_and_watches_its_slot(bench: Bench) -> None:
-    compute, python, _ = await bench.engine._engine.engine_core.call_utility_async("process_facts")
+    compute, python, _ = await launch.ask(bench.engine._engine, core.process_facts)
     assert compute == 1, "a tiny model computes in one thread"
     assert python >= 4, "vLLM's two socket threads, the watch and the main one"
 

@@ -7,7 +7,7 @@ from tests.contract import chat_nasty
 from tests.contract.chat_engine.bench import Bench
 from tests.contract.chat_nasty import CHAT
 
-pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 
 @pytest.mark.parametrize("case", chat_nasty.REFUSED)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from adapters.archive import unpack
-from adapters.faults import Faults
+from adapters.content.archive import unpack
+from adapters.content.faults import Faults
 from adapters.types import Limits
 
 GOOD = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x" * 1000}

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from adapters.base_shapes import _LLAMA_LIKE, UnknownBase, layer_of, read_base
+from adapters.content.base_shapes import _LLAMA_LIKE, UnknownBase, layer_of, read_base
 
 SMALL = {
     "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,

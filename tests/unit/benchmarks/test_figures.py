@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks.client import Reply
-from benchmarks.harness import Bench, Settings
+from benchmarks.harness import Bench, RunSettings
 from benchmarks.load import Cell
 from benchmarks.stats import Figure, percentile
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    return Bench("test", Settings(quick=True, tiny=True, smoke=False, seed=0, work=tmp_path))
+    return Bench("test", RunSettings(quick=True, tiny=True, smoke=False, seed=0, work=tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from benchmarks import environment, processes
 from benchmarks.generated import size, write_adapters
 from benchmarks.servers import vllm_flags
 from benchmarks.workload import Workload
-from models import chat_settings
+from models.chat import settings as chat_settings
 from registry.loading import load_recipes
 
 STARTER = Path(__file__).parents[3] / "recipes" / "starter" / "starter-chat.yaml"
@@ -73,10 +73,10 @@ def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer() -> None
     )
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         try:
-            assert not asyncio.run(processes.calm([child.pid], within=0.5))
+            assert not asyncio.run(processes.come_to_rest([child.pid], within=0.5))
             assert child.stdin is not None
             child.stdin.close()
-            assert asyncio.run(processes.calm([child.pid], within=200))
+            assert asyncio.run(processes.come_to_rest([child.pid], within=200))
             assert child.stdout is not None
             assert child.stdout.readline() == b"rests\n"
         finally:

@@ -21,7 +21,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
 """Only in the CUDA build; only in the environment of scripts/install-langchain."""
-OURS = {"registry", "adapters", "models", "runtime", "tests", "benchmarks", "docs"}
+FOLDERS = {"registry", "adapters", "models", "runtime", "tests", "benchmarks", "docs", "starter-training"}
+OURS = FOLDERS | {"starter_training"}
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)( ; .+)?$")
 
 
@@ -93,7 +94,7 @@ def distributions_of_modules() -> Mapping[str, Sequence[str]]:
     return packages_distributions()
 
 
-@pytest.mark.parametrize("folder", sorted(OURS))
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_what_is_imported_is_declared(folder: str) -> None:
     """No reliance on what another package happens to bring."""
     declared = [*PROJECT["dependencies"], *EXTRAS["cpu"], *EXTRAS["cuda"]]
@@ -128,7 +129,7 @@ def make(*arguments: str) -> str:
 
 def test_make_help_names_every_target() -> None:
     told = make("help")
-    for target in ("serve", "test", "lint", "bench", "starter", "lock", "clean"):
+    for target in ("serve", "test", "check", "lint", "bench", "starter", "lock", "clean"):
         assert re.search(rf"^  {target} +\w", told, re.MULTILINE)
 
 

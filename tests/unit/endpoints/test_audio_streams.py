@@ -111,6 +111,7 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
 
 
 # --- OpenAI's client -----------------------------------------------------------------------------------------------
+@pytest.mark.filterwarnings("ignore:deprecated")  # by OpenAI, and still asked for
 async def test_openais_client(openai_client: openai.AsyncOpenAI) -> None:
     audio = openai_client.audio
     file = ("a.wav", WAV)

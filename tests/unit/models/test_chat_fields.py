@@ -8,7 +8,7 @@ import pytest
 from fastapi import FastAPI
 from pydantic import BaseModel, Field
 
-from models import chat_fields
+from models.chat import fields as chat_fields
 from registry.errors import BadRequest
 
 CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from models import chat_guard, chat_vllm
+from models.chat import guard
+from models.chat.vllm import launch
 from registry.errors import BadRequest
 
 
@@ -19,14 +20,14 @@ def body(**extra: Any) -> bytes:
     [{"typical_p": 0.5}, {"typical_p": 1}, {"typical_p": 0.5, "typical_top_p": 0.9, "typical_top_k": 0, "k": "v"}],
 )
 def test_an_engine_that_can_takes_it(extra: Any) -> None:
-    chat_guard.typical(body(**extra), able=True)
+    guard.typical(body(**extra), able=True)
 
 
 def test_one_that_cannot_refuses_what_would_change_the_answer() -> None:
-    chat_guard.typical(body(typical_p=1.0, other=3), able=False)
-    chat_guard.typical(b'{"prompt": "typical_p of this text"}', able=False)
+    guard.typical(body(typical_p=1.0, other=3), able=False)
+    guard.typical(b'{"prompt": "typical_p of this text"}', able=False)
     with pytest.raises(BadRequest, match="set it to null") as refused:
-        chat_guard.typical(body(typical_p=0.5), able=False)
+        guard.typical(body(typical_p=0.5), able=False)
     assert (refused.value.param, refused.value.code) == ("typical_p", "unsupported_value")
 
 
@@ -41,7 +42,7 @@ def test_one_that_cannot_refuses_what_would_change_the_answer() -> None:
 @pytest.mark.parametrize("able", [True, False])
 def test_values_that_mean_nothing_are_refused(extra: Any, able: bool) -> None:
     with pytest.raises(BadRequest, match="vllm_xargs"):
-        chat_guard.typical(body(**extra), able=able)
+        guard.typical(body(**extra), able=able)
 
 
 @pytest.mark.parametrize(
@@ -54,5 +55,5 @@ def test_values_that_mean_nothing_are_refused(extra: Any, able: bool) -> None:
     ],
 )
 def test_which_engines_can(config: Any, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_vllm, "import_module", lambda _: SimpleNamespace(VLLM_USE_V2_MODEL_RUNNER=None))
-    assert chat_vllm.samples_typically(SimpleNamespace(vllm_config=SimpleNamespace(**config))) is able
+    monkeypatch.setattr(launch, "import_module", lambda _: SimpleNamespace(VLLM_USE_V2_MODEL_RUNNER=None))
+    assert launch.samples_typically(SimpleNamespace(vllm_config=SimpleNamespace(**config))) is able

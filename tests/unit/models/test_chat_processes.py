@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from models.chat_processes import Children, how_ended
+from models.chat.processes import Children, how_ended
 from models.memory_group import Kills
 from registry.errors import EngineFailed
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from models import chat_sleep
-from models.chat_sleep import Sleeper
+from models.chat import sleep
+from models.chat.sleep import Sleeper
 from models.messages import Held
 from registry.errors import EngineFailed
 
@@ -26,7 +26,7 @@ class ScriptedVllm:
         self.cache_in_use = False
         self.engine_core = self
 
-    async def call_utility_async(self, name: str) -> list[Any]:
+    async def call_utility_async(self, _method: str, name: str, arguments: list[Any]) -> list[Any]:
         if name == "sleep_facts":
             return [20 * GIB, 16 * GIB, self.free, self.pinned]
         self.log.append(name)
@@ -87,7 +87,7 @@ async def test_adapters_and_caches_are_gone_before_and_the_answer_is_proved_afte
 
 
 async def test_only_what_the_device_shows_as_free_counts(vllm: ScriptedVllm, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_sleep, "SEEN_WITHIN", 0.03)
+    monkeypatch.setattr(sleep, "SEEN_WITHIN", 0.03)
     one = sleeper(vllm)
     await one.expected()
     vllm.leaks = 15 * GIB

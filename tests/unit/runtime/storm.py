@@ -124,7 +124,7 @@ class Storm(VirtualWorld):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        start = self.manager._start
+        start = self.manager.loader.start
 
         def in_order(entry: ModelEntry, plan: policy.Plan) -> None:
             for other in self.manager.entries.values():
@@ -133,7 +133,7 @@ class Storm(VirtualWorld):
                     self.faults.append(f"{entry.id} comes before {other.id}, which was wanted first")
             start(entry, plan)
 
-        self.manager._start = in_order  # type: ignore[method-assign]
+        self.manager.loader.start = in_order  # type: ignore[method-assign]
         for entry in self.manager.entries.values():
             entry.host_needed = AWAKE
 
@@ -195,7 +195,7 @@ class Storm(VirtualWorld):
         assert not self.faults, self.faults
         assert self.held() <= self.budget
         assert self.really_held() <= self.budget
-        assert manager.held_on_host() <= manager.host_budget
+        assert manager.held_on_host() <= manager.table.host_budget
         assert 0 <= self.free <= self.slots
         alive = [link for link in self.links if link.alive]
         assert self.free + len(alive) <= self.slots
@@ -230,7 +230,7 @@ class Storm(VirtualWorld):
         residents = sum(entry.link is not None for entry in self.manager.entries.values())
         assert self.free + residents == self.slots, "a slot was lost"
         assert sum(link.alive for link in self.links) == residents, "a process that nobody knows"
-        assert not self.manager._claims
+        assert not self.manager.table.claims
 
 
 class Unmapped(logging.Handler):

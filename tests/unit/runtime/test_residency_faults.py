@@ -56,7 +56,7 @@ async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(wo
         assert bytes_held == 100
         await held.wait()
 
-    world.manager._memory_back = back
+    world.manager.table.memory_back = back
     await world.ask("a")
     entry = world.manager.entries["a"]
     await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
@@ -104,16 +104,16 @@ async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: Wor
     with pytest.raises(Unavailable, match="inside the server: OSError"):
         await world.ask("a")
     assert world.state("a") is ModelState.FAILED
-    assert not world.manager._claims
+    assert not world.manager.table.claims
 
 
 async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
     assert entry.link is not None
-    world.manager._grew(entry, entry.link, 90)
+    world.manager.watcher.grew(entry, entry.link, 90)
     assert entry.bytes == 100
-    world.manager._grew(entry, entry.link, 140)
+    world.manager.watcher.grew(entry, entry.link, 140)
     assert (entry.bytes, entry.needed) == (140, 140)
     await world.ask("b")
     await world.manager.unload(entry)
@@ -128,7 +128,7 @@ async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
     await world.ask("b")
     entry = world.manager.entries["b"]
     assert entry.link is not None
-    world.manager._grew(entry, entry.link, 180)
+    world.manager.watcher.grew(entry, entry.link, 180)
     while world.state("a") is not ModelState.ABSENT:
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY

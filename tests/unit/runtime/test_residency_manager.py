@@ -149,7 +149,7 @@ async def test_the_line_is_bounded(world: World) -> None:
 async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
-    entry.pinned = True
+    world.manager.pin(entry)
     await world.ask("b")
     await world.ask("c")
     assert "evicted a" not in world.witness.events
@@ -157,11 +157,15 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
         await world.manager.unload(entry)
     await world.manager.unload(entry, force=True)
     assert world.state("a") is ModelState.ABSENT
+    world.manager.unpin(entry)
+    for name in "abc":
+        await world.ask(name)
+    assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"
 
 
 async def test_nobody_starves_under_a_hot_model(world: World) -> None:
     """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
-    world.manager.budget = 150
+    world.manager.table.budget = 150
     stop = asyncio.Event()
 
     async def hot() -> None:
@@ -208,7 +212,7 @@ async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tm
         await other.wait()
         entry.path = tmp_path
 
-    world.manager.fetch = fetch
+    world.manager.fetcher.fetch = fetch
     waiting = [asyncio.create_task(world.ask("a")) for _ in range(3)]
     assert await world.ask("b"), "nobody waits behind a download"
     other.set()
@@ -223,7 +227,7 @@ async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: W
     async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
         raise Unavailable("The hub did not deliver.", code="hub_unavailable", retry_after=30)
 
-    world.manager.fetch = fetch
+    world.manager.fetcher.fetch = fetch
     with pytest.raises(Unavailable, match="did not deliver") as refused:
         await world.ask("a")
     assert refused.value.retry_after == 30

@@ -141,7 +141,7 @@ def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
 def test_what_can_never_fit_on_the_host_states_the_sum() -> None:
     found = plan(Snapshot(1000, (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
     assert found.verdict == "impossible"
-    for words in ("60 B of host memory", "100 B", "kept", "--host-memory"):
+    for words in ("60 Bytes of host memory", "100 Bytes", "kept", "--host-memory"):
         assert words in found.why
 
 

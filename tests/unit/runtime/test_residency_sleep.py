@@ -50,7 +50,7 @@ async def test_host_memory_for_a_third_comes_from_the_one_that_slept_longest(wor
         await world.ask(name)
     assert sorted(world.witness.events[-3:]) == ["evicted a", "loaded c", "slept b"]
     assert held(world, "a") == (0, 0)
-    assert world.manager.held_on_host() <= world.manager.host_budget
+    assert world.manager.held_on_host() <= world.manager.table.host_budget
     assert world.pool.links[0].ended == 1
 
 
@@ -156,13 +156,13 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
 
 
 async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other(world: World) -> None:
-    world.manager.budget, world.manager.host_budget = 250, 100
+    world.manager.table.budget, world.manager.table.host_budget = 250, 100
     await world.ask("a")
     await world.ask("b")
     for name in "ab":
-        world.manager._dismiss(world.manager.entries[name], sleep=True)
+        world.manager.drainer.dismiss(world.manager.entries[name], sleep=True)
     async with asyncio.timeout(200):
-        await asyncio.gather(*(world.manager._leave(world.manager.entries[name], "test") for name in "ab"))
+        await asyncio.gather(*(world.manager.drainer.leave(world.manager.entries[name], "test") for name in "ab"))
     assert sorted(world.state(name).value for name in "ab") == ["absent", "asleep"]
 
 

@@ -135,7 +135,7 @@ async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World
         await seen.wait()
 
     await world.ask("a")
-    world.manager._memory_back = back
+    world.manager.table.memory_back = back
     other = asyncio.create_task(world.ask("b"))
     while not world.pool.engines[0].sleeps:
         await asyncio.sleep(0.001)
@@ -157,7 +157,7 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
         await world.ask(name)
     await world.manager.unload(world.manager.entries["b"])
     world.manager.entries["c"].host_needed = 120
-    world.manager._memory_back = back
+    world.manager.table.memory_back = back
     leaving = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
     await reached(world, "a", ModelState.UNLOADING)
     other = asyncio.create_task(world.ask("c"))

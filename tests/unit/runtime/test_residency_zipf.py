@@ -29,7 +29,7 @@ async def traffic(
     )  # fmt: skip
     if host_budget:  # they can sleep
         world.asleep = dict.fromkeys(LOADS, Held(device_bytes=10, host_bytes=100))
-        world.manager.host_budget = host_budget
+        world.manager.table.host_budget = host_budget
     weights = [1 / (place + 1) ** skew for place in range(len(LOADS))]
     waits: list[float] = []
 
@@ -38,7 +38,7 @@ async def traffic(
         async with await world.queues[model].acquire(None):
             waits.append(world.clock() - came)
             assert world.held() <= world.budget
-            assert world.manager.held_on_host() <= world.manager.host_budget
+            assert world.manager.held_on_host() <= world.manager.table.host_budget
             await asyncio.sleep(seconds)
 
     tasks = []

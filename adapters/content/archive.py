@@ -1,0 +1,148 @@
+"""Uploaded archives, taken apart without trusting anything that they say.
+
+`unpack` runs in the checking process: what an archive can make a library do stays there.
+Of an archive only adapter_config.json and safetensors files are kept, from its root or from one folder in it.
+"""
+
+import gzip
+import os
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from adapters.content.faults import Faults, shown
+from adapters.types import Limits
+
+_BLOCK = 1 << 20
+_FREE = 1 << 20
+"""Bytes that may be unpacked whatever the ratio: small text packs well."""
+
+
+class _Refused(Exception):
+    """The archive goes no further; the text tells why."""
+
+
+class _Meter:
+    """Counts what comes out of an archive, and stops bombs by bytes and by ratio."""
+
+    def __init__(self, limits: Limits, archive_bytes: int) -> None:
+        self.limit = min(limits.unpacked_bytes, _FREE + limits.unpack_ratio * archive_bytes)
+        self.bytes = 0
+
+    def add(self, count: int) -> None:
+        self.bytes += count
+        if self.bytes > self.limit:
+            raise _Refused(f"It unpacks to more than {self.limit} bytes, which is too much for its size.")
+
+
+class _Metered:
+    """A decompressing file of which every byte is counted, those of skipped members and of headers too."""
+
+    def __init__(self, file: IO[bytes] | gzip.GzipFile, meter: _Meter) -> None:
+        self._file, self._meter = file, meter
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(min(size, _BLOCK) if size >= 0 else _BLOCK)
+        self._meter.add(len(data))
+        return data
+
+
+def unpack(archive: Path, out: Path, limits: Limits, faults: Faults) -> None:
+    """Write the wanted files of a tar, tar.gz or zip into the empty folder `out`."""
+    try:
+        with open(archive, "rb") as file:
+            start = file.read(512)
+            file.seek(0)
+            meter = _Meter(limits, os.fstat(file.fileno()).st_size)
+            kept = _Kept(out, limits, faults)
+            if start[:4] == b"PK\x03\x04":
+                _unzip(file, meter, kept)
+            elif start[:2] == b"\x1f\x8b":
+                with gzip.GzipFile(fileobj=file) as plain:
+                    _untar(_Metered(plain, meter), kept)
+            elif start[257:262] == b"ustar":
+                _untar(_Metered(file, meter), kept)
+            else:
+                raise _Refused("It is no tar, tar.gz or zip file.")
+            if not kept.names:
+                raise _Refused("It holds no adapter_config.json and no safetensors at its root or in one folder.")
+    except _Refused as refused:
+        faults.add(f"The archive is refused. {refused}")
+    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, EOFError, gzip.BadGzipFile, NotImplementedError) as error:
+        faults.add(f"The archive is damaged: {shown(str(error))}.")
+    except (ValueError, RuntimeError, UnicodeError, OverflowError, MemoryError) as error:
+        faults.add(f"The archive is damaged or hostile: {type(error).__name__}.")
+
+
+class _Kept:
+    """Judges members one by one and writes the wanted ones."""
+
+    def __init__(self, out: Path, limits: Limits, faults: Faults) -> None:
+        self.out, self.limits, self.faults = out, limits, faults
+        self._count = 0
+        self._folder: str | None = None
+        self.names: set[str] = set()
+
+    def wanted(self, name: str, kind: str) -> Path | None:
+        """Where to write a member; None: skip it. `kind`: 'file', 'folder' or what else it is."""
+        self._count += 1
+        if self._count > self.limits.unpacked_files:
+            raise _Refused(f"It has more than {self.limits.unpacked_files} members.")
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in (path.parts or ("",))[0]:
+            raise _Refused(f"Member {shown(name)} points outside of it.")
+        if kind not in ("file", "folder"):
+            raise _Refused(f"Member {shown(name)} is a {kind}; only regular files are taken.")
+        if kind == "folder" or not (path.name == "adapter_config.json" or path.suffix == ".safetensors"):
+            return None
+        folder = str(path.parent)
+        if len(path.parts) > 2 or (self._folder is not None and folder != self._folder):
+            raise _Refused(f"{shown(name)}: the adapter's files must lie together, at the root or in one folder.")
+        if path.name in self.names:
+            raise _Refused(f"{shown(name)} stands in it twice.")
+        self._folder = folder
+        self.names.add(path.name)
+        return self.out / path.name
+
+    def write(self, target: Path, read: Callable[[int], bytes], size: int) -> None:
+        with open(target, "xb") as file:
+            while size > 0:
+                data = read(min(size, _BLOCK))
+                if not data:
+                    raise _Refused(f"{shown(target.name)} is cut short in it.")
+                file.write(data)
+                size -= len(data)
+
+
+def _untar(stream: _Metered, kept: _Kept) -> None:
+    with tarfile.open(fileobj=stream, mode="r|", encoding="utf-8", errors="strict") as tar:  # type: ignore[call-overload]
+        for member in tar:
+            kind = "file" if member.isreg() else "folder" if member.isdir() else "link or device"
+            target = kept.wanted(member.name, kind)
+            if target is not None:
+                if member.sparse is not None:
+                    raise _Refused(f"Member {shown(member.name)} is a sparse file.")
+                source = tar.extractfile(member)
+                if source is not None:
+                    kept.write(target, source.read, member.size)
+
+
+def _unzip(file: IO[bytes], meter: _Meter, kept: _Kept) -> None:
+    with zipfile.ZipFile(file) as archive:
+        for member in archive.infolist():
+            mode = member.external_attr >> 16
+            kind = "folder" if member.is_dir() else "file"
+            if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFDIR):
+                kind = "link or device"
+            if member.flag_bits & 1:
+                raise _Refused(f"Member {shown(member.filename)} is encrypted.")
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise _Refused(f"Member {shown(member.filename)} is packed in another way than deflate.")
+            target = kept.wanted(member.filename, kind)
+            if target is not None:
+                with archive.open(member) as source:
+                    kept.write(target, _Metered(source, meter).read, member.file_size)

@@ -1,0 +1,129 @@
+"""The linear layers of a base model and their shapes: from its safetensors headers, else from config.json.
+
+The base is the operator's, so its files are trusted to be well meant; they may be links (a hub cache).
+"""
+
+import json
+import os
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from adapters.content.tensor_file import BadFile, read_header
+
+# Checked against transformers' own models in tests/unit/adapters/test_base_shapes.py.
+_LLAMA_LIKE = {
+    "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "smollm3", "granite",
+    "stablelm", "cohere", "cohere2", "olmo", "olmo2", "starcoder2", "phi", "phi3", "glm", "glm4", "exaone4",
+    "seed_oss",
+}  # fmt: skip
+_LAYER = re.compile(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.")
+_SOURCE_DTYPES = frozenset({"F32", "F16", "BF16", "F64", "F8_E4M3"})
+_MAX_HEADER = 256 << 20
+
+
+class UnknownBase(Exception):
+    """The shapes of the base cannot be found out; the text tells why."""
+
+
+@dataclass(frozen=True, slots=True)
+class BaseShapes:
+    """`linear`: module name -> (out, in), all of numbered layers, in layer order. `layers`: how many there are."""
+
+    linear: dict[str, tuple[int, int]]
+    layers: int
+
+    def in_layer(self, layer: int) -> list[str]:
+        return [name for name in self.linear if layer_of(name) == layer]
+
+
+def layer_of(module: str) -> int | None:
+    """Number of the decoder layer that a module is in."""
+    match = _LAYER.search(module)
+    return int(match.group(1)) if match else None
+
+
+def read_base(folder: Path) -> BaseShapes:
+    """Raises UnknownBase."""
+    files = sorted(folder.glob("*.safetensors"))
+    stamps = tuple((path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in [*files, *_config_of(folder)])
+    return _read_base(folder, stamps)
+
+
+def _config_of(folder: Path) -> list[Path]:
+    config = folder / "config.json"
+    return [config] if config.is_file() else []
+
+
+@lru_cache(maxsize=8)  # `stamps` makes an entry stale when a file changes
+def _read_base(folder: Path, stamps: tuple[tuple[str, int, int], ...]) -> BaseShapes:
+    names = [name for name, _, _ in stamps if name.endswith(".safetensors")]
+    linear = _from_headers([folder / name for name in names]) or _from_config(folder)
+    layers = {layer for layer in map(layer_of, linear) if layer is not None}
+    ordered = dict(sorted(linear.items(), key=lambda item: layer_of(item[0]) or 0))
+    return BaseShapes(ordered, len(layers))
+
+
+def _from_headers(paths: list[Path]) -> dict[str, tuple[int, int]]:
+    """Nothing when there are no plain floating-point weights there (quantised files pack them)."""
+    linear = {}
+    for path in paths:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            tensors = read_header(fd, _MAX_HEADER, 10_000_000)
+        except BadFile as error:
+            raise UnknownBase(f"{path.name} of the base model is damaged: {error}") from None
+        finally:
+            os.close(fd)
+        for name, tensor in tensors.items():
+            if name.endswith((".qweight", ".weight_packed", ".weight.absmax")):
+                return {}
+            module = name.removesuffix(".weight")
+            plain = len(tensor.shape) == 2 and tensor.dtype in _SOURCE_DTYPES and module != name
+            if plain and layer_of(name + ".") is not None and ".experts." not in name:
+                linear[module] = (tensor.shape[0], tensor.shape[1])
+    return linear
+
+
+def _from_config(folder: Path) -> dict[str, tuple[int, int]]:
+    try:
+        config = json.loads((folder / "config.json").read_text("utf-8"))
+        config = config.get("text_config") or config
+        return _decoder(config)
+    except FileNotFoundError:
+        raise UnknownBase("the base model's folder has no config.json and no safetensors files") from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnknownBase(f"config.json of the base model is of no use here: {error!r}") from None
+
+
+def _decoder(config: dict[str, Any]) -> dict[str, tuple[int, int]]:
+    """Shapes of the decoder families whose layers are laid out like Llama's, Phi-3's (fused) or Phi-2's."""
+    kind = config["model_type"]
+    if kind not in _LLAMA_LIKE:
+        raise UnknownBase(f"the base has no safetensors files, and shapes of {kind!r} cannot be told from config.json")
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    heads = int(config["num_attention_heads"])
+    size = int(config.get("head_dim") or hidden // heads)
+    queries, keys = heads * size, int(config.get("num_key_value_heads") or heads) * size
+    fused = {"self_attn.qkv_proj": (queries + 2 * keys, hidden), "mlp.gate_up_proj": (2 * inner, hidden)}
+    split = {"self_attn.q_proj": (queries, hidden), "self_attn.k_proj": (keys, hidden),
+             "self_attn.v_proj": (keys, hidden)}  # fmt: skip
+    output, down = {"self_attn.o_proj": (hidden, queries)}, {"mlp.down_proj": (hidden, inner)}
+    gate_up = {"mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden)}
+    if kind == "phi3":
+        layer = {**fused, **output, **down}
+    elif kind == "phi":
+        layer = {**split, "self_attn.dense": (hidden, queries), "mlp.fc1": (inner, hidden), "mlp.fc2": (hidden, inner)}
+    elif kind == "starcoder2":
+        layer = {**split, **output, "mlp.c_fc": (inner, hidden), "mlp.c_proj": (hidden, inner)}
+    elif kind in ("glm", "glm4"):
+        layer = {**split, **output, "mlp.gate_up_proj": (2 * inner, hidden), **down}
+    else:
+        layer = {**split, **output, **gate_up, **down}
+    return {
+        f"model.layers.{number}.{name}": shape
+        for number in range(int(config["num_hidden_layers"]))
+        for name, shape in layer.items()
+    }

@@ -1,0 +1,139 @@
+"""The one form in which adapters are stored: scale folded into B, bfloat16, fixed names and order, fixed metadata.
+
+Exactness. The scale s is multiplied in float32 and the product rounded once to bfloat16 (nearest, ties to even). For
+inputs that are bfloat16 already and s a power of two (alpha = r, 2r, ...; rsLoRA with r = 4, 16, 64) nothing is lost.
+Otherwise each element of B, and of A where it came with more digits, moves by at most 2^-8 of itself: the error of
+storing it in bfloat16, which an engine in bfloat16 makes anyway.
+
+The digest is SHA-256 over the canonical config and tensors. The config names the base, so the same tensors on two
+bases are two adapters: neither caches nor places can mix them up. It depends on nothing else: not on the file's
+order, dtype where the values agree, spelling of names, metadata or machine.
+"""
+
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Iterator
+from math import log2
+from pathlib import Path
+
+import numpy as np
+
+from adapters.content.base_shapes import layer_of
+from adapters.content.names import canonical_order
+from adapters.content.tensor_file import BadFile, TensorInfo, finite_bfloat16, read_bits, to_bfloat16, to_float32
+from adapters.content.validate import CONFIG, TENSORS, Examined, Pair
+from adapters.types import Base, Checked
+
+_SALT = b"roundhouse adapter 1\n"
+
+
+def digest_of(config: bytes, tensors: Iterator[bytes]) -> str:
+    """'sha256:…' of a canonical config and the bytes of its tensor file."""
+    digest = hashlib.sha256(_SALT + struct.pack("<Q", len(config)) + config)
+    for part in tensors:
+        digest.update(part)
+    return "sha256:" + digest.hexdigest()
+
+
+def normalise(found: Examined, base: Base, out: Path | None) -> Checked:
+    """Write the canonical files through to the disk, into the empty folder `out` (None: only find the digest).
+
+    `found` has no faults.
+
+    Raises BadFile when the source changed since it was checked, OSError when `out` cannot be written.
+    """
+    pairs = sorted(found.pairs, key=lambda pair: canonical_order(pair.module))
+    rank = max(pair.rank for pair in pairs)
+    config, header = _config(pairs, rank, base.id, found.layers), _header(pairs)
+    size = len(header) + sum(2 * _count(t) for pair in pairs for t in (pair.a, pair.b))
+
+    def parts() -> Iterator[bytes]:
+        yield header
+        for pair in pairs:
+            yield _bits(found.fd, pair.a, 1.0)
+            yield _bits(found.fd, pair.b, pair.scale)
+
+    notes = [*found.notes, *_rounding(pairs)]
+    if out is None:
+        return Checked(digest_of(config, parts()), rank, size, tuple(notes))
+    for _ in _write(out / CONFIG, iter([config])):
+        pass
+    digest = digest_of(config, _write(out / TENSORS, parts()))
+    sync_folder(out)
+    return Checked(digest, rank, size, tuple(notes))
+
+
+def _write(path: Path, parts: Iterator[bytes]) -> Iterator[bytes]:
+    """Write a file through to the disk, handing on what was written."""
+    with open(path, "xb") as file:
+        for part in parts:
+            file.write(part)
+            yield part
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a power failure."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _config(pairs: list[Pair], rank: int, base: str, layers: int) -> bytes:
+    lower = {pair.module: pair.rank for pair in pairs if pair.rank != rank}
+    config = {
+        "alpha_pattern": lower, "base_model_name_or_path": base, "bias": "none", "lora_alpha": rank,
+        "peft_type": "LORA", "r": rank, "rank_pattern": lower, "target_modules": _targets(pairs, layers),
+        "task_type": "CAUSAL_LM", "use_dora": False, "use_rslora": False,
+    }  # fmt: skip
+    return json.dumps(config, sort_keys=True, indent=1).encode() + b"\n"
+
+
+def _targets(pairs: list[Pair], layers: int) -> list[str]:
+    """Short names when all layers of the base are adapted, and alike; else full ones."""
+    by_layer: dict[int | None, set[str]] = {}
+    for pair in pairs:
+        by_layer.setdefault(layer_of(pair.module), set()).add(pair.module.rpartition(".")[2])
+    alike = {frozenset(names) for names in by_layer.values()}
+    return sorted(next(iter(alike))) if len(alike) == 1 and len(by_layer) == layers else [p.module for p in pairs]
+
+
+def _header(pairs: list[Pair]) -> bytes:
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    position = 0
+    for pair in pairs:
+        for half, tensor in (("A", pair.a), ("B", pair.b)):
+            end = position + 2 * _count(tensor)
+            entries[f"base_model.model.{pair.module}.lora_{half}.weight"] = {
+                "dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [position, end],
+            }  # fmt: skip
+            position = end
+    text = json.dumps(entries, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return struct.pack("<Q", len(text)) + text
+
+
+def _bits(fd: int, tensor: TensorInfo, scale: float) -> bytes:
+    bits = read_bits(fd, tensor)
+    if scale != 1.0 or tensor.dtype != "BF16":
+        bits = to_bfloat16(to_float32(bits) * np.float32(scale))
+    if not finite_bfloat16(bits):  # a float32 above bfloat16's range, or a file that changed under our hands
+        raise BadFile(f"tensor {tensor.name} has values that bfloat16 cannot hold")
+    return bits.tobytes()
+
+
+def _count(tensor: TensorInfo) -> int:
+    return tensor.shape[0] * tensor.shape[1]
+
+
+def _rounding(pairs: list[Pair]) -> list[str]:
+    wide = sorted({t.dtype for pair in pairs for t in (pair.a, pair.b)} - {"BF16"})
+    notes = [f"Tensors stored as {' and '.join(wide)} were rounded to bfloat16."] if wide else []
+    if any(pair.scale != 2.0 ** round(log2(pair.scale)) for pair in pairs):
+        notes.append("The scale is no power of two: folding it in rounds B by up to 0.4 %.")
+    return notes

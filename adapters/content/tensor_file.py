@@ -1,0 +1,154 @@
+"""Safetensors files, read without a library: the header is judged before anything relies on it.
+
+Layout: 8 bytes little-endian header length, a JSON object of name -> {dtype, shape, data_offsets}, then the data, which
+the tensors must cover without gap or overlap.
+"""
+
+import json
+import os
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from adapters.content.faults import shown
+
+ITEM_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U64": 8, "U32": 4,
+              "U16": 2, "U8": 1, "BOOL": 1, "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1}  # fmt: skip
+FLOATS = ("F32", "F16", "BF16")
+SHRANK = "it became shorter while it was read"
+LENGTH = struct.Struct("<Q")
+"""Of the header."""
+_MAX_DIMENSION = 1 << 40
+
+
+class BadFile(Exception):
+    """The file cannot be what it says; the text tells why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """`start` and `end`: byte offsets in the file."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+def read_header(fd: int, max_header: int, max_tensors: int) -> dict[str, TensorInfo]:
+    """The tensors of an open file by name. Raises BadFile."""
+    return tensors_of(read_head(fd, max_header), os.fstat(fd).st_size, max_tensors)
+
+
+def read_head(fd: int, max_header: int) -> bytearray:
+    """The header of an open file with its length before it. Raises BadFile."""
+    size = os.fstat(fd).st_size
+    start = _read(fd, 0, min(size, LENGTH.size))
+    length = _header_bytes(start, size)
+    if length > max_header:
+        raise BadFile(f"its header of {length} bytes is over the limit of {max_header}")
+    return start + _read(fd, LENGTH.size, length)
+
+
+def _header_bytes(start: bytes | bytearray, size: int) -> int:
+    """By the first bytes of a file of `size`. Raises BadFile."""
+    if size < LENGTH.size:
+        raise BadFile(f"it has {size} bytes, less than a header")
+    (length,) = LENGTH.unpack(start)
+    if length > size - LENGTH.size:
+        raise BadFile(f"its header says {length} bytes and the file has {size}: it is cut short or no safetensors file")
+    return int(length)
+
+
+def tensors_of(head: bytes | bytearray, size: int, max_tensors: int) -> dict[str, TensorInfo]:
+    """The tensors of a file of `size` bytes that begins with `head`, by name. Raises BadFile."""
+    length = len(head) - 8
+    try:
+        header = json.loads(head[8:].decode("utf-8"), object_pairs_hook=_no_doubles)
+    except (UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise BadFile(f"its header is no JSON text: {error}") from None
+    if not isinstance(header, dict):
+        raise BadFile("its header is no JSON object")
+    header.pop("__metadata__", None)
+    if len(header) > max_tensors:
+        raise BadFile(f"it has {len(header)} tensors, over the limit of {max_tensors}")
+    tensors = {name: _tensor(name, entry, 8 + length) for name, entry in header.items()}
+    position = 8 + length
+    for tensor in sorted(tensors.values(), key=lambda t: (t.start, t.end)):
+        if tensor.start != position:
+            raise BadFile(f"tensor {shown(tensor.name)} starts at {tensor.start}, not at {position}: gap or overlap")
+        position = tensor.end
+    if position != size:
+        raise BadFile(f"its header describes {position} bytes and the file has {size}: it is cut short or has a tail")
+    return tensors
+
+
+def read_bits(fd: int, tensor: TensorInfo) -> npt.NDArray[Any]:
+    """The tensor in its shape: float32, float16, or for BF16 its bits as uint16. Raises BadFile when it shrank."""
+    kind = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}[tensor.dtype]
+    return np.frombuffer(_read(fd, tensor.start, tensor.end - tensor.start), dtype=kind).reshape(tensor.shape)
+
+
+def read_into(fd: int, view: memoryview, start: int) -> None:
+    """Fill `view` with the bytes from `start` on. Raises BadFile when there are not so many."""
+    while view:
+        got = os.preadv(fd, [view], start)
+        if not got:
+            raise BadFile(SHRANK)
+        view, start = view[got:], start + got
+
+
+def to_float32(bits: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    """Exact. uint16 is taken for bfloat16."""
+    if bits.dtype == np.uint16:
+        return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+    return bits.astype(np.float32, copy=False)
+
+
+def to_bfloat16(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Bits of the nearest bfloat16, ties to even, as every IEEE rounding does. Values must be finite."""
+    bits = np.ascontiguousarray(values).view(np.uint32)
+    return ((bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)).astype(np.uint16)
+
+
+def finite_bfloat16(bits: npt.NDArray[Any]) -> bool:
+    """Whether uint16 bits of bfloat16 hold no NaN and no infinity."""
+    return not bool(((bits & np.uint16(0x7F80)) == np.uint16(0x7F80)).any())
+
+
+def _read(fd: int, start: int, length: int) -> bytearray:
+    data = bytearray(length)
+    read_into(fd, memoryview(data), start)
+    return data
+
+
+def _tensor(name: str, entry: Any, data: int) -> TensorInfo:
+    named = shown(name)
+    if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
+        raise BadFile(f"tensor {named} lacks dtype, shape or data_offsets")
+    dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ITEM_BYTES:
+        raise BadFile(f"tensor {named} has the unknown dtype {shown(dtype)}")
+    if not _whole(shape) or not _whole(offsets) or len(offsets) != 2 or len(shape) > 8:
+        raise BadFile(f"tensor {named} has shape {shown(shape)} and offsets {shown(offsets)}")
+    count = 1
+    for dimension in shape:
+        count *= dimension
+    if offsets[1] - offsets[0] != count * ITEM_BYTES[dtype]:
+        raise BadFile(f"tensor {named} has {offsets[1] - offsets[0]} bytes, its shape and dtype {count} values")
+    return TensorInfo(name, dtype, tuple(shape), data + offsets[0], data + offsets[1])
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, list) and all(type(v) is int and 0 <= v <= _MAX_DIMENSION for v in values)
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands in it twice")
+    return found

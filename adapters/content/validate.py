@@ -1,0 +1,237 @@
+"""Judge an adapter folder against its base before any engine meets it. Every tensor is read; nothing is changed.
+
+What is checked, in this order, all faults told at once:
+ 1. the files: regular ones, no links, within the caps; tensors in safetensors only
+ 2. adapter_config.json (see `adapters.content.config`)
+ 3. the tensor file's header (see `adapters.content.tensor_file`)
+ 4. names: both halves of each pair, layers that the base has, nothing beside LoRA
+ 5. shapes: against the base's; rank against config, patterns and recipe
+ 6. what the config promises: every targeted layer is there, and no other
+ 7. values: finite, and not so large that the engine overflows
+"""
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from adapters.content.base_shapes import BaseShapes, UnknownBase, read_base
+from adapters.content.config import AdapterConfig, read_config
+from adapters.content.faults import Faults, shown
+from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
+from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
+from adapters.types import Base, Limits
+
+CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
+MAX_NORM = 1e4
+"""Cap on ‖A‖·‖scale·B‖ (Frobenius) of one layer. Trained adapters stay below 100. Up to this cap the largest value
+that an engine computes, gate·up then down behind a norm, stays below 1e18, so that its square fits float32."""
+
+
+@dataclass(slots=True)
+class Pair:
+    """The two halves of one layer's adapter: A (rank, in), B (out, rank)."""
+
+    module: str
+    a: TensorInfo
+    b: TensorInfo
+    scale: float
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[0]
+
+
+@dataclass(slots=True)
+class Examined:
+    """What was found. `pairs` is in no order, and of use only when there are no faults; `fd` reads the tensors."""
+
+    faults: Faults
+    notes: list[str] = field(default_factory=list)
+    pairs: list[Pair] = field(default_factory=list)
+    fd: int = -1
+    layers: int = 0
+    """Of the base; 0: not known."""
+
+
+@contextmanager
+def examine(folder: Path, base: Base, limits: Limits) -> Iterator[Examined]:
+    """Check `folder`. The tensor file stays open inside the context, so that what is read later is what was checked."""
+    faults = Faults()
+    found = Examined(faults)
+    raw, found.fd = _open_files(folder, limits, faults)
+    try:
+        config, notes = read_config(raw, faults) if raw is not None else (None, [])
+        found.notes += notes
+        if found.fd >= 0:
+            try:
+                _check_tensors(found, config, base, limits)
+            except BadFile as error:
+                faults.add(f"{TENSORS} is damaged: {error}.")
+        yield found
+    finally:
+        if found.fd >= 0:
+            os.close(found.fd)
+
+
+def _open_files(folder: Path, limits: Limits, faults: Faults) -> tuple[bytes | None, int]:
+    """Bytes of the config and an open tensor file; None and -1 for what is not there."""
+    try:
+        directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        faults.add(f"The folder cannot be read: {error.strerror}.")
+        return None, -1
+    try:
+        names = set(os.listdir(directory))
+        if TENSORS not in names:
+            pickles = sorted(n for n in names if n.endswith((".bin", ".pt", ".pth", ".ckpt", ".pkl")))
+            others = sorted(n for n in names if n.endswith(".safetensors"))
+            hint = ""
+            if pickles:
+                hint = f" {shown(pickles[0])} may hold code and is never read: save with safe_serialization=True."
+            hint += f" There is {shown(others[0])}: it must have peft's name for it." if others else ""
+            faults.add(f"{TENSORS} is missing.{hint}")
+        config = _open(directory, CONFIG, limits.config_bytes, faults) if CONFIG in names else -1
+        if CONFIG not in names:
+            faults.add(f"{CONFIG} is missing: peft writes it with save_pretrained.")
+        raw = None
+        if config >= 0:
+            with os.fdopen(config, "rb") as file:
+                raw = file.read(limits.config_bytes)
+        return raw, _open(directory, TENSORS, limits.adapter_bytes, faults) if TENSORS in names else -1
+    finally:
+        os.close(directory)
+
+
+def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
+    """A descriptor, or -1 and a fault. Never follows a link and never blocks on a pipe."""
+    try:
+        kind = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISREG(kind.st_mode):
+            link = stat.S_ISLNK(kind.st_mode)
+            faults.add(f"{name} is {'a link' if link else 'no regular file'}: only regular files are read.")
+            return -1
+        if kind.st_size > limit:
+            faults.add(f"{name} has {kind.st_size} bytes, over the limit of {limit}.")
+            return -1
+        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    except OSError as error:
+        faults.add(f"{name} cannot be read: {error.strerror}.")
+        return -1
+
+
+def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, limits: Limits) -> None:
+    faults = found.faults
+    tensors = read_header(found.fd, limits.header_bytes, limits.tensors)
+    if not tensors:
+        faults.add(f"{TENSORS} holds no tensors: this adapter would answer as the base does.")
+    halves = _pair_up(tensors, faults)
+    shapes: BaseShapes | None = None
+    try:
+        shapes = read_base(base.path)
+        found.layers = shapes.layers
+    except UnknownBase as error:
+        faults.add(f"The adapter cannot be checked against model '{base.id}': {error}.")
+    for module, (a, b) in halves.items():
+        if shapes is not None and (reason := layer_fault(module, shapes)):
+            faults.add(reason)
+        elif a is None or b is None:
+            faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
+        elif _check_shapes(module, a, b, config, base, shapes, faults):
+            found.pairs.append(Pair(module, a, b, config.scale(module) if config else 1.0))
+    if config is not None and shapes is not None:
+        _check_targets(config, shapes, set(halves), faults)
+    _check_values(found, tensors)
+
+
+def _pair_up(tensors: dict[str, TensorInfo], faults: Faults) -> dict[str, tuple[TensorInfo | None, TensorInfo | None]]:
+    """Module name -> (A, B)."""
+    halves: dict[str, list[TensorInfo | None]] = {}
+    spellings = set()
+    for name, tensor in tensors.items():
+        match = LORA_TENSOR.match(name)
+        if match is None:
+            faults.add(why_no_lora(name))
+            continue
+        spellings.add(match["adapter"])
+        index = 0 if match["half"] == "A" else 1
+        pair = halves.setdefault(match["module"], [None, None])
+        if pair[index] is not None:
+            faults.at(match["module"], f"lora_{match['half']} stands in the file twice, under two spellings.")
+        pair[index] = tensor
+    if len(spellings) > 1:
+        faults.add(f"The file holds several adapters ({shown(sorted(map(str, spellings)))}): save one alone.")
+    return {module: (pair[0], pair[1]) for module, pair in halves.items()}
+
+
+def _check_shapes(
+    module: str, a: TensorInfo, b: TensorInfo, config: AdapterConfig | None, base: Base, shapes: BaseShapes | None,
+    faults: Faults,
+) -> bool:  # fmt: skip
+    """Whether the pair is sound. Shapes are (rows, columns)."""
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        faults.at(module, f"lora_A has shape {list(a.shape)} and lora_B {list(b.shape)}: both must be matrices.")
+        return False
+    rank, sound = a.shape[0], True
+    if rank != b.shape[1] or not rank:
+        faults.at(module, f"lora_A has rank {rank} (rows) and lora_B {b.shape[1]} (columns): they must be equal.")
+        sound = False
+    if config is not None and rank != config.rank(module):
+        said = "rank_pattern" if config.rank(module) != config.r else "r"
+        faults.at(module, f"the tensors have rank {rank}, the config says {config.rank(module)} ({said}).")
+        sound = False
+    if max(rank, b.shape[1]) > base.max_rank:
+        faults.at(
+            module,
+            f"rank {max(rank, b.shape[1])} is over the {base.max_rank} that model '{base.id}' has room for "
+            "(memory.adapters.max_rank in its recipe).",
+        )
+        sound = False
+    if shapes is not None:
+        out_width, in_width = shapes.linear[module]
+        if a.shape[1] != in_width:
+            faults.at(module, f"lora_A takes {a.shape[1]} inputs, the base's layer has {in_width}: another base model?")
+            sound = False
+        if b.shape[0] != out_width:
+            faults.at(module, f"lora_B gives {b.shape[0]} outputs, the base's layer {out_width}: another base model?")
+            sound = False
+    return sound and a.dtype in FLOATS and b.dtype in FLOATS
+
+
+def _check_targets(config: AdapterConfig, shapes: BaseShapes, given: set[str], faults: Faults) -> None:
+    for module in shapes.linear:
+        targeted = config.targets(module)
+        if targeted and module not in given:
+            faults.at(module, "target_modules asks for an adapter here, and the file has none: is it complete?")
+        elif module in given and not targeted:
+            faults.at(module, "the file has an adapter here that target_modules does not name; peft would ignore it.")
+
+
+def _check_values(found: Examined, tensors: dict[str, TensorInfo]) -> None:
+    norms: dict[str, float] = {}
+    for name, tensor in tensors.items():
+        match = LORA_TENSOR.match(name)
+        module = match["module"] if match else shown(name)
+        half = f"lora_{match['half']}" if match else "the tensor"
+        if tensor.dtype not in FLOATS:
+            found.faults.at(module, f"{half} is stored as {tensor.dtype}: use bfloat16, float16 or float32.")
+            continue
+        values = to_float32(read_bits(found.fd, tensor)).ravel()
+        with np.errstate(over="ignore", invalid="ignore"):
+            norms[name] = float(np.sqrt(np.dot(values, values)))
+        if not np.isfinite(norms[name]) and not np.isfinite(values).all():
+            bad = int(values.size - np.isfinite(values).sum())
+            found.faults.at(module, f"{half} has {bad} values that are NaN or infinite: the training has diverged.")
+            norms[name] = 0.0
+    for pair in found.pairs:
+        size = norms.get(pair.a.name, 0.0) * norms.get(pair.b.name, 0.0) * abs(pair.scale)
+        if not size <= MAX_NORM:
+            found.faults.at(
+                pair.module, f"the update's norm is over {MAX_NORM:g}: values of this size can overflow the engine."
+            )
+    if found.pairs and all(norms.get(pair.b.name) == 0.0 for pair in found.pairs) and not found.faults:
+        found.notes.append("All lora_B are zero: this adapter answers as the base does.")

@@ -1,0 +1,144 @@
+"""The adapters that one engine holds, by digest. Names of users never get here.
+
+| method | unknown          | staged (host)       | placed (device)          |
+|--------|------------------|---------------------|--------------------------|
+| stage  | reads the file   | nothing to do       | nothing to do            |
+| place  | EngineFailed     | copied to a place   | nothing to do            |
+| drop   | nothing to do    | forgotten           | forgotten; Conflict while a call uses it |
+| forget | nothing to do    | forgotten           | forgotten; EngineFailed while any call runs |
+
+`place` with `evict` takes that adapter out of its place first; it stays staged. Conflict while a call uses it, and
+when no place or no host room is free: the caller counts places, nothing is evicted behind its back.
+"""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from models.chat.vllm import core, launch
+from models.messages import AdapterRef
+from registry.errors import Conflict, EngineFailed, Unfit
+from registry.names import DIGEST
+
+POLL_FIRST, POLL_LAST = 0.0005, 0.004
+"""Seconds between two looks at a running copy: short at first, a small adapter takes 1 ms."""
+_FIRST_ID = 1_000
+"""vLLM numbers its dummy adapters from 1; an id stands for one digest for the engine's whole life."""
+
+
+@dataclass
+class Held:
+    number: int
+    placed: bool = False
+
+
+class Adapters:
+    """`names` is vLLM's `lora_requests`: what is in it may be asked for, so only placed adapters are."""
+
+    def __init__(self, engine: Any, names: dict[str, Any]) -> None:
+        self._engine = engine
+        self._names = names
+        self._held: dict[str, Held] = {}
+        self._numbers = itertools.count(_FIRST_ID)
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._places = asyncio.Lock()
+        self.calls: Counter[str] = Counter()
+        """Running calls per digest."""
+
+    def placed(self, digest: str) -> bool:
+        held = self._held.get(digest)
+        return held is not None and held.placed
+
+    async def stage(self, adapter: AdapterRef) -> None:
+        if not DIGEST.match(adapter.digest):
+            raise Unfit("an adapter's digest is 'sha256:' and 64 hex digits", [adapter.digest])
+        async with self._lock(adapter.digest):
+            if adapter.digest in self._held:
+                return
+            number = next(self._numbers)
+            try:
+                outcome = await self._finish(core.stage_adapter, number, adapter.path)
+            except asyncio.CancelledError:
+                await asyncio.shield(self._call(core.drop_adapter, number))
+                raise
+            if outcome[0] == "full":
+                raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
+            if outcome[0] not in ("read", "done"):
+                await asyncio.shield(self._call(core.drop_adapter, number))
+                raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
+            self._held[adapter.digest] = Held(number)
+
+    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
+        await asyncio.shield(asyncio.ensure_future(self._place(adapter, evict)))
+
+    async def _place(self, adapter: AdapterRef, evict: str | None) -> None:
+        from vllm.lora.request import LoRARequest
+
+        async with self._places:
+            held = self._held.get(adapter.digest)
+            if held is None:
+                raise EngineFailed(f"adapter {adapter.digest} was not staged")
+            if held.placed:
+                return
+            leaving = self._held.get(evict) if evict else None
+            if evict and self.calls[evict]:
+                raise Conflict(f"adapter {evict} is in use", code="adapter_in_use")
+            name = self._names.pop(evict, None) if evict else None
+            if leaving:
+                leaving.placed = False
+            outcome = await self._finish(core.place_adapter, held.number, leaving.number if leaving else 0)
+            if outcome[0] == "busy" and evict and leaving:
+                self._names[evict] = name
+                leaving.placed = True
+                raise Conflict(f"adapter {evict} is in use", code="adapter_in_use")
+            if outcome[0] == "full":
+                raise Conflict("no free place: evict an adapter", code="places_full")
+            if outcome[0] != "done":
+                raise EngineFailed(f"adapter {adapter.digest} could not be placed: {'; '.join(outcome[1:])}")
+            held.placed = True
+            self._names[adapter.digest] = LoRARequest(adapter.digest, held.number, adapter.path)
+
+    async def drop(self, digest: str) -> None:
+        await asyncio.shield(asyncio.ensure_future(self._drop(digest)))
+
+    async def _drop(self, digest: str) -> None:
+        async with self._lock(digest), self._places:
+            held = self._held.get(digest)
+            if held is None:
+                return
+            if self.calls[digest]:
+                raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
+            name = self._names.pop(digest, None)
+            if (await self._call(core.drop_adapter, held.number))[0] == "busy":
+                if name is not None:
+                    self._names[digest] = name
+                raise Conflict(f"adapter {digest} is in use", code="adapter_in_use")
+            del self._held[digest]
+            self._locks.pop(digest, None)
+
+    async def forget(self) -> None:
+        """All of them, before the engine sleeps: whatever comes back with it, no place counts as filled."""
+        async with self._places:
+            if (await self._call(core.forget_adapters))[0] != "done":
+                raise EngineFailed("adapters cannot be forgotten while a request is in the engine")
+            self._names.clear()
+            self._held.clear()
+            self._locks.clear()
+
+    def _lock(self, digest: str) -> asyncio.Lock:
+        return self._locks.setdefault(digest, asyncio.Lock())
+
+    async def _finish(self, call: Callable[..., Any], number: int, argument: str | int) -> list[str]:
+        outcome, pause = await self._call(call, number, argument), POLL_FIRST
+        while outcome[0] == "running":
+            await asyncio.sleep(pause)
+            pause = min(pause * 1.5, POLL_LAST)
+            outcome = await self._call(core.poll_adapter, number)
+        return outcome
+
+    async def _call(self, call: Callable[..., Any], *arguments: str | int) -> list[str]:
+        outcome: core.Outcome = await launch.ask(self._engine, call, *arguments)
+        return outcome

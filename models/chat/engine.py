@@ -1,0 +1,268 @@
+"""The chat engine: vLLM's AsyncLLM with vLLM's own HTTP application on top, called in this process without a port."""
+
+import asyncio
+import contextvars
+import time
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from models.chat import fields, guard, processes, settings, start, warm
+from models.chat.adapters import Adapters
+from models.chat.asgi import Exchange
+from models.chat.call import ChatCall
+from models.chat.names import Renamer
+from models.chat.sleep import Sleeper
+from models.chat.vllm import launch, prewarm
+from models.chat.vllm.usage import METER, Meter, meter_requests
+from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
+from models.protocol import Report
+from registry.errors import EngineFailed, NotFound, RoundhouseError
+from registry.recipe import Recipe
+
+LEAVE_WITHIN = 5.0
+"""Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
+CLOSE_WITHIN = 2.0
+"""Seconds that EngineCore gets to end by itself at `close`."""
+
+
+class VllmEngine:
+    """A loaded chat model. See `models.protocol` for what each method does in each state."""
+
+    def __init__(self) -> None:
+        self._engine: Any = None
+        self._app: Any = None
+        self._adapters: Adapters | None = None
+        self._fields: fields.Fields = {}
+        self._model = ""
+        self._typical = False
+        self._state = "new"
+        self._sleeper: Sleeper | None = None
+        self._running: set[Exchange] = set()
+        self._change: asyncio.Future[Held] | None = None
+        """The last sleep or wake."""
+        self._children = processes.Children()
+        self.on_broken: Callable[[EngineFailed], None] = lambda how: None
+        self._cause = EngineFailed("the engine's process ended")
+
+    async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
+        if self._state != "new":
+            raise EngineFailed("this engine was used before: load into a new one")
+        self._state = "loading"
+        seconds: dict[str, float] = {}
+        clock = time.perf_counter()
+
+        def lap(phase: str) -> None:
+            nonlocal clock
+            seconds[phase] = round(time.perf_counter() - clock, 3)
+            clock = time.perf_counter()
+
+        report(Progress("importing", 0.0, "vLLM"))
+        try:
+            await asyncio.to_thread(prewarm.prewarm)
+        except RuntimeError as error:  # a vLLM that our patches were not checked with
+            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
+        lap("importing")
+        report(Progress("starting", 0.3, "engine process"))
+        arguments = settings.arguments(recipe, path, device, launch.parser())
+        arguments.enable_sleep_mode = arguments.enable_sleep_mode and launch.sleep_mode_available()
+        try:
+            threads = settings.threads(path)
+
+            def start_engine() -> None:
+                self._engine = launch.start_engine(arguments, device, threads)
+
+            starting = asyncio.create_task(start.in_new_thread(start_engine))
+            await start.child_or_end(starting)
+            lap("starting")
+            report(Progress("weights", 0.4, f"{processes.weights_bytes(path) >> 20} MiB"))
+            importing = asyncio.create_task(asyncio.to_thread(prewarm.prewarm_server))
+            await starting
+            await importing
+            lap("weights")
+            report(Progress("warming", 0.8))
+            on_device = await launch.device_bytes(self._engine)
+            meter_requests(self._engine.output_processor)
+            self._app = await launch.application(self._engine, arguments)
+            self._adapters = Adapters(self._engine, launch.adapter_names(self._app))
+            effort = fields.knows_effort(path, recipe.engine.flags)
+            self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+            self._typical = launch.samples_typically(self._engine)
+            self._children.watch(launch.processes(self._engine), self._child_died)
+            await warm.warm(self._app, recipe.id)
+            await self._engine.reset_prefix_cache()
+            adapters = self._adapters if arguments.enable_lora else None
+            self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
+            asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
+            self._state = "loaded"
+            lap("warming")
+        except RoundhouseError:
+            raise
+        except Exception as error:
+            raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
+        finally:
+            if self._state != "loaded":
+                await self.close()
+        report(Progress("ready", 1.0))
+        return self._loaded(path, seconds, on_device, asleep)
+
+    def _host_bytes(self) -> int:
+        return processes.held(launch.processes(self._engine))
+
+    def _loaded(self, path: Path, seconds: dict[str, float], on_device: int, asleep: Held | None) -> Loaded:
+        on_host = self._host_bytes()
+        return Loaded(
+            resident_bytes=on_device or on_host,
+            host_bytes=on_host if on_device else 0,
+            asleep=asleep,
+            weights_bytes=processes.weights_bytes(path),
+            kv_cache_bytes=self._engine.vllm_config.cache_config.kv_cache_memory_bytes or 0,
+            seconds=seconds,
+            context_length=self._engine.model_config.max_model_len,
+            engine_version=launch.version(),
+        )
+
+    def _child_died(self, how: EngineFailed) -> None:
+        self._cause = how
+        if self._state in ("loaded", "changing", "asleep"):
+            self._state = "broken"
+            self.on_broken(how)
+            if self._change is not None:
+                self._change.cancel()  # vLLM would wait for an answer for ever
+            for exchange in list(self._running):
+                exchange.fail(how)
+
+    def _broken(self) -> EngineFailed:
+        return self._cause if self._state == "broken" else EngineFailed(f"the engine is {self._state}")
+
+    def _ready(self) -> Adapters:
+        if self._state != "loaded" or self._adapters is None:
+            raise self._broken()
+        return self._adapters
+
+    async def sleep(self) -> Held:
+        adapters = self._ready()
+        if self._sleeper is None or not self._sleeper.able:
+            raise EngineFailed("this engine cannot sleep: vLLM frees memory in a sleep on CUDA only")
+        if self._running or adapters.calls:
+            raise EngineFailed("requests still run on this engine")
+        return await self._changed(self._sleeper.down(), "asleep")
+
+    async def wake(self) -> Held:
+        if self._state != "asleep" or self._sleeper is None:
+            raise self._broken()
+        return await self._changed(self._sleeper.up(), "loaded")
+
+    async def _changed(self, work: Coroutine[Any, Any, Held], state: str) -> Held:
+        self._state = "changing"
+        self._change = change = asyncio.ensure_future(work)
+        await asyncio.wait([change])
+        if self._state != "changing":  # its process died or it was closed meanwhile
+            raise self._cause
+        if error := change.exception():
+            self._cause, self._state = EngineFailed("the engine did not sleep or wake well"), "broken"
+            if isinstance(error, RoundhouseError):
+                raise error
+            raise EngineFailed(f"the engine failed: {type(error).__name__}: {error}") from error
+        self._state = state
+        return change.result()
+
+    async def ping(self) -> None:
+        if self._state != "asleep":
+            self._ready()
+        waiting = asyncio.ensure_future(self._engine.is_paused())
+        while not (await asyncio.wait([waiting], timeout=0.5))[0]:
+            if self._state not in ("loaded", "asleep"):
+                waiting.cancel()
+                raise self._cause
+        if error := waiting.exception():
+            self._alive()
+            raise EngineFailed("the engine does not answer") from error
+        self._children.alive()
+
+    async def close(self) -> None:
+        self._state = "closed"
+        self._children.unwatch()
+        for exchange in list(self._running):
+            exchange.fail(EngineFailed("the engine was closed"))
+        running = launch.processes(self._engine)
+        engine, self._engine, self._app = self._engine, None, None
+        if engine is not None:
+            await asyncio.to_thread(launch.stop_engine, engine, running, CLOSE_WITHIN)
+
+    def call(self, request: HttpCall) -> ChatCall:
+        meter = Meter()
+        return ChatCall(self._events(request, meter), meter)
+
+    async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
+        adapters = self._ready()
+        self._check(request, adapters)
+        context = contextvars.copy_context()
+        context.run(METER.set, meter)
+        rename = Renamer(request.served, request.shown)
+        exchange = Exchange(self._app, request.path, request.method, request.body, context)
+        self._running.add(exchange)
+        adapters.calls[request.served] += 1
+        try:
+            if not await exchange.start():
+                raise EngineFailed("the engine gave no answer")
+            self._alive()
+            if exchange.status >= 500:
+                fault = guard.unanswerable(request.body, bool(meter.request_ids))
+                raise fault or EngineFailed("the engine could not answer this request")
+            yield Started(exchange.status, exchange.content_type)
+            while (data := await exchange.part()) is not None:
+                self._alive()
+                yield Chunk(rename(data))
+        except RoundhouseError:
+            raise
+        except Exception as error:
+            self._alive()
+            raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
+        finally:
+            self._running.discard(exchange)
+            ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
+            if self._state == "loaded":
+                await asyncio.shield(ending)
+        yield Finished(meter.usage())
+
+    def _check(self, request: HttpCall, adapters: Adapters) -> None:
+        if request.path not in guard.PATHS:
+            raise NotFound(f"no chat engine answers {request.path}", code="not_found")
+        guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
+        asked = guard.asked_model(request.body)
+        guard.typical(request.body, able=self._typical)
+        fields.check(self._fields, request.path, request.body)
+        base = request.adapter is None
+        known = request.served == self._model if base else adapters.placed(request.served)
+        if not known or (asked != request.served and not (base and asked is None)):
+            raise EngineFailed(f"{request.served} is not in the engine: the base never answers for it")
+
+    def _alive(self) -> None:
+        if self._engine is None:
+            raise EngineFailed("the engine was closed")
+        if self._engine.errored:  # vLLM may know it before the event loop has looked at the process
+            self._child_died(self._children.how_ended())
+            raise self._cause
+
+    async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
+        """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
+        meter.closed = True
+        exchange.leave()
+        try:
+            if exchange.running and self._state == "loaded":
+                await self._engine.abort(meter.request_ids, internal=True)
+            await exchange.ended(LEAVE_WITHIN)
+        finally:
+            adapters.calls[served] -= 1
+            if not adapters.calls[served]:
+                del adapters.calls[served]
+
+    async def stage(self, adapter: AdapterRef) -> None:
+        await self._ready().stage(adapter)
+
+    async def place(self, adapter: AdapterRef, evict: str | None) -> None:
+        await self._ready().place(adapter, evict)
+
+    async def drop(self, digest: str) -> None:
+        await self._ready().drop(digest)

@@ -1,0 +1,81 @@
+"""The processes of a chat engine: what they hold, and how they ended."""
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from models.memory_group import Kills
+from registry.errors import EngineFailed
+
+
+def held(processes: list[Any]) -> int:
+    """Bytes of this process and EngineCore's. A fork shares most pages with its parent: 'proportional' counts each
+    page once over both."""
+    own = [psutil.Process(), *(psutil.Process(process.pid) for process in processes)]
+    return sum(process.memory_full_info().pss for process in own)
+
+
+def weights_bytes(path: Path) -> int:
+    return sum(file.stat().st_size for file in path.glob("*.safetensors"))
+
+
+class Children:
+    """EngineCore's processes, watched. vLLM forgets them when one dies, perhaps before we hear of it."""
+
+    def __init__(self) -> None:
+        self._processes: list[Any] = []
+        self._sentinels: list[int] = []
+        self._kills = Kills()
+
+    def watch(self, processes: list[Any], on_death: Callable[[EngineFailed], None]) -> None:
+        """On the running event loop. `on_death` hears how the first one ended."""
+
+        def died() -> None:
+            self.unwatch()
+            on_death(self.how_ended())
+
+        self._processes = processes
+        for process in processes:
+            self._sentinels.append(process.sentinel)
+            asyncio.get_running_loop().add_reader(process.sentinel, died)
+
+    def unwatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        for sentinel in self._sentinels:
+            loop.remove_reader(sentinel)
+        self._sentinels.clear()
+
+    def alive(self) -> None:
+        """They have answered: if the kernel has killed anybody for want of memory, it was none of them."""
+        self._kills.look()
+
+    def how_ended(self) -> EngineFailed:
+        """What to tell of the one that has ended."""
+        words, killed = how_ended(self._processes)
+        if killed and self._kills.risen():
+            return EngineFailed(f"{words}, by the kernel, because memory had run out", code="out_of_memory")
+        return EngineFailed(words)
+
+
+def how_ended(processes: list[Any]) -> tuple[str, bool]:
+    """In words, by the exit codes of EngineCore's processes, and whether by SIGKILL.
+
+    Waits up to a second for one that is just ending.
+    """
+    deadline = time.monotonic() + 1
+    while True:
+        for process in processes:
+            process.join(0.05)  # vLLM's threads may ask at the same time: the second sees no code yet
+        codes = [process.exitcode for process in processes]
+        for code in codes:
+            if code is not None and code < 0:
+                return f"the engine's process was ended by {signal.Signals(-code).name}", code == -signal.SIGKILL
+            if code:
+                return f"the engine's process ended with status {code}", False
+        if None not in codes or time.monotonic() > deadline:
+            return "the engine's process ended", False

@@ -1,0 +1,118 @@
+"""How a chat engine sleeps: vLLM's sleep level 1, with what must hold around it.
+
+Asleep, the weights lie in pinned host memory and the KV cache is gone; process, compiled code and CUDA graphs stay.
+Level 2, which drops the weights, is not used: with LoRA on, vLLM cannot read them again in place (issue 39934).
+
+Before a sleep
+- all adapters leave the engine, because the contents of their places were seen to be lost on the way (issue 53888);
+  they are staged and placed again after the wake;
+- the prefix cache is emptied, because its blocks lose their contents;
+- a fixed prompt is answered. After the wake it must be again, word for word: weights that came back wrong must never
+  answer anybody.
+"""
+
+import asyncio
+import contextvars
+import json
+from collections.abc import Callable
+from typing import Any
+
+from models.chat.adapters import Adapters
+from models.chat.asgi import AsgiApp, Exchange
+from models.chat.vllm import core, launch
+from models.messages import Held
+from registry.errors import EngineFailed
+
+PROMPT = "The quick brown fox jumps over the lazy dog. In the beginning"
+TOKENS = 16
+SEEN_WITHIN = 5.0
+"""Seconds in which the device must show as free what the engine gave back."""
+SEEN = 0.9
+"""Share of it that must show; other processes may take some at the same time."""
+
+
+class Sleeper:
+    """Args:
+    engine: vLLM's AsyncLLM.
+    app: vLLM's HTTP application on top of it; `model` is the name under which it answers with the base.
+    adapters: None when the engine takes none.
+    on_device: bytes that the engine holds on the device awake.
+    host_bytes: what its processes hold in host memory, as the system counts it.
+    """
+
+    def __init__(
+        self, engine: Any, app: AsgiApp, model: str, adapters: Adapters | None, on_device: int,
+        host_bytes: Callable[[], int],
+    ) -> None:  # fmt: skip
+        self._engine, self._app, self._model, self._adapters = engine, app, model, adapters
+        self._on_device, self._host_bytes = on_device, host_bytes
+        self._base = 0
+        self._known: str | None = None
+        self.able = False
+
+    async def expected(self) -> Held:
+        """What it will hold asleep; from now on it is able to sleep."""
+        pool, kept, _, _ = await self._facts()
+        self.able, self._base = True, self._host_bytes()
+        return Held(device_bytes=max(0, self._on_device - pool), host_bytes=self._base + kept)
+
+    async def down(self) -> Held:
+        """Fall asleep. Raises EngineFailed, after which the engine must not be used."""
+        if self._known is None:
+            self._known = await self._answer()
+        if self._adapters is not None:
+            await self._adapters.forget()
+        if await self._engine.reset_prefix_cache() is False:
+            raise EngineFailed("the prefix cache could not be emptied: a request is in the engine still")
+        pool, _, free, _ = await self._facts()
+        await self._engine.sleep(level=1)
+        return await self._held(await self._given_back(pool, free))
+
+    async def up(self) -> Held:
+        """Wake up and prove it. Raises EngineFailed, after which the engine must not be used."""
+        await self._engine.wake_up()
+        if await self._engine.is_sleeping():
+            raise EngineFailed("vLLM did not wake up")
+        await self._engine.reset_prefix_cache()
+        answer = await self._answer()
+        if answer != self._known:
+            raise EngineFailed("vLLM woke with other weights: it does not answer a fixed prompt as before")
+        return await self._held(0)
+
+    async def _held(self, given_back: int) -> Held:
+        pinned = (await self._facts())[3]  # kept for the next sleep; whether the system counts it is up to the driver
+        on_host = max(self._host_bytes(), self._base + pinned)
+        return Held(device_bytes=max(0, self._on_device - given_back), host_bytes=on_host if self._on_device else 0)
+
+    async def _given_back(self, pool: int, free_before: int) -> int:
+        """Bytes that the device shows as free now and did not before, at most `pool`."""
+        deadline = asyncio.get_running_loop().time() + SEEN_WITHIN
+        while True:
+            gained = (await self._facts())[2] - free_before
+            if gained >= SEEN * pool:
+                return pool
+            if asyncio.get_running_loop().time() > deadline:
+                return max(0, gained)
+            await asyncio.sleep(0.02)
+
+    async def _facts(self) -> list[int]:
+        facts: list[int] = await launch.ask(self._engine, core.sleep_facts)
+        return facts
+
+    async def _answer(self) -> str:
+        """The base model's own words to a fixed prompt, always the likeliest next one."""
+        body = {"model": self._model, "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}
+        exchange = Exchange(
+            self._app, "/v1/completions", "POST", json.dumps(body).encode(), contextvars.copy_context()
+        )  # fmt: skip
+        parts = []
+        try:
+            await exchange.start()
+            while (data := await exchange.part()) is not None:
+                parts.append(data)
+        finally:
+            exchange.leave()
+        if exchange.status != 200:
+            raise EngineFailed(f"vLLM answered a fixed prompt with status {exchange.status}")
+        text: str = json.loads(b"".join(parts))["choices"][0]["text"]
+        return text

@@ -1,0 +1,207 @@
+"""What `EngineCore` learns: adapter calls that run between two steps, and the refusal of requests for other adapters.
+
+The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
+`launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain
+here and nowhere else. All results are plain types: anything else kills vLLM's output thread.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from models.chat.vllm import process
+
+METHOD = "roundhouse"
+"""The utility method's name in EngineCore."""
+
+Outcome = list[str]
+"""[state, fault...]; state is 'running', 'read', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
+
+
+class UnknownAdapter(ValueError):
+    """A request named an adapter that was never placed; that request fails and the engine goes on."""
+
+
+def faults(fault: BaseException) -> Outcome:
+    """What is wrong with an adapter, a line each."""
+    return ["failed", *(str(fault) or type(fault).__name__).split("\n")]
+
+
+def _worst(outcomes: list[Outcome]) -> Outcome:
+    """One outcome for all workers: the first that is not 'done', else theirs."""
+    return next((outcome for outcome in outcomes if outcome[0] != "done"), outcomes[0])
+
+
+def _in_use(core: Any, adapter_id: int) -> bool:
+    requests = core.scheduler.requests.values()
+    return any(r.lora_request is not None and r.lora_request.lora_int_id == adapter_id for r in requests)
+
+
+def _placed(core: Any) -> set[int]:
+    placed: set[int] = core.__dict__.setdefault("roundhouse_placed", set())
+    return placed
+
+
+def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Outcome]:
+    """Start reading an adapter into host memory.
+
+    Where the worker lives in this process, the answer comes when it was read ('read' or 'failed'), without a poll for
+    which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
+    and `poll_adapter` tells when it is there.
+    """
+    outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
+    if outcome[0] != "running" or not _answers_later(self):
+        return outcome
+    told: Future[Outcome] = Future()
+    self.collective_rpc("reading_adapter", args=(adapter_id,))[0].add_done_callback(
+        lambda reading: told.set_result(_read(reading))
+    )
+    return told
+
+
+def _answers_later(core: Any) -> bool:
+    """Whether the calls' answers may be Futures: vLLM waits for them, and the worker can hand one over."""
+    executor = type(getattr(core, "model_executor", None)).__name__
+    return executor == "UniProcExecutor" and hasattr(core, "_invoke_utility_method")
+
+
+def _read(reading: Future[Any]) -> Outcome:
+    if reading.cancelled():
+        return ["failed", "it was dropped while it was read"]
+    fault = reading.exception()
+    return faults(fault) if fault else ["read"]
+
+
+def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
+    """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
+    if evict and _in_use(self, evict):
+        return ["busy"]
+    if evict:
+        _placed(self).discard(evict)
+    outcome = _worst(self.collective_rpc("place_adapter", args=(adapter_id, evict)))
+    if outcome[0] == "done":
+        _placed(self).add(adapter_id)
+    return outcome
+
+
+def poll_adapter(self: Any, adapter_id: int) -> Outcome:
+    """How the adapter's staging or placing stands; a finished one takes effect in this call."""
+    outcome = _worst(self.collective_rpc("poll_adapter", args=(adapter_id,)))
+    if outcome == ["done", "placed"]:
+        _placed(self).add(adapter_id)
+    return outcome
+
+
+def drop_adapter(self: Any, adapter_id: int) -> Outcome:
+    """Forget an adapter on device and host; 'busy' while a request uses it."""
+    if _in_use(self, adapter_id):
+        return ["busy"]
+    _placed(self).discard(adapter_id)
+    return _worst(self.collective_rpc("drop_adapter", args=(adapter_id,)))
+
+
+def held_adapters(self: Any) -> list[list[int]]:
+    """[adapters in host memory, adapters in places], by id."""
+    held: list[list[int]] = self.collective_rpc("held_adapters")[0]
+    return held
+
+
+def process_facts(self: Any) -> list[int]:
+    """[compute threads, Python threads, bytes on a CUDA device] of this process.
+
+    That it answers shows that the plug-in is at work there.
+    """
+    import torch
+
+    on_device = torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
+    return [torch.get_num_threads(), threading.active_count(), on_device]
+
+
+def forget_adapters(self: Any) -> Outcome:
+    """Take every adapter out of its place and out of host memory; 'busy' while any request is in the engine."""
+    if self.scheduler.requests:
+        return ["busy"]
+    _placed(self).clear()
+    return _worst(self.collective_rpc("forget_adapters"))
+
+
+def sleep_facts(self: Any) -> list[int]:
+    """Bytes of this process: [in the allocator that sleeps, of those kept asleep, free on the device, pinned on the
+    host]. Zeros without CUDA.
+
+    Kept is everything but the KV cache. Torch pins blocks of powers of two.
+    """
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return [0, 0, 0, 0]
+    from vllm.device_allocator.cumem import CuMemAllocator
+
+    allocator = CuMemAllocator.instance
+    pool = list(allocator.pointer_to_data.values()) if allocator is not None else []
+    kept = sum(1 << (data.handle[1] - 1).bit_length() for data in pool if data.tag != "kv_cache")
+    pinned = int(torch.cuda.host_memory_stats().get("allocated_bytes.current", 0))
+    return [sum(data.handle[1] for data in pool), kept, int(torch.cuda.mem_get_info()[0]), pinned]
+
+
+def _preprocess_add_request(self: Any, request: Any) -> Any:
+    lora = request.lora_request
+    if lora is not None and lora.lora_int_id not in _placed(self):
+        raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
+    return self.roundhouse_preprocess_add_request(request)
+
+
+def _tell_cause(error: Exception) -> None:
+    """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only."""
+    if path := os.environ.get(process.CAUSE):
+        import torch
+
+        memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        Path(path).write_text(json.dumps([int(memory), f"{type(error).__name__}: {error}"]))
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    call.__name__: call
+    for call in (
+        stage_adapter,
+        place_adapter,
+        poll_adapter,
+        drop_adapter,
+        held_adapters,
+        forget_adapters,
+        process_facts,
+        sleep_facts,
+    )
+}
+
+
+def _dispatch(self: Any, call: str, arguments: list[Any]) -> Any:
+    return CALLS[call](self, *arguments)
+
+
+def patch(core: Any, begin: Callable[[], None]) -> None:
+    """Add the utility to `EngineCore`, guard its intake, and run `begin` when one is made. Safe to call twice."""
+    if hasattr(core, "roundhouse_preprocess_add_request"):
+        return
+    stock_init = core.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        begin()
+        try:
+            stock_init(self, *args, **kwargs)
+            if self.vllm_config.lora_config is not None:
+                self.collective_rpc("prepare_places")
+        except Exception as error:
+            _tell_cause(error)
+            raise
+
+    core.__init__ = init
+    setattr(core, METHOD, _dispatch)
+    core.roundhouse_preprocess_add_request = core.preprocess_add_request
+    core.preprocess_add_request = _preprocess_add_request

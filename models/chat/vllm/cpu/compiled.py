@@ -1,0 +1,162 @@
+"""The LoRA kernel, `lora.c`: all adapters of a batch in one call per layer.
+
+PyTorch needs some six small operations per adapter and layer slice: with twenty adapters in a batch they cost twenty
+times what the base layer does. One call of this kernel costs a third of the base layer (20 rows, each with an adapter
+of rank 8; 256 x 768). It is compiled once per machine (about a second, with the C compiler that `CC` names, else `cc`)
+into the user's cache folder.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from pathlib import Path
+from weakref import WeakKeyDictionary
+
+import torch
+
+from models.chat.vllm.cpu import products
+from models.chat.vllm.cpu.batch import Batch, Rows
+from models.chat.vllm.cpu.layer import Layer
+from registry import native
+
+SOURCE = Path(__file__).with_name("lora.c")
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-std=gnu11",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-fassociative-math",
+    "-Wno-psabi",
+    "-shared",
+    "-fPIC",
+)
+"""Sums may be reordered, so that they use vector instructions; infinities and NaN stay what they are."""
+MAX_RANK = 512
+WORK = 1 << 22
+"""Multiplications of one adapter in one layer, divided by PyTorch's compute threads, up to which the kernel, which uses
+one, is quicker than matrix products: 340 rows of a layer of 256 x 768 at rank 8, 64 of 4096 x 4096, with one thread."""
+KINDS = {
+    (torch.float32, torch.float32): "lora_float32_float32",
+    (torch.float32, torch.bfloat16): "lora_float32_bfloat16",
+    (torch.bfloat16, torch.bfloat16): "lora_bfloat16_bfloat16",
+}
+"""(dtype of inputs and outputs, dtype of A and B) to the function for it."""
+_INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
+
+
+def build(folder: Path) -> Path:
+    """Compile into `folder`; raises what `registry.native.build` does."""
+    return native.build(folder, "lora", (SOURCE,), FLAGS)
+
+
+class _Layer(ctypes.Structure):
+    """`struct layer` of the source."""
+
+    _fields_ = (
+        ("inputs", _INT),
+        ("slices", _INT),
+        ("width", _POINTER),
+        ("a", _POINTER),
+        ("b", _POINTER),
+        ("rank", _INT),
+    )
+
+
+class _Rows(ctypes.Structure):
+    """`struct rows` of the source."""
+
+    _fields_ = (("row", _POINTER), ("place", _POINTER), ("rank", _POINTER), ("count", _INT))
+
+
+class _Table:
+    """Where the weights of a layer lie, as the kernel takes it."""
+
+    def __init__(self, layer: Layer) -> None:
+        count = len(layer.slices)
+        starts = [
+            [half.data_ptr() + place * half.stride(0) * half.itemsize for place in range(layer.places) for half in side]
+            for side in (layer.a, layer.b)
+        ]
+        self._a, self._b = ((_POINTER * len(side))(*side) for side in starts)
+        self._widths = (_INT * count)(*layer.slices)
+        tables = (ctypes.addressof(table) for table in (self._widths, self._a, self._b))
+        self._struct = _Layer(layer.inputs, count, *tables, layer.rank)
+        self.address = ctypes.addressof(self._struct)
+
+
+def fits(layer: Layer) -> bool:
+    """Whether the kernel can read a layer's weights: A as it is, B as `layer.turned` lays it out."""
+    return layer.rank <= MAX_RANK and all(
+        a.shape == (layer.places, 1, layer.rank, layer.inputs)
+        and b.shape == (layer.places, 1, width, layer.rank)
+        and a.dtype == b.dtype == layer.dtype
+        and a.is_contiguous()
+        and b.transpose(-1, -2).is_contiguous()
+        and a.is_cpu
+        and b.is_cpu
+        for a, b, width in zip(layer.a, layer.b, layer.slices, strict=True)
+    )
+
+
+class Kernel:
+    """Adds LoRA as `products.add` does: the adapters of few rows by the kernel, those of many by products.
+
+    Raises OSError, AttributeError and what `build` does where the kernel cannot be had.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        library = ctypes.CDLL(str(build(folder)))
+        for name in KINDS.values():
+            function = getattr(library, name)
+            function.argtypes = [_POINTER, _POINTER, _POINTER, _INT, _POINTER, _INT, ctypes.c_float]
+            function.restype = None
+        self._library = library
+        self._tables: WeakKeyDictionary[Layer, _Table | None] = WeakKeyDictionary()
+
+    def __call__(self, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, batch: Batch, scale: float) -> None:
+        rows, groups = batch.split(WORK // (torch.get_num_threads() * layer.work))
+        if rows is not None and not self.add_rows(output, inputs, layer, rows, scale):
+            _, groups = batch.split(0)  # not for the kernel, so nothing was done
+        products.add_groups(output, inputs, layer, groups, scale)
+
+    def add_rows(self, output: torch.Tensor, inputs: torch.Tensor, layer: Layer, rows: Rows, scale: float) -> bool:
+        """output[row] += scale * B A inputs[row] for all `rows`, in place. False: not for this kernel, nothing was
+        done.
+
+        Shapes: output (rows, outputs), inputs (rows, inputs); the last dimension contiguous. A rank above the layer's
+        counts as the layer's.
+        """
+        name, table = KINDS.get((inputs.dtype, layer.dtype)), self._table(layer)
+        (count, width), (output_count, output_width) = inputs.shape, output.shape
+        (stride, one), (output_stride, output_one) = inputs.stride(), output.stride()
+        if (
+            name is None
+            or table is None
+            or output.dtype != inputs.dtype
+            or not (output.is_cpu and inputs.is_cpu)
+            or one != 1
+            or output_one != 1
+            or width != layer.inputs
+            or output_width < layer.outputs
+            or rows.last_place >= layer.places
+            or rows.last_row >= min(count, output_count)
+        ):
+            return False
+        which = _Rows(*rows.addresses, len(rows.row))
+        getattr(self._library, name)(
+            table.address,
+            ctypes.addressof(which),
+            output.data_ptr(),
+            output_stride,
+            inputs.data_ptr(),
+            stride,
+            scale,
+        )
+        return True
+
+    def _table(self, layer: Layer) -> _Table | None:
+        if layer not in self._tables:
+            self._tables[layer] = _Table(layer) if fits(layer) else None
+        return self._tables[layer]

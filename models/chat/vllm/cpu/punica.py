@@ -1,0 +1,92 @@
+"""What vLLM's LoRA layers call on a CPU.
+
+vLLM 0.32's own wrapper gathers one weight matrix per token, and reads the index -1 (a token without adapter) as the
+last place, so that a base request gets the adapter which lies there. Here rows are grouped by place once per step; rows
+without adapter are in no group and keep the base layer's output untouched.
+
+Only linear layers that are not sharded carry adapters: adapters of the embedding and the head are refused before they
+get here (`manager`), and recipes cannot ask for sharded ones.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from vllm.lora.punica_wrapper.punica_base import PunicaWrapperBase
+
+from models.chat.vllm.cpu.batch import Batch
+from models.chat.vllm.cpu.layer import Layer, turned
+from models.chat.vllm.cpu.lora import load
+
+_ALL_ROWS = 1 << 30
+"""As the end of a slice: all rows of A."""
+_NOBODY = Batch([], {}, 0)
+
+
+class CpuLora(PunicaWrapperBase):  # type: ignore[misc]
+    """In the place of vLLM's `PunicaWrapperCPU`."""
+
+    ranks: ClassVar[dict[int, int]] = {}
+    """Highest rank by adapter, while it is held; the rest of its place is zeros."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._add = load()
+        self._batch = _NOBODY
+        self._layers: dict[int, Layer] = {}
+
+    def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], *args: Any, **kwargs: Any) -> None:
+        """Of vLLM's own tables none is kept: nothing here reads them."""
+        self.is_prefill = mapping.is_prefill
+        ids: tuple[int, ...] = mapping.index_mapping
+        if not any(ids):
+            self._batch = _NOBODY
+            return
+        places = {adapter: place for place, adapter in enumerate(lora_index_to_id) if adapter is not None}
+        rows = [places[adapter] if adapter > 0 else -1 for adapter in ids]
+        ranks = {place: self.ranks[adapter] for adapter, place in places.items() if adapter in self.ranks}
+        self._batch = Batch(rows, ranks, _ALL_ROWS)
+
+    def add_lora_linear(
+        self,
+        y: torch.Tensor,
+        x: torch.Tensor,
+        lora_a_stacked: tuple[torch.Tensor, ...],
+        lora_b_stacked: tuple[torch.Tensor, ...],
+        scale: float,
+        output_slices: tuple[int, ...],
+        *,
+        buffer: tuple[torch.Tensor, ...] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if not self._batch.any:
+            return
+        y, x = y.view(-1, y.shape[-1]), x.view(-1, x.shape[-1])
+        self._add(y, x, self._layer(lora_a_stacked, lora_b_stacked, output_slices), self._batch, scale)
+
+    def _layer(self, a: tuple[torch.Tensor, ...], b: tuple[torch.Tensor, ...], slices: tuple[int, ...]) -> Layer:
+        """Made when first seen: LoRA layers keep their tensors. It holds on to the tuples, so their ids are not given
+        to others."""
+        found = self._layers.get(id(a))
+        if found is None or found.b is not b:
+            found = self._layers[id(a)] = Layer(a, b, slices)
+        return found
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError("adapters of the embedding, the head, a classifier or sharded layers are refused")
+
+    add_shrink = add_expand = add_lora_embedding = add_lora_logits = apply_lora_full_linear = _refuse
+
+
+def turn_places(modules: dict[str, Any]) -> None:
+    """Lay the B halves of all places out as the kernel reads them. Shapes and dtypes stay: writers see no change."""
+    for module in modules.values():
+        halves = module.lora_b_stacked
+        if isinstance(halves, tuple) and all(half.ndim == 4 for half in halves):
+            module.lora_b_stacked = tuple(turned(half) for half in halves)
+
+
+def patch(platform: Any) -> None:
+    """`platform`: vLLM's CpuPlatform, which names the class that LoRA layers call."""
+    platform.get_punica_wrapper = classmethod(lambda _: f"{CpuLora.__module__}.{CpuLora.__qualname__}")

@@ -1,0 +1,147 @@
+"""The pieces of vLLM that the chat engine uses, by one name each: they moved between 0.26 and 0.32."""
+
+import json
+import os
+import tempfile
+from argparse import Namespace
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from models.chat.vllm import core, process
+from registry.errors import EngineFailed
+
+
+def _first(*modules: str) -> Any:
+    """The first module of these that exists; the error of the last when none does."""
+    for name in modules[:-1]:
+        try:
+            return import_module(name)
+        except ModuleNotFoundError:
+            continue
+    return import_module(modules[-1])
+
+
+def version() -> str:
+    return str(import_module("vllm").__version__)
+
+
+def parser() -> Any:
+    """A fresh argument parser of `vllm serve`."""
+    cli_args = _first("vllm.entrypoints.launchers.cli_args", "vllm.entrypoints.openai.cli_args")
+    argparse_utils = import_module("vllm.utils.argparse_utils")
+    return cli_args.make_arg_parser(argparse_utils.FlexibleArgumentParser())
+
+
+def server() -> Any:
+    """The module that holds `build_app` and `init_app_state`."""
+    return _first("vllm.entrypoints.launchers.api_server.entry", "vllm.entrypoints.openai.api_server")
+
+
+async def application(engine: Any, arguments: Namespace) -> Any:
+    """vLLM's own HTTP application on top of `engine`."""
+    entry = server()
+    tasks = await engine.get_supported_tasks()
+    app = entry.build_app(arguments, tasks, engine.model_config)
+    await entry.init_app_state(engine, app.state, arguments, tasks)
+    return app
+
+
+def adapter_names(app: Any) -> dict[str, Any]:
+    """Of vLLM's application: what is in it may be asked for."""
+    names: dict[str, Any] = app.state.openai_serving_models.lora_requests
+    return names
+
+
+def processes(engine: Any) -> list[Any]:
+    """EngineCore's processes, of a vLLM engine or None."""
+    manager = engine.engine_core.resources.engine_manager if engine else None
+    return list(manager.processes) if manager else []
+
+
+def _know_architecture(path: Path) -> None:
+    """Import the model's class here. Else vLLM starts a Python process to look at it, unless that was cached."""
+    registry = import_module("vllm.model_executor.models").ModelRegistry
+    if not import_module("vllm.platforms").current_platform.is_cpu():
+        return  # a model file may touch CUDA when imported, and a process with CUDA cannot be forked
+    for architecture in json.loads((path / "config.json").read_text()).get("architectures") or ():
+        lazy = registry.models.get(architecture)
+        if hasattr(lazy, "module_name"):
+            registry.register_model(architecture, lazy.load_model_cls())
+
+
+def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.usage.usage_lib import UsageContext
+    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    settings = AsyncEngineArgs.from_cli_args(arguments)
+    settings.worker_extension_cls = "models.chat.vllm.stage.StagedAdapters" if arguments.enable_lora else ""
+    if device == "cpu" and arguments.tensor_parallel_size == 1:
+        # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
+        settings.distributed_executor_backend = UniProcExecutor
+    _know_architecture(Path(arguments.model))
+    config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
+    os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
+    os.environ[process.THREADS] = str(threads)
+    with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
+        cause = Path(folder) / "cause"
+        os.environ[process.CAUSE] = str(cause)
+        try:
+            return AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+        except Exception as error:
+            if not cause.exists():
+                raise
+            memory, what = json.loads(cause.read_text())
+            code = "out_of_memory" if memory else "engine_failed"
+            raise EngineFailed(f"vLLM's engine did not start: {what}", code=code) from error
+
+
+def stop_engine(engine: Any, children: list[Any], within: float) -> None:
+    """End the engine's processes, by force after `within` seconds. Blocks."""
+    engine.shutdown(within)
+    for child in children:
+        if child.is_alive():
+            child.kill()
+        child.join(within)
+
+
+def sleep_mode_available() -> bool:
+    """Whether this vLLM has the allocator that sleeps: on CUDA, if its extension was built. Never on a CPU."""
+    try:
+        return bool(import_module("vllm.device_allocator.cumem").cumem_available)
+    except ImportError:
+        return False
+
+
+def samples_typically(engine: Any) -> bool:
+    """Whether `typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    config = engine.vllm_config
+    second = getattr(config, "use_v2_model_runner", None)
+    if second is None:
+        second = bool(getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False))
+    return not second and config.speculative_config is None
+
+
+async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:
+    """The answer of EngineCore to one of `core.CALLS`."""
+    return await engine.engine_core.call_utility_async(core.METHOD, call.__name__, list(arguments))
+
+
+async def device_bytes(engine: Any) -> int:
+    """What EngineCore holds on a CUDA device; 0 on the CPU.
+
+    Raises EngineFailed when EngineCore runs without Roundhouse's patches: adapters would be wrong there.
+    """
+    try:
+        facts: list[int] = await ask(engine, core.process_facts)
+        return facts[2]
+    except Exception as error:
+        raise EngineFailed(
+            "vLLM runs without Roundhouse's plug-in (entry point vllm.general_plugins): install the package again, "
+            "and let VLLM_PLUGINS name 'roundhouse' if it is set"
+        ) from error

@@ -1,0 +1,42 @@
+"""vLLM's own LoRA bookkeeping, made cheap per step and unable to load anything by itself.
+
+Stock, `add_adapter` runs for every adapter of every step, builds a set of all cached adapters each time, and reads an
+adapter it does not know from its path on the engine's loop, where a missing file kills the engine. Here an adapter is
+in a place or it is not: `StagedAdapters` puts it there, and nothing else does.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class NotPlaced(RuntimeError):
+    """A step names an adapter that is in no device place: `core` refuses such requests before they get here."""
+
+
+def _add_adapter(self: Any, lora_request: Any) -> bool:
+    manager = self._adapter_manager
+    adapter_id = lora_request.lora_int_id
+    if adapter_id in manager._active_adapters:
+        return True
+    if adapter_id in manager._registered_adapters and None in manager.lora_index_to_id:
+        return bool(manager.activate_adapter(adapter_id))  # vLLM's dummy adapters, in memory profiling only
+    raise NotPlaced(f"adapter {adapter_id} is in no device place")
+
+
+def _supported_lora_modules(model: Any) -> list[str]:
+    embedding = {name for module in model.modules() for name in getattr(module, "embedding_modules", None) or ()}
+    return [name for name in _stock_supported_lora_modules(model) if name not in embedding]
+
+
+_stock_supported_lora_modules: Any = None
+
+
+def patch(worker_manager: Any, model_manager_module: Any) -> None:
+    """`worker_manager`: LRUCacheWorkerLoRAManager; `model_manager_module`: vllm.lora.model_manager. Once only."""
+    global _stock_supported_lora_modules
+    if _stock_supported_lora_modules is not None:
+        return
+    _stock_supported_lora_modules = model_manager_module.get_supported_lora_modules
+    model_manager_module.get_supported_lora_modules = _supported_lora_modules
+    worker_manager.add_adapter = _add_adapter

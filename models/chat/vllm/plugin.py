@@ -1,0 +1,52 @@
+"""What vLLM calls in each of its processes: all changes to vLLM are made here, each by the `patch` of its file.
+
+`touches.py` has their reasons. They rely on private parts of vLLM: a version that was not checked is refused.
+"""
+
+from __future__ import annotations
+
+import os
+
+from packaging.version import Version
+
+from models.chat.vllm import process
+
+CHECKED = {(0, 26), (0, 32)}
+"""Releases on which the tests of these patches passed: 0.32 on CPU, 0.26 by reading."""
+
+
+def register() -> None:
+    """Apply the patches, if this process belongs to a chat engine. Safe to call often.
+
+    Raises RuntimeError on a vLLM that was not checked, which stops the load with that message.
+    """
+    if os.environ.get(process.ACTIVE) != "1":
+        return
+    import vllm
+
+    if Version(vllm.__version__).release[:2] not in CHECKED:
+        checked = ", ".join(f"{major}.{minor}" for major, minor in sorted(CHECKED))
+        raise RuntimeError(f"vLLM {vllm.__version__} was not checked with Roundhouse's adapters; install {checked}")
+    _patch_all()
+    process.enter()
+
+
+def _patch_all() -> None:
+    import vllm.lora.lora_model as lora_model
+    import vllm.lora.model_manager as model_manager
+    from vllm.lora.peft_helper import PEFTHelper
+    from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
+    from vllm.platforms import current_platform
+    from vllm.v1.engine.core import EngineCore
+    from vllm.v1.sample import logits_processor
+
+    from models.chat.vllm import core, file, manager, read, typical
+    from models.chat.vllm.cpu import punica
+
+    manager.patch(LRUCacheWorkerLoRAManager, model_manager)
+    file.patch(lora_model)
+    read.patch(PEFTHelper)
+    core.patch(EngineCore, process.enter)
+    typical.patch(logits_processor)
+    if current_platform.is_cpu():
+        punica.patch(type(current_platform))

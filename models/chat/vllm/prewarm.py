@@ -1,0 +1,109 @@
+"""Import what a chat engine and its EngineCore need before it is known which model they will load.
+
+EngineCore is a fork of this process (`models.chat.start`), so what is imported here is imported once for both.
+"""
+
+import logging
+import os
+from collections.abc import Iterable
+from contextlib import suppress
+from importlib import import_module
+
+from models import importing
+from models.chat.vllm import launch, plugin, process
+
+CORE = ("vllm.v1.engine.async_llm", "vllm.v1.engine.core", "vllm.v1.core.sched.scheduler", "vllm.lora.worker_manager")
+CPU = (
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.attention.backends.cpu_attn",
+    "vllm.lora.punica_wrapper.punica_cpu",
+    "vllm.model_executor.models.llama",
+    # what EngineCore imports when it reads weights and warms up
+    "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.model_executor.layers.quantization.online.base",
+    "vllm.v1.pool.flash_maxsim.flash_maxsim_rerank",
+)
+CUDA = ("vllm.v1.worker.gpu_worker", "vllm.lora.punica_wrapper.punica_gpu", "vllm.model_executor.models.llama")
+
+SERVER = (
+    "vllm.entrypoints.anthropic.api_router",
+    "vllm.entrypoints.cohere.api_router",
+    "vllm.entrypoints.generate.api_router",
+    "vllm.entrypoints.generate.generative_scoring.api_router",
+    "vllm.entrypoints.generate.structured_decisions.api_router",
+    "vllm.entrypoints.openai.chat_completion.api_router",
+    "vllm.entrypoints.openai.chat_completion.batch_serving",
+    "vllm.entrypoints.openai.completion.api_router",
+    "vllm.entrypoints.openai.models.api_router",
+    "vllm.entrypoints.openai.responses.api_router",
+    "vllm.entrypoints.scale_out.derender.api_router",
+    "vllm.entrypoints.scale_out.factories",
+    "vllm.entrypoints.scale_out.render.api_router",
+    "vllm.entrypoints.scale_out.token_in_token_out.api_router",
+    "vllm.entrypoints.serve.elastic_ep.api_router",
+    "vllm.entrypoints.serve.instrumentator.metrics",
+    "vllm.entrypoints.serve.instrumentator.offline_docs",
+    "vllm.entrypoints.serve.lora.api_router",
+    "vllm.entrypoints.serve.profile.api_router",
+    "vllm.entrypoints.serve.tokenize.api_router",
+    "vllm.entrypoints.serve.utils.fingerprint",
+    "vllm.renderers.hf",
+    "vllm.v1.structured_output.backend_lm_format_enforcer",
+    "vllm.v1.structured_output.backend_outlines",
+    "model_hosting_container_standards.sagemaker",
+)
+"""What vLLM's HTTP application imports when it is made."""
+
+MAX_ANSWERS = 128
+"""Largest `n` of one request; OpenAI's own limit."""
+
+
+def environment() -> None:
+    """Settings that vLLM reads from the environment when it is first imported; EngineCore inherits them."""
+    import torch
+
+    os.environ.update(
+        VLLM_NO_USAGE_STATS="1",
+        VLLM_CONFIGURE_LOGGING="0",
+        VLLM_LOGGING_LEVEL="WARNING",
+        VLLM_CPU_OMP_THREADS_BIND="nobind",
+        VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
+        TOKENIZERS_PARALLELISM="false",
+    )
+    os.environ[process.ACTIVE] = "1"
+    if torch.version.cuda is None and torch.version.hip is None:
+        # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
+        os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would win over the bytes of the recipe
+
+
+def prewarm_server() -> None:
+    """What only this process needs and EngineCore does not: a load has it imported while EngineCore starts."""
+    with importing.quickly():
+        _import_known(SERVER)
+
+
+def prewarm() -> None:
+    """Blocks for seconds, cheap when called again; safe in any thread. Starts no process, and no thread but the
+    idle pools of numerical libraries, which a fork does not need."""
+    environment()
+    # On a CPU it warns, once per process, that Triton is there without a back end: as it should be.
+    logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
+    with importing.quickly():
+        _import_all()
+
+
+def _import_known(names: Iterable[str]) -> None:
+    for name in names:
+        with suppress(ModuleNotFoundError):  # of another release; a load imports what it needs by itself
+            import_module(name)
+
+
+def _import_all() -> None:
+    for name in CORE:
+        import_module(name)
+    platform = import_module("vllm.platforms").current_platform
+    _import_known(CPU if platform.is_cpu() else CUDA)
+    launch.server()
+    launch.parser()
+    plugin.register()  # as vLLM does it at a start; here it counts for the fork, too

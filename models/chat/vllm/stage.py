@@ -1,0 +1,195 @@
+"""Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
+
+vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
+the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
+adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended (on CUDA: after its event). On
+a CPU a small adapter is written in `place_adapter` itself: that takes less than the hand-over to the thread.
+
+| method        | unknown adapter | staging | in host memory | placing | in a place |
+|---------------|-----------------|---------|----------------|---------|------------|
+| stage_adapter | starts          | running | done           | running | done       |
+| place_adapter | failed          | failed; starts once it was read | starts | running | done |
+| poll_adapter  | failed          | running, then done | done | running, then done | done |
+| drop_adapter  | done            | result is thrown away | removed | removed after the copy | removed |
+| forget_adapters |               | result is thrown away | removed | removed after the copy | removed |
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+
+from models.chat.vllm.core import Outcome, faults
+from models.chat.vllm.cpu.punica import CpuLora, turn_places
+from models.chat.vllm.read import read_adapter, size
+
+SET_THREADS = torch.set_num_threads
+"""Taken before vLLM's CPU worker replaces it by a function that does nothing."""
+
+SMALL = 1 << 20
+"""Bytes of an adapter up to which a CPU writes it into its place on the engine's loop."""
+
+
+class _State:
+    def __init__(self) -> None:
+        # one compute thread: OpenMP would else start a pool for this thread, and take the cores from the running step
+        self.threads = ThreadPoolExecutor(1, "adapter", lambda: SET_THREADS(1))
+        self.staging: dict[int, Future[Any]] = {}
+        self.placing: dict[int, tuple[int, Future[None]]] = {}
+        self.stream: Any = None
+
+    def close(self) -> None:
+        """End the thread; a reading that was called off may go on still."""
+        self.threads.shutdown()
+
+
+def write_place(manager: Any, lora: Any, index: int) -> None:
+    """Copy packed weights into place `index` of every layer; layers that the adapter leaves alone are zeroed."""
+    for name, module in manager.modules.items():
+        weights = lora.loras.get(name)
+        if weights is None:
+            module.reset_lora(index)
+        else:
+            module.set_lora(index, weights.lora_a, weights.lora_b)
+
+
+class StagedAdapters:
+    """Mixed into vLLM's worker. State lives in one attribute, made at first use: vLLM calls no `__init__` here."""
+
+    def _swaps(self) -> _State:
+        state: _State = self.__dict__.setdefault("_roundhouse_swaps", _State())
+        return state
+
+    def _lora_managers(self) -> tuple[Any, Any]:
+        worker_manager = self.model_runner.lora_manager  # type: ignore[attr-defined]
+        return worker_manager, worker_manager._adapter_manager
+
+    def prepare_places(self) -> None:
+        """Once, before the first adapter."""
+        _, manager = self._lora_managers()
+        if manager.device.type == "cpu":
+            turn_places(manager.modules)
+
+    def stage_adapter(self, adapter_id: int, path: str) -> Outcome:
+        state, (worker_manager, manager) = self._swaps(), self._lora_managers()
+        if adapter_id in manager._registered_adapters:
+            return ["done"]
+        if adapter_id not in state.staging:
+            if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
+                return ["full"]
+            state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
+        return ["running"]
+
+    def reading_adapter(self, adapter_id: int) -> Future[Any] | None:
+        """What ends when a staging adapter was read; it takes effect in the next call that names the adapter. Only
+        for an executor of this process."""
+        return self._swaps().staging.get(adapter_id)
+
+    def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        if evict:
+            manager.deactivate_adapter(evict)
+        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] == "failed":
+            return outcome
+        if adapter_id in manager._active_adapters:
+            return ["done"]
+        if adapter_id in state.placing:
+            return ["running"]
+        if adapter_id not in manager._registered_adapters:
+            return ["failed", "the adapter was never staged"]
+        taken = {index for index, _ in state.placing.values()}
+        free = [i for i, held in enumerate(manager.lora_index_to_id) if held is None and i not in taken]
+        if not free:
+            return ["full"]
+        lora = manager._registered_adapters[adapter_id]
+        if manager.device.type == "cpu" and size(lora)[0] < SMALL:
+            write_place(manager, lora, free[0])
+            self._publish(lora, free[0])
+            return ["done"]
+        state.placing[adapter_id] = (free[0], state.threads.submit(self._copy, lora, free[0]))
+        return ["running"]
+
+    def _copy(self, lora: Any, index: int) -> None:
+        _, manager = self._lora_managers()
+        device = self.device  # type: ignore[attr-defined]
+        if device.type != "cuda":
+            write_place(manager, lora, index)
+            return
+        state = self._swaps()
+        with torch.inference_mode(), torch.cuda.device(device):
+            if state.stream is None:
+                state.stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+            with torch.cuda.stream(state.stream):
+                write_place(manager, lora, index)
+                event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+                event.record()
+            event.synchronize()
+
+    def _publish(self, lora: Any, index: int) -> None:
+        _, manager = self._lora_managers()
+        manager.lora_index_to_id[index] = lora.id
+        manager._active_adapters[lora.id] = None
+        _, CpuLora.ranks[lora.id] = size(lora)
+        manager._last_mapping = None  # the same mapping of ids may now mean other places
+
+    def _staged(self, adapter_id: int) -> Outcome:
+        """Let an adapter that was read take effect."""
+        state = self._swaps()
+        reading = state.staging[adapter_id]
+        if not reading.done():
+            return ["running"]
+        del state.staging[adapter_id]
+        if fault := reading.exception():
+            return faults(fault)
+        _, manager = self._lora_managers()
+        manager._registered_adapters[adapter_id] = reading.result()
+        return ["done", "staged"]
+
+    def poll_adapter(self, adapter_id: int) -> Outcome:
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        if adapter_id in state.staging:
+            return self._staged(adapter_id)
+        if adapter_id in state.placing:
+            index, copying = state.placing[adapter_id]
+            if not copying.done():
+                return ["running"]
+            del state.placing[adapter_id]
+            if fault := copying.exception():
+                return ["failed", str(fault) or type(fault).__name__]
+            self._publish(manager._registered_adapters[adapter_id], index)
+            return ["done", "placed"]
+        if adapter_id in manager._active_adapters:
+            return ["done", "placed"]
+        return ["done", "staged"] if adapter_id in manager._registered_adapters else ["failed", "never staged"]
+
+    def drop_adapter(self, adapter_id: int) -> Outcome:
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        if reading := state.staging.pop(adapter_id, None):
+            reading.cancel()
+        if adapter_id in state.placing:
+            _, copying = state.placing[adapter_id]
+            if not copying.cancel():
+                copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
+            del state.placing[adapter_id]
+        manager.remove_adapter(adapter_id)
+        CpuLora.ranks.pop(adapter_id, None)
+        return ["done"]
+
+    def forget_adapters(self) -> Outcome:
+        """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
+        overwrites the whole of its place."""
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
+        for adapter_id in held:
+            self.drop_adapter(adapter_id)
+        manager.remove_all_adapters()
+        manager._last_mapping = None  # the next step computes and writes its mapping anew
+        return ["done"]
+
+    def held_adapters(self) -> list[list[int]]:
+        state, (_, manager) = self._swaps(), self._lora_managers()
+        for adapter_id in [i for i, reading in state.staging.items() if reading.done() and not reading.exception()]:
+            self._staged(adapter_id)
+        return [sorted(manager._registered_adapters.cache), sorted(manager._active_adapters.cache)]

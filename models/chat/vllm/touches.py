@@ -1,0 +1,124 @@
+"""Every place where Roundhouse relies on vLLM's private side, or replaces something there.
+
+tests/contract/test_vllm_touches.py fails when one of them is gone or takes other parameters; `test` is the file that
+shows the fault without it, or uses it. EngineCore also gets one utility method of ours (`core.METHOD`).
+"""
+
+from typing import NamedTuple
+
+
+class Touch(NamedTuple):
+    """`where` is module:attribute, or module:Class.attribute, which may be set in the class' code."""
+
+    where: str
+    why: str
+    test: str
+    takes: tuple[str, ...] | None = None
+    """First parameters that are relied on; None: it is not called."""
+
+
+CORE, LORA = "tests/contract/test_vllm_core.py", "tests/contract/test_staged.py"
+ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
+
+REPLACED = (
+    Touch(
+        "vllm.v1.engine.core:EngineCore.__init__",
+        "what its process needs is done first; the reason of a failed start is left for the slot",
+        CORE,
+        ("self", "vllm_config", "executor_class", "log_stats"),
+    ),
+    Touch(
+        "vllm.v1.engine.core:EngineCore.preprocess_add_request",
+        "a request for an adapter that is in no place would end the engine",
+        CORE,
+        ("self", "request"),
+    ),
+    Touch(
+        "vllm.lora.worker_manager:LRUCacheWorkerLoRAManager.add_adapter",
+        "it would load from a path inside a step, and lists all cached adapters for each of a step",
+        CORE,
+        ("self", "lora_request"),
+    ),
+    Touch(
+        "vllm.lora.model_manager:get_supported_lora_modules",
+        "adapters of the embedding and the head have no way in",
+        "tests/contract/test_cpu_punica.py",
+        ("model",),
+    ),
+    Touch("vllm.lora.lora_model:safetensors", "a mapped file that is cut short ends the engine", LORA),
+    Touch(
+        "vllm.lora.peft_helper:PEFTHelper._match_pattern",
+        "a regular expression for each two modules: 0.2 s for 224 of them",
+        "tests/contract/test_chat_plugin.py",
+        ("pattern", "name"),
+    ),
+    Touch(
+        "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",
+        "CPU: a base request in a mixed batch gets the last place's adapter; slow",
+        "tests/contract/test_cpu_punica.py",
+        (),
+    ),
+    Touch(
+        "vllm.v1.sample.logits_processor:BUILTIN_LOGITS_PROCESSORS",
+        "typical decoding, which TGI's clients ask for; as a custom processor it would cost every request",
+        "tests/contract/test_typical.py",
+    ),
+    Touch(
+        "vllm.v1.engine.output_processor:OutputProcessor.add_request",
+        "exact token counts of every call, from `request_states`",
+        "tests/contract/chat_engine/test_answers.py",
+        ("self", "request"),
+    ),
+)
+
+USED = (
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method",
+        "a Future is an answer: staging is told when it has ended, without polls",
+        CORE,
+        ("name", "get_result", "output", "enqueue_output"),
+    ),
+    Touch("vllm.v1.core.sched.scheduler:Scheduler.requests", "whether a request uses an adapter", ENGINE),
+    Touch("vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager", "the way to the places", ENGINE),
+    Touch("vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager", "the way to the places", LORA),
+    Touch(
+        "vllm.lora.worker_manager:WorkerLoRAManager._load_adapter",
+        "vLLM's own loader, in a thread",
+        LORA,
+        ("self", "lora_request"),
+    ),
+    Touch(
+        "vllm.lora.model_manager:LoRAModelManager._create_merged_loras_inplace",
+        "packs what was loaded, in the thread",
+        LORA,
+        ("self", "lora_model"),
+    ),
+    Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
+    Touch("vllm.lora.model_manager:LoRAModelManager._active_adapters", "what places hold", LORA),
+    Touch("vllm.lora.model_manager:LoRAModelManager.lora_index_to_id", "which place is free", LORA),
+    Touch("vllm.lora.model_manager:LoRAModelManager._last_mapping", "the same ids may mean other places now", ENGINE),
+    Touch(
+        "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
+        "a place is written in the thread, and published between two steps",
+        LORA,
+        ("self", "index", "lora_a", "lora_b"),
+    ),
+    Touch(
+        "vllm.entrypoints.openai.models.serving:OpenAIServingModels.lora_requests",
+        "only placed adapters may be asked for",
+        ENGINE,
+    ),
+    Touch(
+        "vllm.v1.engine.utils:CoreEngineProcManager.processes",
+        "how EngineCore ended, and its end by force",
+        "tests/contract/test_chat_death.py",
+    ),
+    Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
+    Touch(
+        "vllm.model_executor.models.registry:_ModelRegistry.models",
+        "CPU: a model's class is imported here, not by a process that vLLM starts for a look at it",
+        "tests/contract/test_chat_prewarm.py",
+    ),
+)
+
+TOUCHES = REPLACED + USED

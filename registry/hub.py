@@ -1,0 +1,64 @@
+"""Model hubs: where they are, and what goes wrong there in our errors. HF_ENDPOINT and HF_TOKEN are honoured."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import cast
+
+from registry.errors import BadRequest, NotFound, Unavailable
+from registry.recipe import HubSource
+from registry.wording import quoted
+
+TIMEOUT = 15.0
+"""Seconds for the hub to answer about a repository."""
+
+
+def endpoint() -> str:
+    """The hub's address."""
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+@contextmanager
+def hub_errors(source: HubSource) -> Iterator[None]:
+    """Maps the errors of huggingface_hub by type.
+
+    Raises BadRequest for an id that is none, NotFound for a repository or revision that is not there (or is private),
+    Unavailable when the hub does not answer. OSErrors of the disk go on as they are.
+    """
+    from huggingface_hub import errors  # takes a fifth of a second: not at start
+
+    # The base of all errors of the HTTP library below: httpx or httpx2, as the version of huggingface_hub goes.
+    transport = cast(type[Exception], errors.HfHubHTTPError.__bases__[0])
+    where = f"'{source.hub}' at revision '{source.revision}'"
+    try:
+        yield
+    except errors.HFValidationError as error:
+        raise BadRequest(f"{quoted(source.hub)} is no hub id: {error}", param="source.hub") from None
+    except errors.GatedRepoError:
+        raise NotFound(
+            f"{where} is gated: accept its terms on {endpoint()} and set HF_TOKEN.", code="hub_not_found"
+        ) from None
+    except errors.RevisionNotFoundError:
+        raise NotFound(
+            f"'{source.hub}' has no revision '{source.revision}' on {endpoint()}.", code="hub_not_found"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise NotFound(
+            f"There is no repository '{source.hub}' on {endpoint()}, or it is private and HF_TOKEN does not open it.",
+            code="hub_not_found",
+        ) from None
+    except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
+        raise Unavailable(
+            f"The hub at {endpoint()} did not deliver {where}: {type(error).__name__}. Try again later, or put the "
+            "files into a folder and name it as the source: {path: ...}.",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from None
+    except OSError as error:
+        if error.errno is not None:
+            raise  # the disk's fault, not the hub's
+        raise Unavailable(
+            f"The hub at {endpoint()} delivered {where} cut short. Try again later.",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from None

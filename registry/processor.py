@@ -1,0 +1,26 @@
+"""The processor at hand, as Linux tells it in /proc/cpuinfo."""
+
+import platform
+from functools import cache
+from pathlib import Path
+
+CPUINFO = Path("/proc/cpuinfo")
+
+
+@cache
+def features() -> frozenset[str]:
+    """Its instruction sets by Linux's names (x86's flags, Arm's features), such as `avx512_vnni`. Empty: not told."""
+    return frozenset((_line("flags") or _line("Features")).split())
+
+
+def model() -> str:
+    """Its name for people."""
+    return _line("model name") or platform.machine()
+
+
+def _line(key: str) -> str:
+    try:
+        pairs = [line.partition(":") for line in CPUINFO.read_text().splitlines()]
+    except OSError:
+        return ""
+    return next((value.strip() for name, _, value in pairs if name.strip() == key), "")

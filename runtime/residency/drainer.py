@@ -1,0 +1,169 @@
+"""How models leave: they drain, their process ends or their engine sleeps, their memory is seen to be back."""
+
+import asyncio
+from collections.abc import Callable, Iterable
+
+from models.messages import Held
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from runtime.residency.entry import ModelEntry
+from runtime.residency.policy import Victim
+from runtime.residency.table import S, Step, Table, log
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+from runtime.slots.memory import group_bytes
+
+ABORT_SECONDS = 5.0
+"""How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""
+SLEEP_SECONDS = 300.0
+"""Most seconds of one sleep: the first one pins host memory, which takes about 0.6 s for each GB."""
+
+
+class Drainer:
+    """
+    | step                        | from      | to        | otherwise                                            |
+    |-----------------------------|-----------|-----------|------------------------------------------------------|
+    | dismiss                     | READY     | DRAINING  |                                                      |
+    |                             | ASLEEP    | UNLOADING |                                                      |
+    | leave: requests have ended, | DRAINING  | UNLOADING | at the drain deadline they are told to end           |
+    | it shall end                |           |           |                                                      |
+    | leave: the same,            | DRAINING  | ASLEEP    | UNLOADING: requests stay, host memory is full, or    |
+    | it shall sleep              |           |           | the engine does not sleep                            |
+    | leave: its memory is back   | UNLOADING | ABSENT    |                                                      |
+
+    A model that dies in between is the watcher's; `leave` returns then.
+
+    Args:
+        decide: called after a model has left: somebody may be waiting for the room.
+        counts_processes: whether a model's bytes are those of its processes: on a CPU.
+    """
+
+    def __init__(self, table: Table, decide: Callable[[], None], counts_processes: bool) -> None:
+        self._table, self._decide, self._counts_processes = table, decide, counts_processes
+
+    def dismiss(self, entry: ModelEntry, sleep: bool = False) -> None:
+        """The decision that it leaves takes effect at once: no new request starts. `leave` does the rest."""
+        if entry.state is S.ASLEEP:
+            entry.to(S.UNLOADING)
+        else:
+            entry.to(S.DRAINING)
+            entry.falling_asleep = sleep
+            entry.queue.close()
+
+    def dismiss_all(self, victims: Iterable[Victim]) -> list[ModelEntry]:
+        """As a plan says, each in its way."""
+        entries = []
+        for victim in victims:
+            entry = self._table.entries[victim.id]
+            self.dismiss(entry, victim.action == "sleep")
+            entries.append(entry)
+        return entries
+
+    async def leave(self, entry: ModelEntry, reason: str) -> None:
+        """What was dismissed leaves. Running requests finish, or the deadline ends them."""
+        await self._drain(entry)
+        if entry.state is S.DRAINING and entry.falling_asleep and await self._fall_asleep(entry, reason):
+            return
+        if entry.state is S.DRAINING:
+            entry.falling_asleep = False
+            entry.to(S.UNLOADING)
+        elif entry.state is not S.UNLOADING or entry.link is None:  # it died meanwhile
+            return
+        link, entry.link = entry.link, None
+        held = entry.bytes
+        entry.queue.engine_gone()
+        if link is not None:
+            await link.end(grace=0.0)
+            await self._table.memory_back(held)
+        entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
+        entry.to(S.ABSENT)
+        self._table.observer.evicted(entry, reason)
+        self.has_left(entry)
+
+    async def evict(self, entry: ModelEntry, reason: str) -> None:
+        self.dismiss(entry)
+        await self.leave(entry, reason)
+
+    def has_left(self, entry: ModelEntry) -> None:
+        """Who asked for it meanwhile waits for its return."""
+        self._table.note_change()
+        if entry.queue.oldest is not None:
+            entry.wanted_since = entry.queue.oldest
+        self._decide()
+
+    def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
+        """A sleep or a wake failed: no other one is tried."""
+        entry.sleepless = True
+        log.error(f"{step} failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
+        self._table.observer.sleep_failed(entry, step, error)
+
+    async def _drain(self, entry: ModelEntry) -> None:
+        deadline = entry.clock() + entry.recipe.residency.drain_deadline
+        while entry.queue.running and entry.state is S.DRAINING:
+            try:
+                async with asyncio.timeout(max(0.0, deadline - entry.clock())):
+                    await self._table.change()
+            except TimeoutError:
+                entry.queue.abort_running(
+                    Unavailable(
+                        "The model was unloaded before this answer was complete.", code="drained", retry_after=1
+                    )
+                )
+                break
+
+    async def _fall_asleep(self, entry: ModelEntry, reason: str) -> bool:
+        """From DRAINING to ASLEEP. False: it shall end instead, if it is DRAINING still."""
+        link, expected = entry.link, entry.asleep
+        try:
+            async with asyncio.timeout(ABORT_SECONDS):
+                while entry.queue.running and entry.state is S.DRAINING:  # those whom the deadline has aborted
+                    await self._table.change()
+        except TimeoutError:
+            return False
+        await entry.queue.settled()
+        if link is None or expected is None or not await self._host_has_room(entry, expected.host_bytes):
+            return False
+        if entry.state is not S.DRAINING or entry.link is not link:
+            return False
+        began, before = entry.clock(), entry.bytes
+        entry.host_bytes = max(entry.host_bytes, expected.host_bytes)
+        try:
+            held = await self._put_to_sleep(link, before)
+        except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a sleep")
+                error = EngineFailed(f"The sleep failed inside the server: {type(error).__name__}.")
+            if entry.state is S.DRAINING and entry.link is link:
+                self.sleep_failed(entry, "sleep", error)
+            return False
+        if entry.state is not S.DRAINING or entry.link is not link:  # it died meanwhile
+            return False
+        entry.slept = held
+        entry.bytes, entry.host_bytes, entry.falling_asleep = held.device_bytes, held.host_bytes, False
+        entry.asleep_since = entry.clock()
+        entry.measured_sleep = entry.asleep_since - began
+        entry.queue.engine_gone()
+        entry.to(S.ASLEEP)
+        self._table.observer.slept(entry, reason, entry.measured_sleep, before - held.device_bytes)
+        self.has_left(entry)
+        return True
+
+    async def _put_to_sleep(self, link: SlotLink, before: int) -> Held:
+        """What it holds once the memory that it gave up is seen to be back."""
+        told = await link.command(frames.Sleep, SLEEP_SECONDS)
+        if told is None:
+            raise EngineFailed("The slot ended a sleep without saying what it holds.")
+        on_device = told.device_bytes
+        if self._counts_processes:
+            on_device = await asyncio.to_thread(group_bytes, link.group, False) or on_device
+        await self._table.memory_back(before - on_device)
+        return Held(device_bytes=on_device, host_bytes=told.host_bytes)
+
+    async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:
+        """Whether its copy fits into host memory, once those that are leaving it have left."""
+        table = self._table
+        while table.held_on_host(besides=entry) + asleep > table.host_budget:
+            states = [(e.state, e.falling_asleep) for e in table.entries.values()]
+            if not any(state is S.UNLOADING or (state is S.DRAINING and not sleep) for state, sleep in states):
+                return False
+            await table.change()
+        return True

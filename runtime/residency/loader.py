@@ -1,0 +1,240 @@
+"""How a model comes to READY: room is made for it; then it is loaded into an empty slot, or woken in its own."""
+
+import asyncio
+from collections.abc import Callable
+
+from models.messages import Held, Loaded, Progress
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from runtime.residency.drainer import Drainer
+from runtime.residency.entry import ModelEntry
+from runtime.residency.policy import Plan
+from runtime.residency.table import S, Table, log
+from runtime.slots import frames
+from runtime.slots.death import UNKNOWN, Cause
+from runtime.slots.link import SlotLink
+
+WAKE_SECONDS = 120.0
+"""Most seconds of one wake."""
+MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
+"""Codes of a failed load after which it is tried once more with the idle models gone."""
+
+
+class Loader:
+    """
+    | step          | from                   | to      | holds                   | if it fails                         |
+    |---------------|------------------------|---------|-------------------------|-------------------------------------|
+    | start         | ABSENT, FAILED, ASLEEP | LOADING |                         |                                     |
+    | make room     | LOADING                | LOADING | a load what it needs;   | asleep, it dies: left to the        |
+    |               |                        |         | a wake what it held     | watcher                             |
+    |               |                        |         | asleep, and a claim     |                                     |
+    | load          | LOADING                | READY   | as estimated, then as   | FAILED; out of memory: once more    |
+    |               |                        |         | measured                | when all idle models have left      |
+    | wake          | LOADING                | READY   | the same                | its process ends, ABSENT; whoever   |
+    |               |                        |         |                         | waits is served after a load        |
+
+    Args:
+        decide: called when a model has come, or did not.
+        device: what `Load` frames name.
+    """
+
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], device: str) -> None:
+        self._table, self._drainer, self._decide, self._device = table, drainer, decide, device
+
+    def start(self, entry: ModelEntry, plan: Plan) -> None:
+        """As the plan says: victims are dismissed at once, the rest goes on in a task."""
+        log.info("plan", extra={"model": entry.id, "plan": _short(plan)})
+        entry.to(S.LOADING)
+        entry.progress = Progress(phase="queued", fraction=0.0)
+        wakes = plan.verdict == "wake"
+        if wakes:
+            entry.claim = entry.needed
+        else:
+            entry.bytes, entry.host_bytes = entry.needed, entry.host_needed
+            self._table.claims.add(entry.id)
+        victims = self._drainer.dismiss_all(plan.victims)
+        come = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
+        self._table.spawn(come, f"load-{entry.id}")
+
+    # --- room -----------------------------------------------------------------------------------------------------
+    async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
+        """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep."""
+        link, reason = entry.link, f"for {entry.id}"
+        if victims:
+            entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
+            await asyncio.gather(*(self._drainer.leave(v, reason) for v in victims))
+        while entry.link is link and not self._has_room(entry):
+            sleeper = self._sleeper_to_end(entry)
+            if sleeper is None:
+                await self._table.change()
+            else:  # a victim holds more asleep than was planned
+                await self._drainer.evict(sleeper, reason)
+
+    def _has_room(self, entry: ModelEntry) -> bool:
+        table = self._table
+        on_host = table.held_on_host(besides=entry) + entry.host_claim
+        return table.held(besides=entry) + entry.needed <= table.budget and on_host <= table.host_budget
+
+    def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
+        """The sleeping model that was used longest ago, when nobody is leaving who might make the room."""
+        entries = self._table.entries.values()
+        if any(e.state in (S.DRAINING, S.UNLOADING) for e in entries):
+            return None
+        asleep = [e for e in entries if e.state is S.ASLEEP and not e.pinned and e is not entry]
+        return min(asleep, key=lambda e: e.last_used, default=None)
+
+    async def _idle_ones_leave(self, entry: ModelEntry, reason: Cause) -> bool:
+        """A load ran out of memory, by its own word or killed by the kernel. Whether anybody left, so that a second
+        try makes sense."""
+        idle = [
+            e
+            for e in self._table.entries.values()
+            if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.queue.running
+        ]
+        for other in idle:
+            self._drainer.dismiss(other)
+        about = {"model": entry.id, "reason": reason.code, "cause": reason.text, "evicting": [e.id for e in idle]}
+        log.warning("a load ran out of memory", extra=about)
+        if idle:
+            self._table.observer.retried(entry, reason.code)
+        await asyncio.gather(*(self._drainer.leave(other, f"memory for {entry.id}") for other in idle))
+        return bool(idle)
+
+    # --- load -----------------------------------------------------------------------------------------------------
+    async def _load(self, entry: ModelEntry, plan: Plan, victims: list[ModelEntry]) -> None:
+        started = entry.clock()
+        try:
+            await self._make_room(entry, victims)
+            link, loaded = await self._into_a_slot(entry)
+        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+            self._table.claims.discard(entry.id)
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a load")
+                error = EngineFailed(f"The load failed inside the server: {type(error).__name__}.")
+            await self._load_failed(entry, entry.link, error)
+            return
+        seconds = entry.clock() - started
+        self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
+        entry.load_seconds = sum(loaded.seconds.values()) or seconds
+        entry.peak = max(entry.peak, loaded.resident_bytes)
+        entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
+        entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
+        entry.needed_detail = "as measured at its last load"
+        entry.loads += 1
+        self._open(entry, link)
+
+    async def _into_a_slot(self, entry: ModelEntry) -> tuple[SlotLink, Loaded]:
+        """An empty one; a second one if memory runs out in the first and others can make room."""
+        entry.progress = Progress(phase="starting", fraction=0.02)
+        table, engine = self._table, entry.recipe.engine.name
+        await table.pool.cool(table.budget - table.held(besides=entry) - entry.needed, keep=engine)
+        link = entry.link = await table.pool.take(engine)
+        table.claims.discard(entry.id)
+        try:
+            return link, await self._tell_to_load(entry, link)
+        except RoundhouseError as error:
+            if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
+                raise
+            reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
+            await link.end()
+            if not await self._idle_ones_leave(entry, reason):
+                raise
+        link = entry.link = await table.pool.take(engine)
+        return link, await self._tell_to_load(entry, link)
+
+    async def _tell_to_load(self, entry: ModelEntry, link: SlotLink) -> Loaded:
+        def report(progress: Progress) -> None:
+            entry.progress = progress
+            self._table.note_change()
+
+        recipe = entry.recipe.model_dump_json().encode()
+        async with link.call(lambda uid: frames.Load(uid, recipe, str(entry.path), self._device)) as call:
+            loaded = await call.done(report)
+        if loaded is None:
+            raise EngineFailed("The slot ended a load without saying what it holds.")
+        return loaded
+
+    async def _load_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
+        if link is not None and link.cause is not UNKNOWN:
+            error = EngineFailed(f"The engine died while it loaded: {link.cause.text}.", code=link.cause.code)
+        log.error("load failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
+        if link is not None:
+            await link.end()
+        entry.link, entry.progress, entry.wanted_since = None, None, None
+        entry.to(S.FAILED)
+        failure = entry.fail(error)
+        entry.bytes = entry.host_bytes = 0
+        self._table.observer.load_failed(entry, error)
+        entry.queue.refuse(
+            Unavailable(
+                f"Model '{entry.id}' could not be loaded: {error.message}",
+                code=error.code,
+                retry_after=failure.until - failure.at,
+            )
+        )
+        self._table.note_change()
+        self._decide()
+
+    # --- wake -----------------------------------------------------------------------------------------------------
+    async def _wake(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
+        """In the slot in which it slept."""
+        started, link = entry.clock(), entry.link
+        try:
+            if link is None:
+                raise EngineFailed("The slot of a sleeping model is gone.")
+            await self._make_room(entry, victims)
+            if entry.link is not link:  # it died asleep, and its slot has another process: the watcher sees to the rest
+                return
+            began = entry.clock()
+            held = await self._tell_to_wake(entry, link)
+        except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
+            if entry.link is not link:
+                return
+            if not isinstance(error, RoundhouseError):
+                log.exception("unmapped error in a wake")
+                error = EngineFailed(f"The wake failed inside the server: {type(error).__name__}.")
+            await self._wake_failed(entry, link, error)
+            return
+        entry.measured_wake = entry.clock() - began
+        entry.bytes = max(entry.needed, held.device_bytes)
+        entry.host_bytes = held.host_bytes + entry.host_adapters
+        entry.wakes += 1
+        self._table.observer.woke(entry, entry.clock() - started)
+        self._open(entry, link)
+
+    async def _tell_to_wake(self, entry: ModelEntry, link: SlotLink) -> Held:
+        entry.bytes, entry.host_bytes, entry.claim = entry.needed, entry.host_claim, 0
+        entry.progress = Progress(phase="waking", fraction=0.1)
+        self._table.note_change()
+        held = await link.command(frames.Wake, WAKE_SECONDS)
+        if held is None:
+            raise EngineFailed("The slot ended a wake without saying what it holds.")
+        return held
+
+    async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
+        self._drainer.sleep_failed(entry, "wake", error)
+        if link is not None:
+            await link.end()
+            await self._table.memory_back(entry.bytes)
+        entry.link, entry.loaded, entry.progress = None, None, None
+        entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
+        entry.to(S.ABSENT)
+        self._table.note_change()
+        self._decide()
+
+    def _open(self, entry: ModelEntry, link: SlotLink) -> None:
+        entry.loaded_at = entry.last_used = entry.clock()
+        entry.wanted_since, entry.progress = None, None
+        entry.to(S.READY)
+        entry.queue.open(link)
+        self._table.note_change()
+        self._decide()
+
+
+def _short(plan: Plan) -> dict[str, object]:
+    return {
+        "verdict": plan.verdict,
+        "needed": plan.needed,
+        "free": plan.free,
+        "victims": [f"{v.action} {v.id}" for v in plan.victims],
+        "expected_s": round(plan.expected_seconds, 2),
+    }

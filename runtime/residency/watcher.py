@@ -1,0 +1,143 @@
+"""What happens to a model without anybody's wish: its engine dies or hangs, it is idle for long, it grows."""
+
+import asyncio
+from collections.abc import Callable
+from typing import NoReturn
+
+from registry.errors import EngineFailed, RoundhouseError
+from runtime.residency import policy
+from runtime.residency.drainer import Drainer
+from runtime.residency.entry import ModelEntry
+from runtime.residency.table import S, Table, log
+from runtime.slots import frames
+from runtime.slots.death import Cause
+from runtime.slots.link import SlotLink, gone
+
+GONE_SECONDS = 30.0
+PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
+CRASH_LOOP = 3
+"""Deaths in ten minutes after which a model is no longer brought back without a request for it."""
+
+
+class Watcher:
+    """
+    | event                  | from                      | to        | then                                         |
+    |------------------------|---------------------------|-----------|----------------------------------------------|
+    | its process ended      | READY, DRAINING, ASLEEP,  | UNLOADING | its memory is awaited                        |
+    |                        | LOADING while it has yet  |           |                                              |
+    |                        | to be woken               |           |                                              |
+    | the same               | LOADING                   | LOADING   | the loader notices by its call's error       |
+    | its memory is back     | UNLOADING, it had served  | FAILED    | it is brought back, at once or after a pause |
+    | the same               | UNLOADING, it had slept   | ABSENT    | who waits for it is served after a load      |
+    | no answer to heartbeat | LOADING, READY, DRAINING, | as it is  | its process is ended, and as above           |
+    |                        | ASLEEP                    |           |                                              |
+    | idle for long          | READY, ASLEEP             |           | the drainer lets it sleep or end             |
+    | holds more than before | READY                     | READY     | that counts from now on                      |
+
+    Args:
+        decide: called when a model may come back, or another one has to leave.
+        counts_processes: whether a model's bytes are those of its processes: on a CPU.
+    """
+
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool) -> None:
+        self._table, self._drainer, self._decide = table, drainer, decide
+        self._counts_processes = counts_processes
+
+    async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
+        """For ever: idle time-outs and heartbeats, also of slots that are loading or asleep."""
+        while True:
+            await asyncio.sleep(heartbeat)
+            for entry in self._table.entries.values():
+                if self._is_idle(entry):
+                    self._retire(entry)
+                elif entry.state in PINGED and entry.link is not None:
+                    self._table.spawn(self._ping(entry, entry.link, hung_after), f"ping-{entry.id}")
+
+    # --- death ----------------------------------------------------------------------------------------------------
+    def died(self, link: SlotLink) -> None:
+        """A slot's process ended by itself or was killed; `link.cause` tells how."""
+        entry = next((e for e in self._table.entries.values() if e.link is link), None)
+        if entry is None:
+            return
+        waits = entry.state is S.LOADING and entry.claim > 0  # asleep still, until there is room for its wake
+        if entry.state not in (S.READY, S.ASLEEP, S.DRAINING) and not waits:
+            return
+        reason = link.cause
+        unused = entry.state is S.ASLEEP or waits or (entry.falling_asleep and not entry.queue.running)
+        entry.deaths += 1
+        entry.link, entry.loaded, entry.progress = None, None, None
+        entry.falling_asleep, entry.claim = False, 0
+        entry.to(S.UNLOADING)
+        entry.queue.engine_gone()
+        self._table.observer.died(entry, reason.code)
+        log.error(
+            "engine died",
+            extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
+        )
+        self._table.note_change()
+        self._table.spawn(self._clean_up(entry, link.group, None if unused else reason), f"clean-up-{entry.id}")
+
+    async def _clean_up(self, entry: ModelEntry, group: int, reason: Cause | None) -> None:
+        """Count its memory as free once its last process is gone, then bring it back.
+
+        No `reason`: it served nobody, since it slept. It is on disk now, and nobody has to wait before its next load.
+        """
+        if group and not await gone(group, GONE_SECONDS):
+            log.error("processes do not end", extra={"model": entry.id, "group": group})
+        await self._table.memory_back(entry.bytes)
+        entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
+        if reason is None:
+            entry.to(S.ABSENT)
+            self._drainer.has_left(entry)
+            return
+        entry.to(S.FAILED)
+        failure = entry.fail(EngineFailed(f"The engine of '{entry.id}' died: {reason.text}.", code=reason.code))
+        self._table.note_change()
+        if len(entry.failures) == 1:
+            self._bring_back(entry)
+        elif len(entry.failures) <= CRASH_LOOP or entry.queue.waiting:
+            asyncio.get_running_loop().call_later(failure.until - failure.at, self._bring_back, entry)
+        self._decide()
+
+    def _bring_back(self, entry: ModelEntry) -> None:
+        if entry.state is S.FAILED and entry.wanted_since is None:
+            oldest = entry.queue.oldest
+            entry.wanted_since = entry.clock() if oldest is None else oldest
+            self._decide()
+
+    # --- heartbeat, growth ----------------------------------------------------------------------------------------
+    async def _ping(self, entry: ModelEntry, link: SlotLink, hung_after: float) -> None:
+        if self._table.running(f"ping-{entry.id}") > 1:
+            return  # the one before has not been answered yet
+        try:
+            await link.command(frames.Ping, hung_after)
+            if self._counts_processes:
+                self.grew(entry, link, await asyncio.to_thread(link.peak.read))
+        except RoundhouseError as error:
+            if entry.link is link and link.connected and entry.state in PINGED:
+                log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})
+                await link.end(cause=Cause.of(error))
+
+    def grew(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
+        """A full step takes more than the load did: that counts from now on, and for the next load."""
+        if entry.link is link and entry.state is S.READY and held > entry.bytes:
+            entry.peak = entry.bytes = entry.needed = held
+            entry.needed_detail = "as measured while it served"
+            self._table.observer.grew(entry)
+            self._decide()
+
+    # --- idleness -------------------------------------------------------------------------------------------------
+    def _is_idle(self, entry: ModelEntry) -> bool:
+        """Unused for its time-out; asleep: for another one since it fell asleep."""
+        timeout = entry.recipe.residency.idle_timeout
+        busy = entry.pinned or entry.queue.running or entry.wanted_since is not None
+        since = entry.asleep_since if entry.state is S.ASLEEP else entry.last_used
+        return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
+
+    def _retire(self, entry: ModelEntry) -> None:
+        """It sleeps, if it can and host memory has room once those that slept before it have ended; else it ends."""
+        older = policy.to_sleep(self._table.snapshot(), entry.id)
+        for other in self._drainer.dismiss_all(older or ()):
+            self._table.spawn(self._drainer.leave(other, f"host memory for {entry.id}"), f"room-{other.id}")
+        self._drainer.dismiss(entry, sleep=older is not None)
+        self._table.spawn(self._drainer.leave(entry, "idle"), f"idle-{entry.id}")

@@ -1,0 +1,15 @@
+"""The names of parsers that recipes may use are those that vLLM registers."""
+
+import pytest
+
+from registry.parsers import KINDS, parsers
+
+
+@pytest.mark.real
+def test_the_names_are_those_that_vllm_registers() -> None:
+    from vllm.reasoning import ReasoningParserManager
+    from vllm.tool_parsers import ToolParserManager
+
+    registered = {"tool_call_parser": ToolParserManager, "reasoning_parser": ReasoningParserManager}
+    for flag, (_, file, table) in KINDS.items():
+        assert parsers(file, table) == tuple(sorted(registered[flag].lazy_parsers)), flag

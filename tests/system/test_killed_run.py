@@ -1,0 +1,57 @@
+"""A test run that is killed leaves no server behind: not the gateway, not a slot, not an engine."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.cli import processes
+from tests.system.serving import ROOT
+
+pytestmark = pytest.mark.real
+RUN = """
+import sys
+from pathlib import Path
+from tests.system.serving import Server
+server = Server(Path(sys.argv[1]))
+if sys.argv[2] == "serving":
+    server.wait_ready()
+    server.http.post("/v1/models/starter-chat/load").raise_for_status()
+    print(server.core_pid("starter-chat"), flush=True)
+sys.stdin.read()
+"""
+
+
+def run_of(data: Path) -> str:
+    """The id of the server's run, once it has processes beside its first."""
+    record, deadline = data / "server.json", time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if record.exists() and (text := record.read_text()):
+            run: str = json.loads(text)["id"]
+            if len(processes.members(run)) > 3:
+                return run
+        time.sleep(0.01)
+    raise AssertionError("the server did not start")
+
+
+@pytest.mark.parametrize("when", ["starting", "serving"])
+def test_a_killed_test_run_takes_its_server_along(tmp_path: Path, when: str) -> None:
+    command = [sys.executable, "-c", RUN, str(tmp_path), when]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        core = int(parent.stdout.readline()) if when == "serving" else None
+        run = run_of(tmp_path)
+        try:
+            assert core is None or core in processes.members(run)
+            parent.kill()
+            parent.wait()
+            deadline = time.monotonic() + 60
+            while (left := processes.members(run)) and time.monotonic() < deadline:
+                time.sleep(0.05)
+            assert not left, f"{left} outlived the test run"
+        finally:
+            parent.kill()
+            processes.sweep(run)
