@@ -38,6 +38,7 @@ from runtime.server import logs
 from runtime.server.device import Device, MemoryWatch
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
+from runtime.slots.unix_link import unix_links
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -91,7 +92,7 @@ class Gateway:
         self.state = await asyncio.to_thread(State, self.settings.data_dir)
         self.service = AdapterService(self.settings.data_dir, self.state, leased=self._leased)
         self.pool = SlotPool(
-            str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link),
+            unix_links(str(self.settings.run_dir)), self.settings.slots, lambda link: self.residency.died(link),
             wanted_at_once(self.settings, self.recipes), lambda: self.residency.decide(),
         )  # fmt: skip
         self._queues: dict[str, ModelQueue] = {}

@@ -10,8 +10,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
 from runtime.residency.table import S, Table, log
 from runtime.slots import frames
-from runtime.slots.death import UNKNOWN, Cause
-from runtime.slots.link import SlotLink
+from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
 """Most seconds of one wake."""

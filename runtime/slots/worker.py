@@ -16,7 +16,8 @@ from litserve.specs.base import LitSpec
 from models.memory_group import Expendable
 from models.protocol import Engine
 from runtime.server import logs
-from runtime.slots.loop import SlotServer, socket_path
+from runtime.slots.address import socket_path
+from runtime.slots.loop import SlotServer
 from runtime.slots.parent import die_with_parent
 
 if TYPE_CHECKING:

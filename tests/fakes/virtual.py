@@ -14,8 +14,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.slots import frames
-from runtime.slots.death import UNKNOWN
-from runtime.slots.link import SlotLink
+from runtime.slots.link import UNKNOWN, SlotLink
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -63,7 +62,7 @@ class VirtualCall:
 class VirtualLink:
     """A slot that ends in a twentieth of a second."""
 
-    connected, cause, group, pid = True, UNKNOWN, 0, 1
+    connected, cause, pid = True, UNKNOWN, 1
 
     def __init__(self, world: "VirtualWorld") -> None:
         self.world, self.model, self.sleeps = world, "", False
@@ -93,6 +92,9 @@ class VirtualLink:
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         await asyncio.sleep(0.05)
         self.world.free += 1
+
+    async def gone(self, timeout: float) -> bool:
+        return True
 
 
 @dataclass
