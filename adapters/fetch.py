@@ -14,7 +14,7 @@ from adapters.hub import Download, download
 from adapters.sources import AdapterSource, UploadedArchive
 from adapters.types import Limits
 from registry.errors import BadRequest, NotFound, Unavailable
-from registry.recipe import HubSource, PackageSource
+from registry.recipes.definition import HubSource, PackageSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from adapters.content.faults import shown
 from adapters.content.validate import CONFIG, TENSORS
 from adapters.types import Limits
 from registry.errors import TooLarge, Unavailable, Unfit
-from registry.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipe import HubSource
+from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.recipes.definition import HubSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,11 @@ from adapters.fetch import Fetcher, disk_errors
 from adapters.sources import AdapterSource
 from adapters.store import Store
 from adapters.types import Base, Checked, Limits, StoredAdapter
-from registry.adapter_table import check_alias
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
-from registry.state import State
+from registry.state.adapters import check_alias
+from registry.state.database import State
 
 log = logging.getLogger("roundhouse.adapters")
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from pathlib import Path
 from benchmarks.environment import ROOT
 from benchmarks.servers import Server
 from registry.errors import Unfit
-from registry.loading import load_recipes
-from registry.recipe import HubSource
-from registry.sources import locate
+from registry.files.sources import locate
+from registry.recipes.definition import HubSource
+from registry.recipes.loading import load_recipes
 
 STARTER = ROOT / "recipes" / "starter"
 

@@ -9,8 +9,8 @@ import yaml
 from benchmarks.environment import ROOT
 from benchmarks.generated import write_model
 from benchmarks.harness import RunSettings
-from registry.loading import load_recipes
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.loading import load_recipes
 
 STARTER_RECIPE = ROOT / "recipes" / "starter" / "starter-chat.yaml"
 STARTER_WEIGHTS = ROOT / "models" / "starter" / "pack" / "starter-chat"

@@ -27,7 +27,7 @@ from benchmarks.servers import Roundhouse, Server, VllmServe
 from benchmarks.speech import samples, upload
 from benchmarks.stats import percentile
 from benchmarks.workload import Workload
-from registry.loading import load_recipes
+from registry.recipes.loading import load_recipes
 
 AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}
 """Seconds from nothing to the first answer."""

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import msgspec
 
-import models.factory
+import models.engines
 from models.messages import Chunk, Event, Finished, Held, HttpCall, Loaded, Started, Usage
 from models.protocol import Engine, Report
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 _EVENT = (
     b'data: {"id":"chatcmpl-0","object":"chat.completion.chunk","created":1700000000,"model":"scripted",'
@@ -89,7 +89,7 @@ def _create(engine: str, task: str) -> Engine:
     return ScriptedEngine()
 
 
-models.factory.create = _create
+models.engines.create = _create
 
 if __name__ == "__main__":
     from runtime.cli.main import main

@@ -18,9 +18,9 @@ import httpx
 from benchmarks import processes
 from benchmarks.environment import ROOT
 from models.chat.vllm import process
-from registry.dtypes import settle
-from registry.recipe import Recipe
-from runtime.slots.parent import die_with_parent
+from models.parent import die_with_parent
+from registry.files.dtypes import settle
+from registry.recipes.definition import Recipe
 
 START_WITHIN = 180.0
 """Seconds that a server gets until it is ready: a busy machine needs a while for a start of vLLM."""

@@ -37,7 +37,7 @@ from models.messages import (
     Usage,
 )
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 Report = Callable[[Progress], None]
 

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
-from registry.recipe import Recipe, Task
+from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, Version
 from registry.wording import LISTED, nearest, quoted
 
@@ -41,7 +41,7 @@ class Catalog:
     """An immutable snapshot of models, aliases and adapters. The gateway replaces it when the state changes.
 
     Args:
-        recipes: from `registry.loading.load_recipes`, which refuses clashes among them.
+        recipes: from `registry.recipes.loading.load_recipes`, which refuses clashes among them.
         adapters: `State.adapters.all()`. Those of bases that have no recipe do not resolve.
         aliases: `State.models.aliases()`. Recipes win over them.
     """

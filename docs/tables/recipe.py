@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from docs.tables.markdown import code, size, table
 from docs.tables.words import RECIPE
-from registry.recipe import Recipe, Seconds
+from registry.recipes.definition import Recipe, Seconds
 
 _DURATION = get_args(Seconds)[1]
 _SIMPLE = {str: "text", bool: "true or false", int: "whole number", float: "number", ByteSize: "bytes: `512MiB`, `4GB`"}
@@ -24,7 +24,7 @@ def fields() -> str:
     for name, field in walk(Recipe):
         told, ours = field.description, left.pop(name, None)
         if (told is None) == (ours is None):
-            raise ValueError(f"{name}: describe it once, in registry/recipe.py or in docs/tables/words.py")
+            raise ValueError(f"{name}: describe it once, in registry/recipes/definition.py or in docs/tables/words.py")
         rows.append((code(name), kind(field.annotation, field.metadata), default(field), _sentence(told or ours or "")))
     if left:
         raise ValueError(f"docs/tables/words.py describes fields that recipes do not have: {', '.join(left)}")

@@ -18,7 +18,7 @@ from models.chat.vllm.usage import METER, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 LEAVE_WITHIN = 5.0
 """Seconds that vLLM's application gets to end after its client left, before its task is cancelled."""
@@ -59,7 +59,7 @@ class VllmEngine:
 
         report(Progress("importing", 0.0, "vLLM"))
         try:
-            await asyncio.to_thread(prewarm.prewarm)
+            await asyncio.to_thread(prewarm.prewarm_core)
         except RuntimeError as error:  # a vLLM that our patches were not checked with
             raise EngineFailed(f"{recipe.id} could not be loaded: {error}") from error
         lap("importing")

@@ -12,7 +12,7 @@ import msgspec
 
 from models.chat import shapes
 from registry.errors import BadRequest
-from registry.recipe import Flag
+from registry.recipes.definition import Flag
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from registry.dtypes import SMALL_WEIGHTS, settle
+from models.estimate import default_kv_cache
 from registry.errors import Unfit
-from registry.estimate import default_kv_cache
-from registry.recipe import Flag, Recipe
-from registry.shape import read_shape
+from registry.files.dtypes import SMALL_WEIGHTS, settle
+from registry.files.shape import read_shape
+from registry.recipes.definition import Flag, Recipe
 
 OURS = {
     "model": "source",

@@ -3,6 +3,7 @@
 Forking a process with threads is safe here because
 - the fork is made from a new thread: OpenMP keeps its pool per thread, so the child starts without a dead pool;
 - the child closes every socket of its parent at once: a peer of the slot sees it die, whatever the child does;
+- the thread stays when the engine has started: EngineCore would end with it (`models.parent`);
 - asyncio's wake-up descriptor is taken out of the child: a signal there must not wake the parent's loop.
 """
 
@@ -72,8 +73,9 @@ async def in_new_thread(work: Callable[[], T]) -> T:
             loop.call_soon_threadsafe(settle, None, error)
         else:
             loop.call_soon_threadsafe(settle, value, None)
+            threading.Event().wait()
 
-    threading.Thread(target=run, name="engine-start").start()
+    threading.Thread(target=run, name="engine-start", daemon=True).start()
     cancelled = False
     while not result.done():
         try:

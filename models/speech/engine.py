@@ -1,7 +1,7 @@
 """The speech engine: faster-whisper with windows of many recordings in one step."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,8 @@ from models.text.batching.engine import BatchedEngine, limits_of
 from models.text.batching.worker import Batcher
 from models.text.loading import cores, flags_of
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
-from registry.recipe import Recipe
-from registry.weights import read_weights
+from registry.files.weights import read_weights
+from registry.recipes.definition import Recipe
 
 STEP_SECONDS = 2.0
 """A step is cut to about this long once the speed is known, so that a new recording soon gets its turn."""
@@ -119,6 +119,11 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
     def _let_go(self) -> None:
         self._model = None
         self._decoders.close()
+
+
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """Nothing of what speech imports can wait, so `hurried` is not asked."""
+    import_library()
 
 
 def import_library() -> Any:

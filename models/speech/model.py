@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Flag, Recipe, WindowSpec
+from registry.recipes.definition import Flag, Recipe, WindowSpec
 
 FLAGS: Mapping[str, type] = {
     "threads": int,

@@ -13,7 +13,7 @@ from models import importing
 from models.text.batching import engine as batched_engine
 from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
-from registry.recipe import Flag, Recipe
+from registry.recipes.definition import Flag, Recipe
 
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""
@@ -63,6 +63,16 @@ def import_library() -> Any:
 
     logging.disable_progress_bar()
     return sentence_transformers
+
+
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """What both engines of this package need. Nothing of it can wait, so `hurried` is not asked."""
+    from models.text import embeddings, rerank  # noqa: F401  (their own modules, too)
+    from models.text.cpu import library
+
+    import_library()
+    if is_cpu_build():
+        library.load()
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:

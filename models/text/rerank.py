@@ -31,7 +31,7 @@ from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
 from models.text.tokens import Tokens
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""

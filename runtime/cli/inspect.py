@@ -24,7 +24,7 @@ def validate(
     Example: roundhouse validate recipes/starter my-model.yaml
     """
     from registry.errors import Unfit
-    from registry.loading import load_recipes, remarks
+    from registry.recipes.loading import load_recipes, remarks
 
     try:
         found = load_recipes(recipes, check_sources=sources)

@@ -17,7 +17,7 @@ from runtime.cli.setting_options import given
 if TYPE_CHECKING:
     import subprocess
 
-    from registry.recipe import Recipe
+    from registry.recipes.definition import Recipe
     from runtime.server.settings import Settings
 
 
@@ -82,7 +82,7 @@ def _settings(given: dict[str, object]) -> "Settings":
 
 def _read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
     from registry.errors import Unfit
-    from registry.loading import load_recipes
+    from registry.recipes.loading import load_recipes
 
     try:
         return load_recipes(settings.recipes)

@@ -15,14 +15,15 @@ from packaging.specifiers import SpecifierSet
 
 from adapters.service import AdapterService
 from adapters.types import Base, StoredAdapter
-from models import sources
+from models.engines import engine_version
+from models.estimate import estimate
 from models.messages import AdapterRef
+from models.sources import resolve as sources
 from registry.catalog import Catalog, Target
 from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
-from registry.estimate import estimate
-from registry.recipe import Recipe, Task, Tier
+from registry.recipes.definition import Recipe, Task, Tier
 from registry.records import Adapter, AdapterKey, Probe
-from registry.state import State
+from registry.state.database import State
 from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.prefer import PREFERENCE, NotYet
@@ -286,7 +287,7 @@ class Gateway:
 
 def _check_version(recipe: Recipe) -> None:
     """Raise Unfit when the installed engine is not one that the recipe's flags are known to work with."""
-    have = sources.engine_version(recipe.engine.name)
+    have = engine_version(recipe.engine.name)
     if not SpecifierSet(recipe.engine.versions).contains(have, prereleases=True):
         raise Unfit(
             f"the recipe wants {recipe.engine.name} {recipe.engine.versions}, {have} is installed. "

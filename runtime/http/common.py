@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from registry.errors import BadRequest
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.core import Chosen, Gateway
 from runtime.http.working import unreadable
 

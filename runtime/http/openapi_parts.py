@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from registry.recipe import Task, Tier
+from registry.recipes.definition import Task, Tier
 from runtime.http.errors import Dialect
 
 Json = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from models.messages import Held, Loaded, Progress
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe, Tier
+from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
 from runtime.residency.victims import WORTH

@@ -1,11 +1,11 @@
-"""When empty slots import an engine's libraries ahead of need. The import itself: `models.prewarm`, in the slot."""
+"""When empty slots import an engine's libraries ahead of need. The import itself: `models.engines`, in the slot."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import NoReturn
 
-from registry.estimate import PREWARMED
-from registry.recipe import Recipe
+from models.engines import prewarmed_bytes
+from registry.recipes.definition import Recipe
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.table import Table
 from runtime.server.device import Device
@@ -27,7 +27,7 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
                 break
             room = device.budget - table.held() - sum(link.prewarmed_bytes for link in pool.prewarmed())
             begun = any(link.prewarmed == engine for link in pool.prewarmed())
-            if begun or device.kind != "cpu" or PREWARMED[engine] <= room:
+            if begun or device.kind != "cpu" or prewarmed_bytes(engine) <= room:
                 await pool.prewarm(engine)
         await asyncio.sleep(EVERY_SECONDS)
 

@@ -6,12 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from models import sources
+from models.engines import engine_version
 from models.messages import Held, Loaded
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import LoadKey
-from registry.state import State
+from registry.state.database import State
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import Step
@@ -35,7 +35,7 @@ class Found:
 
 def load_key(recipe: Recipe, device: Device) -> LoadKey:
     """What a measured load is known by: figures of another recipe version, engine version or device tell nothing."""
-    return LoadKey(recipe.id, recipe.version, sources.engine_version(recipe.engine.name), device.label)
+    return LoadKey(recipe.id, recipe.version, engine_version(recipe.engine.name), device.label)
 
 
 def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from models.messages import AdapterRef
 from registry.errors import QueueFull, RoundhouseError, Unavailable
-from registry.recipe import Recipe, Task
+from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
 from runtime.scheduling.lease import Lease, Ticket

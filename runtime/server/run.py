@@ -22,7 +22,8 @@ import litserve.server
 import psutil
 from fastapi import FastAPI
 
-from registry.recipe import Recipe, Tier
+from models.parent import die_with_parent
+from registry.recipes.definition import Recipe, Tier
 from runtime.gateway.core import Gateway
 from runtime.http.middleware import Shell
 from runtime.residency.prewarming import wanted_at_once
@@ -30,7 +31,6 @@ from runtime.server import logs
 from runtime.server.device import Device
 from runtime.server.settings import Settings
 from runtime.server.stopping import Left, Shutdown, log
-from runtime.slots.parent import die_with_parent
 from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.

@@ -41,7 +41,7 @@ from models.messages import (
 )
 from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.slots import frames
 
 log = logging.getLogger("roundhouse.slot")
@@ -90,7 +90,7 @@ class SlotServer:
         await self.close()
 
     async def _warm(self) -> None:
-        from models.prewarm import prewarm
+        from models.engines import prewarm
 
         assert self._warms is not None
         try:
@@ -144,7 +144,7 @@ class SlotServer:
                     return
                 case frames.Prewarm():
                     if self._engine is None and not self._loading:
-                        from models.prewarm import prewarm
+                        from models.engines import prewarm
 
                         await asyncio.to_thread(prewarm, frame.engine)
                 case frames.Ping():

@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 
+from models.engines import prewarmed_bytes
 from registry.errors import Unavailable
-from registry.estimate import PREWARMED
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
@@ -119,7 +119,7 @@ class SlotPool:
         link = next(iter([*importing, *empty]), None)  # one that began at its own start is asked when it has ended
         if link is None:
             return False
-        link.prewarmed, link.prewarmed_bytes = engine, PREWARMED.get(engine, 0)
+        link.prewarmed, link.prewarmed_bytes = engine, prewarmed_bytes(engine)
         try:
             await link.command(lambda uid: frames.Prewarm(uid, engine), timeout=120)
         except Exception:  # a slot that cannot be pre-warmed still loads, only slower

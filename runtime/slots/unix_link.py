@@ -13,10 +13,10 @@ import time
 from collections.abc import Awaitable, Callable
 
 from models import process_group
+from models.engines import prewarmed_bytes
 from models.memory_group import Kills
 from models.messages import Held
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from registry.estimate import PREWARMED
 from runtime.slots import frames
 from runtime.slots.address import socket_path
 from runtime.slots.call import FrameCall
@@ -67,7 +67,7 @@ class UnixSlotLink:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
         self.pid, self._out = hello.pid, frames.Outbox(writer)
-        self.prewarmed, self.prewarmed_bytes = hello.warms, PREWARMED.get(hello.warms or "", 0)
+        self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
         self.warm = False
         self.group, self._peak = hello.pid, GroupPeak(hello.pid)
         self.cause, self._kills = UNKNOWN, Kills(hello.pid)

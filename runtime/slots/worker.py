@@ -14,11 +14,12 @@ from litserve.loops import LitLoop
 from litserve.specs.base import LitSpec
 
 from models.memory_group import Expendable
+from models.parent import die_with_parent
 from models.protocol import Engine
+from registry.recipes.definition import Task
 from runtime.server import logs
 from runtime.slots.address import socket_path
 from runtime.slots.loop import SlotServer
-from runtime.slots.parent import die_with_parent
 
 if TYPE_CHECKING:
     from runtime.gateway.core import Gateway
@@ -27,9 +28,9 @@ API_PATH = "/v1/chat/completions"
 
 
 def create_engine(name: str, task: str) -> Engine:
-    from models.factory import create  # only a slot needs engines: the gateway never imports one
+    from models.engines import create  # only a slot needs engines: the gateway never imports one
 
-    return create(name, task)
+    return create(name, Task(task))
 
 
 class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from models.messages import AdapterRef
-from registry.recipe import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
+from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
 
 HIDDEN, KV, FFN, LAYERS, VOCABULARY, CONTEXT = 128, 64, 256, 2, 288, 512
 END = 257

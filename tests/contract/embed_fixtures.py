@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from models.messages import Progress
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 WORDS = (
     "engine slot lease recipe adapter rank token steam rail table north signal track coal driver station whistle",

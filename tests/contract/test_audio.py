@@ -188,6 +188,6 @@ def test_closing_frees_a_thread_that_waits(tmp_path: Path) -> None:
     thread = threading.Thread(target=read)
     thread.start()
     recording.close()
-    thread.join(10)
+    thread.join(200)
     assert len(errors) == 1
     decoders.close()

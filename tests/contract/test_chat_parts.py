@@ -19,9 +19,9 @@ from models.chat.asgi import BUFFER, Exchange
 from models.chat.names import Renamer
 from models.chat.vllm import launch
 from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
+from models.estimate import estimate
 from models.messages import Usage
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
-from registry.estimate import estimate
 from tests.contract import chat_fixtures
 
 

@@ -132,30 +132,30 @@ def test_an_unchecked_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 ORPHANS = """
-import multiprocessing, sys, time
-from models.chat.vllm import process
-def child(watch):
-    if watch:
-        process._watch_parent()
-    time.sleep(600)
-for watch in (False, True):
-    process = multiprocessing.get_context("fork").Process(target=child, args=(watch,), name="EngineCore")
-    process.start()
-    print(process.pid, flush=True)
+import multiprocessing, os, signal, time
+from models.chat.vllm.process import enter
+def child(entered):
+    if entered:
+        enter()
+    print(int(entered), os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+for entered in (False, True):
+    multiprocessing.get_context("fork").Process(target=child, args=(entered,), name="EngineCore").start()
 time.sleep(600)
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork and /proc")
-def test_the_engine_process_ends_with_its_slot() -> None:
+def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None:
     parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
-    stock_child, child = (psutil.Process(int(parent.stdout.readline())) for _ in range(2))
+    said = dict(parent.stdout.readline().split() for _ in range(2))
+    stock_child, child = psutil.Process(int(said["0"])), psutil.Process(int(said["1"]))
     os.kill(parent.pid, signal.SIGKILL)
     parent.wait()
     try:
         eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
-        assert stock_child.is_running(), "without the watch it lives on"
+        assert stock_child.is_running(), "it lives on by itself"
         assert stock_child.status() != psutil.STATUS_ZOMBIE
     finally:
         stock_child.kill()

@@ -20,7 +20,7 @@ def modules(worker=None):
     return {name for name in sys.modules if name.split(".")[0] in ("torch", "transformers", "vllm")}
 
 async def main():
-    prewarm.prewarm()
+    prewarm.prewarm(lambda: False)
     prewarm.prewarm_server()
     assert gc.isenabled()
     before = modules()

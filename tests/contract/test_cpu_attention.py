@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from models.native import compiler as native
 from models.text.bert import Bert
 from models.text.cpu import attention as cpu_attention
 from models.text.cpu import library as cpu_library
 from models.text.cpu import linear as embed_int16
 from models.text.encoder import Ids
-from registry import native, processor
+from registry import processor
 from tests.contract.test_packed import network, states
 
 pytestmark = pytest.mark.real

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from models.chat.vllm.cpu import compiled, lora, products
-from registry import native
+from models.native import compiler as native
 
 pytestmark = pytest.mark.real
 

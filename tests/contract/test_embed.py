@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 
-from models.factory import create
+from models.engines import create
 from models.messages import EmbedRequest, EmbedResult
 from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed

@@ -2,7 +2,7 @@
 
 import pytest
 
-from registry.parsers import KINDS, parsers
+from registry.recipes.parsers import KINDS, parsers
 
 
 @pytest.mark.real

@@ -18,8 +18,8 @@ from models.text.embeddings import EmbeddingEngine
 from models.text.rerank import RerankingEngine
 from models.text.sleep import Parked
 from registry.errors import EngineFailed
-from registry.loading import load_recipes
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.loading import load_recipes
 from tests.system.serving import PACK
 
 pytestmark = pytest.mark.real

@@ -14,7 +14,7 @@ from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeR
 from models.protocol import Engine
 from models.speech.engine import WhisperEngine
 from models.text.rerank import RerankingEngine
-from registry.loading import load_recipes
+from registry.recipes.loading import load_recipes
 from runtime.server import device
 from tests.contract import chat_fixtures
 from tests.contract.chat_nasty import TEXT

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from models.sources import engine_version, resolve, revision
+from models.engines import engine_version
+from models.sources.resolve import resolve, revision
 from registry.errors import BadRequest, NotFound, Unavailable, Unfit
-from registry.recipe import HubSource, PackageSource, PathSource
+from registry.recipes.definition import HubSource, PackageSource, PathSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
 REPO = "team/base"

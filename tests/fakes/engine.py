@@ -21,7 +21,7 @@ from models.messages import (
 )
 from models.protocol import Report
 from registry.errors import Conflict, EngineFailed, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 
 class FakeAnswer:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from models.messages import Held, Loaded, Progress
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT

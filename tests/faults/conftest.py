@@ -42,7 +42,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory, small_disk: tuple[Path, bool]
     server = Server(small_disk[0], [recipe], "--slots", "2")
     try:
         server.wait_ready()
-        assert server.http.post("/v1/models/tiny/load", timeout=300).status_code == 200, server.tail()
+        assert server.http.post("/v1/models/tiny/load", timeout=600).status_code == 200, server.tail()
         yield Tiny(server, folder)
     finally:
         server.close()

@@ -24,7 +24,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     try:
         server.wait_ready()
         for model in MODELS:
-            assert server.http.post(f"/v1/models/{model}/load", timeout=300).status_code == 200, server.tail()
+            assert server.http.post(f"/v1/models/{model}/load", timeout=600).status_code == 200, server.tail()
         yield server
     finally:
         server.close()

@@ -15,7 +15,7 @@ from typing import Any
 import httpx
 import psutil
 
-from runtime.slots.parent import die_with_parent
+from models.parent import die_with_parent
 from tests.eventually import PATIENCE, eventually
 
 ROOT = Path(__file__).parents[2]

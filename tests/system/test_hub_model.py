@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from registry.recipe import PackageSource
-from registry.sources import locate
+from registry.files.sources import locate
+from registry.recipes.definition import PackageSource
 from tests.faults.traffic import ask
 from tests.system.serving import Server
 from tests.unit.adapters.fake_hub import serve

@@ -1,6 +1,8 @@
 """A test run that is killed leaves no server behind: not the gateway, not a slot, not an engine."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -45,7 +47,9 @@ def test_a_killed_test_run_takes_its_server_along(tmp_path: Path, when: str) -> 
         core = int(parent.stdout.readline()) if when == "serving" else None
         run = run_of(tmp_path)
         try:
-            assert core is None or core in processes.members(run)
+            if core is not None:
+                assert core in processes.members(run)
+                os.kill(core, signal.SIGSTOP)  # as a test of faults does: what is stopped goes, too
             parent.kill()
             parent.wait()
             deadline = time.monotonic() + 60

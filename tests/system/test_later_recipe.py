@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry.records import AdapterKey, NewVersion
-from registry.state import State
+from registry.state.database import State
 from tests.system.serving import Server
 
 pytestmark = pytest.mark.real

@@ -16,9 +16,9 @@ import psutil
 import pytest
 import yaml
 
-from models.sources import engine_version
+from models.engines import engine_version
 from registry.records import LoadKey
-from registry.state import State
+from registry.state.database import State
 from tests.system.serving import PACK, STARTER, Server, zombies
 
 pytestmark = pytest.mark.real

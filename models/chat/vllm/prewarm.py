@@ -5,7 +5,7 @@ EngineCore is a fork of this process (`models.chat.start`), so what is imported 
 
 import logging
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from importlib import import_module
 
@@ -83,9 +83,19 @@ def prewarm_server() -> None:
         _import_known(SERVER)
 
 
-def prewarm() -> None:
-    """Blocks for seconds, cheap when called again; safe in any thread. Starts no process, and no thread but the
-    idle pools of numerical libraries, which a fork does not need."""
+def prewarm(hurried: Callable[[], bool]) -> None:
+    """What EngineCore needs, and, unless a load waits, what only this process does.
+
+    Cheap when called again. Starts no process, and no thread but the idle pools of numerical libraries, which a fork
+    does not need.
+    """
+    prewarm_core()
+    if not hurried():
+        prewarm_server()
+
+
+def prewarm_core() -> None:
+    """What EngineCore needs. Blocks for seconds; safe in any thread."""
     environment()
     # On a CPU it warns, once per process, that Triton is there without a back end: as it should be.
     logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)

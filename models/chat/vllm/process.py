@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
-import threading
-from multiprocessing import connection
+
+from models.parent import die_with_parent
 
 ACTIVE = "ROUNDHOUSE_VLLM"
 """1: the plug-in is at work. A plain vLLM in the same environment stays as it was made."""
@@ -19,7 +18,9 @@ CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 def enter() -> None:
     """What EngineCore's own process needs. Called again when EngineCore begins: a fork has its plug-ins loaded."""
     if multiprocessing.current_process().name.startswith("EngineCore"):
-        _watch_parent()
+        slot = multiprocessing.parent_process()
+        if slot is not None:
+            die_with_parent(int(slot.pid or 0))  # whatever this process is doing, and also when it is stopped
         _bound_threads()
 
 
@@ -29,25 +30,3 @@ def _bound_threads() -> None:
         import torch
 
         torch.set_num_threads(int(threads))
-
-
-_watching = False
-
-
-def _watch_parent() -> None:
-    """In a child process: die at once when the process that started it is gone, whatever this one is doing."""
-    global _watching
-    parent = multiprocessing.parent_process()
-    if parent is None or _watching:
-        return
-    _watching = True
-
-    slot = os.getppid()
-
-    def watch() -> None:
-        # the sentinel tells at once, but a sibling forked at the wrong moment can hold its other end open
-        while os.getppid() == slot and not connection.wait([parent.sentinel], timeout=1.0):
-            pass
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()

@@ -3,11 +3,11 @@
 import asyncio
 from typing import Generic
 
-from models.engine_life import Life, Sleeper
+from models.life import Life, Sleeper
 from models.messages import Held
 from models.text.batching.plan import P
 from models.text.batching.worker import Batcher, BatchLimits, R
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 
 def limits_of(recipe: Recipe, step_seconds: float) -> BatchLimits:

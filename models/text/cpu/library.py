@@ -10,8 +10,9 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from registry import native, processor
-from registry.cache_folder import cache_folder
+from models.native import compiler as native
+from models.native.cache_folder import cache_folder
+from registry import processor
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("int16.c", "attention.c"))
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fopenmp", "-shared", "-fPIC")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from models.text.bert import Bert, Layer, Linear, Rows
 from models.text.cpu import int16 as cpu_int16
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 if TYPE_CHECKING:
     import ctypes

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect
 from adapters.sources import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
 from registry.names import AdapterName
-from registry.recipe import HubSource, PathSource
+from registry.recipes.definition import HubSource, PathSource
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.views import adapter_view

@@ -9,7 +9,7 @@ from typing import Any
 from fastapi.responses import JSONResponse, Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from registry.recipe import Tier
+from registry.recipes.definition import Tier
 from runtime.gateway.adapter_facts import AdapterRow, fill, row
 from runtime.gateway.core import Gateway
 from runtime.gateway.metrics import Metrics

@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from registry.context import context_of
+from registry.files.context import context_of
 from registry.records import Adapter, Version
 from runtime.gateway.core import Gateway
 from runtime.residency.entry import ModelEntry

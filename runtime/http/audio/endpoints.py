@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from models.messages import Segment, TranscriptInfo
-from registry import recipe
 from registry.errors import EngineFailed, RoundhouseError
+from registry.recipes import definition as recipe
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE
 from runtime.http import errors as http_errors

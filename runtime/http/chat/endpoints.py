@@ -10,7 +10,7 @@ from starlette.types import Send
 
 from models.messages import HttpCall
 from registry.errors import BadRequest, RoundhouseError
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE
 from runtime.http.chat.progress import progress_stream

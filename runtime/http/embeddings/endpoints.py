@@ -15,7 +15,7 @@ from starlette.types import Send
 
 from models.messages import EmbedRequest, EmbedResult
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.core import Chosen, Gateway
 from runtime.http.common import choose_or_only, decode
 from runtime.http.embeddings.answers import Matrix, matrix, openai_json, tei_json

@@ -21,7 +21,7 @@ from starlette.types import Send
 
 from models.messages import RerankRequest, RerankResult
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unfit
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from runtime.gateway.core import Chosen, Gateway
 from runtime.http.common import choose_or_only, convert, decode, unknown_fields
 from runtime.http.errors import Dialect

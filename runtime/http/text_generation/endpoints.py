@@ -22,9 +22,9 @@ from fastapi.responses import Response
 from starlette.types import Send
 
 from models.messages import Chunk, HttpCall, Started
-from registry.context import context_of
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from registry.recipe import Task
+from registry.files.context import context_of
+from registry.recipes.definition import Task
 from runtime import sse
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE

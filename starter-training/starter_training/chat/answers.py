@@ -15,7 +15,7 @@ from pydantic import ByteSize
 
 from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, HttpCall, Started
-from registry.recipe import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
+from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
 
 BASE = "starter-chat"
 AT_ONCE = 32

@@ -25,8 +25,8 @@ from models.speech.model import Listen, SpeechModel
 from models.speech.voices import Voices
 from models.speech.windows import Packer
 from models.text.loading import cores
-from registry.loading import load_recipes
-from registry.recipe import WindowSpec
+from registry.recipes.definition import WindowSpec
+from registry.recipes.loading import load_recipes
 from starter_training import figures
 from starter_training.speech import language, scoring
 from starter_training.speech.synthesis import corpus

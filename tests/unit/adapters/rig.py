@@ -4,9 +4,9 @@ from pathlib import Path
 
 from adapters.service import AdapterService
 from adapters.types import Base, Limits
-from registry.recipe import PathSource
+from registry.recipes.definition import PathSource
 from registry.records import Registered, Version
-from registry.state import State
+from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 
 

@@ -11,9 +11,9 @@ import pytest
 from adapters.service import AdapterService
 from adapters.types import Base, Limits
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
-from registry.recipe import PathSource
+from registry.recipes.definition import PathSource
 from registry.records import AdapterKey
-from registry.state import State
+from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
 

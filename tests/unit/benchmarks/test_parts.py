@@ -14,7 +14,7 @@ from benchmarks.generated import size, write_adapters
 from benchmarks.servers import vllm_flags
 from benchmarks.workload import Workload
 from models.chat import settings as chat_settings
-from registry.loading import load_recipes
+from registry.recipes.loading import load_recipes
 
 STARTER = Path(__file__).parents[3] / "recipes" / "starter" / "starter-chat.yaml"
 

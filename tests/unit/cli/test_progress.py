@@ -33,7 +33,7 @@ def test_a_load_is_drawn_while_a_request_waits(server: FakeServer) -> None:
     server.on("GET", "/v1/models/m", model("m", state="loading", progress=progress))
     seen = Seen()
     with Watch(server.url, "m", seen):
-        assert seen.first.wait(10)
+        assert seen.first.wait(200)
     assert seen.shown[0] == ("m: weights", 0.4)
 
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from models.messages import Event, Request
 from registry.catalog import Catalog
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.gateway.core import Chosen, Gateway
 from runtime.http.app import finish
 from runtime.http.middleware import Shell

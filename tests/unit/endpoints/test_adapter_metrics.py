@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from registry.catalog import Catalog
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe, Version
 from runtime.gateway.adapter_facts import AdapterFacts
 from tests.unit.endpoints.fakes import FakeGateway, application

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.sources import UploadedArchive
 from adapters.types import Base, Checked, Limits
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from tests.unit.endpoints.fakes import FakeGateway, application
 
 PATH = "/v1/adapters?dry_run=true"

@@ -11,7 +11,7 @@ import pytest
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked, Limits
 from registry.records import AdapterKey, NewVersion, Registered
-from registry.state import State
+from registry.state.database import State
 from tests.unit.endpoints.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 

@@ -34,6 +34,6 @@ def test_one_thread_at_a_time() -> None:
         thread = threading.Thread(target=other)
         thread.start()
         assert not inside.wait(0.05)
-    thread.join(5)
+    thread.join(200)
     assert inside.is_set()
     assert gc.isenabled()

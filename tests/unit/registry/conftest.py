@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.state import State
+from registry.state.database import State
 from tests.unit.registry.recipe_files import Write
 
 

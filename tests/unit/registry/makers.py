@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Version
 
 ENGINE = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import Unfit
-from registry.loading import load_recipes
+from registry.recipes.loading import load_recipes
 
 GOOD = "id: {}\nversion: 1\ntask: chat\nsource: {{path: weights}}\nengine: {{name: vllm}}\n"
 

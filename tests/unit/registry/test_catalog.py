@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from registry.catalog import Catalog
 from registry.errors import BadRequest, Conflict, NotFound
-from registry.recipe import Task
+from registry.recipes.definition import Task
 from registry.records import Adapter, AdapterKey
 from tests.unit.registry.makers import adapter, digest, recipe
 

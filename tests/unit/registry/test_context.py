@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.context import context_of
+from registry.files.context import context_of
 from tests.unit.registry.makers import recipe
 
 LIMITLESS = {"model_max_length": 10**30}

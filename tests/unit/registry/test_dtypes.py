@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from registry import dtypes
-from registry.dtypes import settle
-from registry.recipe import Recipe
+from registry.files import dtypes
+from registry.files.dtypes import settle
+from registry.recipes.definition import Recipe
 from tests.unit.registry.makers import recipe
 
 

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from registry.errors import Unfit
-from registry.estimate import (
+from models.engines import ENGINES
+from models.estimate import (
     GIB,
     MIB,
-    OVERHEAD,
     adapter_place_bytes,
     default_kv_cache,
     estimate,
     kv_bytes_per_token,
 )
-from registry.loading import load_recipes
-from registry.recipe import WindowSpec
-from registry.shape import Shape, read_shape
-from registry.sources import locate
-from registry.weights import BITS, read_weights
+from registry.errors import Unfit
+from registry.files.shape import Shape, read_shape
+from registry.files.sources import locate
+from registry.files.weights import BITS, read_weights
+from registry.recipes.definition import WindowSpec
+from registry.recipes.loading import load_recipes
 from tests.unit.registry.makers import recipe
 
 LLAMA_8B = {
@@ -90,7 +90,7 @@ def test_an_8b_llama(llama_8b: Path) -> None:
     found = estimate(model, llama_8b, "cuda")
     assert (found.weights, found.kv_cache) == (16_060_522_496, 40 * GIB)
     assert found.adapter_places == 24 * 16 * (5_242_880 + ends)
-    assert found.host == 200 * 16 * (5_242_880 + ends) + OVERHEAD["vllm", "cuda"][1]
+    assert found.host == 200 * 16 * (5_242_880 + ends) + ENGINES["vllm"].overhead["cuda"][1]
     assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
 
 
@@ -142,7 +142,7 @@ def test_a_real_embedding_model() -> None:
     found = estimate(recipe("e", "embed"), folder, "cpu")
     assert found.weights == weights.bytes
     assert (found.kv_cache, found.adapter_places, found.host_adapters) == (0, 0, 0)
-    # Measured: 653 MiB for the whole process after full batches, see registry.estimate.OVERHEAD.
+    # Measured: 653 MiB for the whole process after full batches, see models.engines.ENGINES.
     assert found.total == pytest.approx(653 * MIB, rel=0.15)
 
 
@@ -189,7 +189,7 @@ def test_a_ctranslate2_model(speech: Path) -> None:
 
 
 MEASURED = {"starter-chat": 1055, "starter-embed": 670, "starter-rerank": 631, "starter-speech": 531}
-"""MiB: the most that each held on the machine of registry.estimate.OVERHEAD."""
+"""MiB: the most that each held on the machine of models.engines.ENGINES."""
 
 
 @pytest.mark.parametrize("model", sorted(MEASURED))

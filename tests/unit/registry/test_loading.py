@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.errors import Unfit
-from registry.loading import load_recipes, remarks
-from registry.recipe import HubSource, PathSource, Recipe, Task, WindowSpec
+from registry.recipes.definition import HubSource, PathSource, Recipe, Task, WindowSpec
+from registry.recipes.loading import load_recipes, remarks
 from tests.unit.registry.recipe_files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"

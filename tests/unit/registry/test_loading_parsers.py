@@ -2,8 +2,8 @@
 
 import pytest
 
-from registry.loading import load_recipes
-from registry.parsers import parser_faults, parsers
+from registry.recipes.loading import load_recipes
+from registry.recipes.parsers import parser_faults, parsers
 from tests.unit.registry.recipe_files import GOOD, Write, faults
 
 PARSERS = "engine: {{name: vllm, flags: {}}}"
@@ -43,5 +43,5 @@ def test_parsers_that_vllm_has_or_gets(write: Write, flags: str) -> None:
 def test_names_of_parsers_go_unchecked_where_vllm_has_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
     assert parsers("tool_parsers/__init__.py", "_ELSEWHERE") == ()
     assert parsers("no/such/file.py", "_ELSEWHERE") == ()
-    monkeypatch.setattr("registry.parsers.parsers", lambda file, table: ())
+    monkeypatch.setattr("registry.recipes.parsers.parsers", lambda file, table: ())
     assert list(parser_faults({"tool_call_parser": "nobody"})) == []

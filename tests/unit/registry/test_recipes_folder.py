@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from registry.catalog import Catalog
-from registry.loading import load_recipes, remarks
-from registry.recipe import Task
+from registry.recipes.definition import Task
+from registry.recipes.loading import load_recipes, remarks
 
 RECIPES = Path(__file__).parents[3] / "recipes"
 SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())

@@ -4,7 +4,7 @@ import pytest
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.records import AdapterKey, LoadKey, NewVersion, Probe
-from registry.state import State
+from registry.state.database import State
 from tests.unit.registry.makers import KEY, digest, new
 
 

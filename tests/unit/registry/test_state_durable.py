@@ -12,8 +12,8 @@ import pytest
 
 from registry.errors import Unavailable
 from registry.records import LoadKey, Probe
-from registry.schema import FILE, MIGRATIONS
-from registry.state import State
+from registry.state.database import State
+from registry.state.schema import FILE, MIGRATIONS
 from tests.unit.registry.makers import KEY, new
 
 
@@ -77,15 +77,15 @@ def test_threads_share_one_state(state: State) -> None:
 
 
 def test_two_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
-    script = "import sys, pathlib\nfrom registry.state import State\nState(pathlib.Path(sys.argv[1])).close()"
+    script = "import sys, pathlib\nfrom registry.state.database import State\nState(pathlib.Path(sys.argv[1])).close()"
     started = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
-    assert [process.wait(60) for process in started] == [0, 0, 0, 0]
+    assert [process.wait(200) for process in started] == [0, 0, 0, 0]
 
 
 WRITER = """
 import sys, pathlib
 from registry.records import AdapterKey, NewVersion
-from registry.state import State
+from registry.state.database import State
 state = State(pathlib.Path(sys.argv[1]))
 key = AdapterKey("m", "a")
 for number in range(1, 1_000_000):
@@ -109,7 +109,8 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
             os.kill(writer.pid, signal.SIGKILL)
             break
     told = max([told, *(int(line) for line in writer.stdout if line.endswith("\n"))])
-    writer.wait(30)
+    writer.wait(200)
+    writer.stdout.close()
     assert writer.returncode == -signal.SIGKILL
     with State(tmp_path) as state:
         adapter = state.adapters.get(KEY)
@@ -147,7 +148,7 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
 ) -> None:
     state.adapters.register(KEY, new(1))
     synced: list[int] = []
-    monkeypatch.setattr("registry.schema.os.fsync", synced.append)
+    monkeypatch.setattr("registry.state.schema.os.fsync", synced.append)
 
     class Full:
         def execute(self, _: str) -> None:
@@ -158,6 +159,6 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("registry.schema._connect", lambda _: Full())
+    monkeypatch.setattr("registry.state.schema._connect", lambda _: Full())
     state.sync()
     assert len(synced) == 1

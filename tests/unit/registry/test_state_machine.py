@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from registry.errors import Conflict, NotFound
 from registry.records import AdapterKey, NewVersion
-from registry.state import State
+from registry.state.database import State
 from tests.unit.registry.makers import digest
 
 KEYS = st.sampled_from([AdapterKey("m", "a"), AdapterKey("m", "b"), AdapterKey("n", "a")])

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 from registry.errors import Unfit
-from registry.shape import Shape, read_shape
-from registry.weights import read_weights
+from registry.files.shape import Shape, read_shape
+from registry.files.weights import read_weights
 
 
 def test_configs(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from models.messages import AdapterRef, HttpCall
 from registry.errors import EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.records import Probe
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.slots import frames

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from models.messages import HttpCall, Loaded
 from registry.errors import RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState

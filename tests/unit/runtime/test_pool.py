@@ -84,7 +84,7 @@ async def test_one_slot_for_each_engine_and_the_right_one_is_taken(pool: SlotPoo
 
 async def test_a_slot_is_warm_once_its_import_has_ended(pool: SlotPool, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = threading.Event()
-    monkeypatch.setattr("models.prewarm.prewarm", lambda engine: ended.wait(10))
+    monkeypatch.setattr("models.engines.prewarm", lambda engine, hurried=None: ended.wait(200))
     warming = asyncio.create_task(pool.prewarm("engine-a"))
     while not pool.prewarmed():
         await asyncio.sleep(0.001)
@@ -98,7 +98,7 @@ async def test_a_slot_that_imports_since_its_start_is_asked_when_it_has_ended(
     pool: SlotPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    monkeypatch.setattr("models.prewarm.prewarm", asked.append)
+    monkeypatch.setattr("models.engines.prewarm", asked.append)
     beginning = pool._links[2]
     beginning.prewarmed = "engine-a"  # as its greeting says
     assert await pool.prewarm("engine-a")

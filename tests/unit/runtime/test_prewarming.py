@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from registry.estimate import PREWARMED
+from models.engines import prewarmed_bytes
 from runtime.residency import prewarming
 from runtime.residency.states import ModelState
 from runtime.server.device import Device
@@ -26,7 +26,7 @@ class Pool:
         self.asked: list[str] = []
 
     def prewarmed(self) -> list[Any]:
-        return [SimpleNamespace(prewarmed=engine, prewarmed_bytes=PREWARMED[engine]) for engine in self.asked]
+        return [SimpleNamespace(prewarmed=engine, prewarmed_bytes=prewarmed_bytes(engine)) for engine in self.asked]
 
     async def prewarm(self, engine: str) -> bool:
         if engine not in self.asked:
@@ -89,6 +89,6 @@ async def test_not_while_a_model_loads() -> None:
 async def test_only_in_memory_that_no_model_holds() -> None:
     models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
     assert await warmed(models, 8 * GIB, held=8 * GIB) == []
-    room = PREWARMED["faster-whisper"]
+    room = prewarmed_bytes("faster-whisper")
     assert await warmed(models, 8 * GIB, held=8 * GIB - room) == ["faster-whisper"]
     assert await warmed(models, 8 * GIB) == ["vllm", "faster-whisper"]

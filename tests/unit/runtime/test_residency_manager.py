@@ -55,6 +55,7 @@ async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
             await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert world.witness.events[:3] == ["loaded a", "evicted a", "loaded c"]
+    await world.manager.close()
     await world.pool.close()
 
 
@@ -66,6 +67,7 @@ async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> 
             await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert world.witness.events == ["loaded a", "evicted a", "loaded c", "evicted c", "loaded b"]
+    await world.manager.close()
     await world.pool.close()
 
 
@@ -81,6 +83,7 @@ async def test_who_asked_for_a_model_while_it_left_keeps_their_place_in_the_line
                 await asyncio.sleep(0.001)
     await asyncio.gather(*line)
     assert [event for event in world.witness.events if "loaded" in event] == [f"loaded {name}" for name in "abac"]
+    await world.manager.close()
     await world.pool.close()
 
 

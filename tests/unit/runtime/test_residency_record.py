@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from models.messages import Held, Loaded
-from registry.state import State
+from registry.state.database import State
 from runtime.gateway.metrics import Metrics
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry

@@ -8,7 +8,7 @@ import pytest
 
 from models.messages import AdapterRef, Held
 from registry.errors import DoesNotFit
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
 from tests.unit.runtime.scripted import World, recipe

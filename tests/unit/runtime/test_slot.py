@@ -9,7 +9,7 @@ import pytest
 
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Progress, Started, Usage
 from registry.errors import EngineFailed, Unavailable, Unfit
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer

@@ -9,7 +9,7 @@ import pytest
 
 from models.messages import Progress
 from registry.errors import BadRequest, EngineFailed
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from runtime.gateway.prefer import NotYet, Preference, parse
 from runtime.http.chat.progress import progress_stream
 from runtime.http.errors import Dialect

@@ -60,7 +60,7 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
         loop.call_soon_threadsafe(tried.set)
         raise ImportError(engine)
 
-    monkeypatch.setattr("models.prewarm.prewarm", fails)
+    monkeypatch.setattr("models.engines.prewarm", fails)
     address = str(tmp_path / "s.sock")
     server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="engine-a")
     serving = asyncio.create_task(server.serve())

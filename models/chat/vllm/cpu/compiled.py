@@ -17,7 +17,7 @@ import torch
 from models.chat.vllm.cpu import products
 from models.chat.vllm.cpu.batch import Batch, Rows
 from models.chat.vllm.cpu.layer import Layer
-from registry import native
+from models.native import compiler as native
 
 SOURCE = Path(__file__).with_name("lora.c")
 FLAGS = (
@@ -47,7 +47,7 @@ _INT, _POINTER = ctypes.c_int64, ctypes.c_void_p
 
 
 def build(folder: Path) -> Path:
-    """Compile into `folder`; raises what `registry.native.build` does."""
+    """Compile into `folder`; raises what `models.native.compiler.build` does."""
     return native.build(folder, "lora", (SOURCE,), FLAGS)
 
 

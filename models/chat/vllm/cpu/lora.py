@@ -12,8 +12,8 @@ import torch
 from models.chat.vllm.cpu import compiled, products
 from models.chat.vllm.cpu.batch import Batch
 from models.chat.vllm.cpu.layer import Layer
-from registry import native
-from registry.cache_folder import cache_folder
+from models.native import compiler as native
+from models.native.cache_folder import cache_folder
 
 AddLora = Callable[[torch.Tensor, torch.Tensor, Layer, Batch, float], None]
 """(output, inputs, layer, batch, scale): see `products.add`."""

@@ -6,7 +6,7 @@ import torch
 
 from models.chat.vllm.cpu.batch import Batch, Groups
 from models.chat.vllm.cpu.layer import Layer
-from registry.dtypes import native_bfloat16
+from registry.files.dtypes import native_bfloat16
 
 WIDE_ROWS = 8
 """On a processor that emulates bfloat16, products of so many rows are made in float32: casting A and B included, they

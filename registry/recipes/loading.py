@@ -4,12 +4,12 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from registry.clashes import find_clashes
 from registry.errors import Unfit
-from registry.recipe import AnySource, HubSource, PathSource, Recipe
-from registry.sources import locate
-from registry.validation import validate
-from registry.yaml_nodes import Document, Fault, Loc, read_documents
+from registry.files.sources import locate
+from registry.recipes.clashes import find_clashes
+from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe
+from registry.recipes.validation import validate
+from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
 
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 

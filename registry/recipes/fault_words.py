@@ -8,7 +8,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from registry.names import MODEL_RULE, NAME_RULE
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 from registry.wording import quoted
 
 Loc = tuple[int | str, ...]

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from models.messages import Held, Progress
 from models.protocol import Report
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipe import Recipe
+from registry.recipes.definition import Recipe
 
 Phase = Literal["importing", "weights", "warming"]
 

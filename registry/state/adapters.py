@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
-from registry.schema import Database
+from registry.state.schema import Database
 
 
 class AdapterTable:

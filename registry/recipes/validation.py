@@ -7,10 +7,10 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from registry.fault_words import Loc, clean_loc, words
-from registry.parsers import parser_faults
-from registry.recipe import Recipe
-from registry.yaml_nodes import Document, Fault
+from registry.recipes.definition import Recipe
+from registry.recipes.fault_words import Loc, clean_loc, words
+from registry.recipes.parsers import parser_faults
+from registry.recipes.yaml_nodes import Document, Fault
 
 ENGINE_FOR = {
     "chat": "vllm",

@@ -1,6 +1,6 @@
 """A recipe: the versioned launch settings of one model. One YAML document each; unknown keys are refused.
 
-`registry.loading` reads them from files and reports every fault with file and line. Here are only the types.
+`registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
 """
 
 from datetime import timedelta

@@ -5,7 +5,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from registry.recipe import Recipe, Task
+from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
 """Tokenizers without a limit of their own say 10^30."""

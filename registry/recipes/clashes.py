@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from registry.yaml_nodes import Document, Fault, Loc
+from registry.recipes.yaml_nodes import Document, Fault, Loc
 
 
 @dataclass(frozen=True, slots=True)

