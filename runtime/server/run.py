@@ -14,6 +14,7 @@ import signal
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import NoReturn
 
@@ -65,10 +66,19 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
         middlewares=[(Shell, lifespan(gateway, settings.drain_seconds))],
     )
     server.monitor_internal = 0.05
+    _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
     finish(app, gateway)
     return server, gateway
+
+
+def _restart_in_lasting_thread(server: ls.LitServer) -> None:
+    """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
+    which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
+    """
+    launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
+    server.launch_single_inference_worker = lambda *given: lasting.submit(launch, *given).result()
 
 
 def lifespan(gateway: Gateway, drain_seconds: float) -> dict[str, Callable[[], Awaitable[None]]]:

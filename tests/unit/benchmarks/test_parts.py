@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import environment, processes
-from benchmarks.generated import size, write_adapters
-from benchmarks.servers import vllm_flags
-from benchmarks.workload import Workload
+from benchmarks.load.workload import Workload
+from benchmarks.peers import processes
+from benchmarks.peers.servers import vllm_flags
+from benchmarks.report import environment
+from benchmarks.report.generated import size, write_adapters
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
 

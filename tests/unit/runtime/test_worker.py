@@ -62,11 +62,11 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("models.engines.prewarm", fails)
     address = str(tmp_path / "s.sock")
-    server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="engine-a")
+    server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="vllm")
     serving = asyncio.create_task(server.serve())
     link = UnixSlotLink(0, address, lambda link: None)
     await link.connect(200)
-    assert link.prewarmed == "engine-a"
+    assert link.prewarmed == "vllm"
     await asyncio.wait_for(tried.wait(), 200)
     assert not serving.done()
     link.pid = 0  # it is this process
