@@ -99,7 +99,7 @@ class Gateway:
         self._queues: dict[str, ModelQueue] = {}
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
         self.residency = ResidencyManager(
-            entries, self.pool, self.device.budget, self.device.name,
+            entries, self.pool, self.device.budgets,
             ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
             self.settings.patience, self.device.host_budget or NO_LIMIT, self._fetch, self.device.kind == "cpu",
         )  # fmt: skip

@@ -13,6 +13,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, SlotLink
 
@@ -146,7 +147,9 @@ class VirtualWorld:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self, self.budget, "cpu", self, back, self.patience, self.host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(
+            entries, self, [DeviceBudget("cpu", self.budget)], self, back, self.patience, self.host_budget
+        )  # type: ignore[arg-type]
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         assert self.free > 0, "a load was started without a slot for it"
