@@ -1,20 +1,13 @@
 """What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
 
-import enum
 import time
 from dataclasses import dataclass, field
 from typing import Literal
 
+from runtime.scheduling.rank import ServiceClass
+
 SCOPES = frozenset({"infer", "adapters", "models", "usage", "admin"})
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
-
-
-class ServiceClass(enum.IntEnum):
-    """Lower goes first."""
-
-    CRITICAL = 0
-    INTERACTIVE = 1
-    BATCH = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.lease import Lease as Turn
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
-from runtime.slots.link import Call as SlotCall
+from runtime.slots.link import SlotCall
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -83,7 +83,9 @@ class LocalBackend:
         try:
             if left == 0.0:
                 raise Unavailable("Its deadline passed on its way.")
-            return await self._queues[entry.id].acquire(adapter, wait, target.version.probe if target.version else None)
+            probe = target.version.probe if target.version else None
+            queue = self._queues[entry.id]
+            return await queue.acquire(adapter, wait, probe, service_class=context.service_class)
         except Unavailable as error:
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
@@ -149,9 +151,7 @@ class LocalLease:
         """A drain deadline ends the call with its error."""
         aborted = self._turn.ticket.aborted
         if aborted is not None:
-            aborted.add_done_callback(
-                lambda done: None if done.cancelled() else call.put(frames.Failed.of(call.uid, done.result()))
-            )
+            aborted.add_done_callback(lambda done: None if done.cancelled() else call.fail(done.result()))
 
     async def _until(
         self, events: AsyncIterator[Event | Progress], deadline: float

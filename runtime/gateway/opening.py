@@ -31,6 +31,7 @@ from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device, MemoryWatch
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
+from runtime.slots.unix_link import unix_links
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -68,7 +69,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         names.refresh()
 
     pool = SlotPool(
-        str(settings.run_dir),
+        unix_links(str(settings.run_dir)),
         settings.slots,
         lambda link: residency.died(link),
         wanted_at_once(settings, recipes),
@@ -77,8 +78,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     residency = ResidencyManager(
         entries,
         pool,
-        device.budget,
-        device.name,
+        device.budgets,
         ResidencyRecord(metrics, state, device),
         MemoryWatch(device).back,
         settings.patience,

@@ -15,7 +15,8 @@ from models.memory_group import Expendable
 from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.recipes.definition import Task
-from runtime.slots.loop import SlotServer, socket_path
+from runtime.slots.address import socket_path
+from runtime.slots.loop import SlotServer
 
 
 def create_engine(name: str, task: str) -> Engine:

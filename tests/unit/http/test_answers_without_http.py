@@ -9,10 +9,11 @@ import pytest
 
 from models.messages import Chunk, EmbedResult, Event, Finished, HttpCall, Started, Usage
 from registry.errors import QueueFull
-from runtime.gateway.context import Caller, RequestContext, ServiceClass
+from runtime.gateway.context import Caller, RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
+from runtime.scheduling.rank import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank_script import answer as rerank
 

@@ -12,8 +12,8 @@ from litserve import LitServer
 
 from runtime.http.routes import routes
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
-from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.unix_link import UnixSlotLink
 from runtime.slots.worker import SlotLoop, own_temporary_folder
 from tests.fakes.engine import FakeEngine
 
@@ -65,7 +65,7 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
     address = str(tmp_path / "s.sock")
     server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="vllm")
     serving = asyncio.create_task(server.serve())
-    link = SlotLink(0, address, lambda link: None)
+    link = UnixSlotLink(0, address, lambda link: None)
     await link.connect(200)
     assert link.prewarmed == "vllm"
     await asyncio.wait_for(tried.wait(), 200)
