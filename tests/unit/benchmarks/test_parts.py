@@ -57,7 +57,7 @@ def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:
 
 def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
     code = (
-        "import os, subprocess, sys; from benchmarks import environment\n"
+        "import os, subprocess, sys; from benchmarks.report import environment\n"
         "print(environment.go_first(), environment.record()['client'], flush=True)\n"
         "subprocess.run([sys.executable, '-c', 'import os; print(os.sched_getscheduler(0))'])"
     )
