@@ -39,6 +39,7 @@ from runtime.server import logs
 from runtime.server.device import Device, MemoryWatch
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
+from runtime.slots.unix_link import unix_links
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -92,13 +93,13 @@ class Gateway:
         self.state = await asyncio.to_thread(State, self.settings.data_dir)
         self.service = AdapterService(self.settings.data_dir, self.state, leased=self._leased)
         self.pool = SlotPool(
-            str(self.settings.run_dir), self.settings.slots, lambda link: self.residency.died(link),
+            unix_links(str(self.settings.run_dir)), self.settings.slots, lambda link: self.residency.died(link),
             wanted_at_once(self.settings, self.recipes), lambda: self.residency.decide(),
         )  # fmt: skip
         self._queues: dict[str, ModelQueue] = {}
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
         self.residency = ResidencyManager(
-            entries, self.pool, self.device.budget, self.device.name,
+            entries, self.pool, self.device.budgets,
             ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
             self.settings.patience, self.device.host_budget or NO_LIMIT, self._fetch, self.device.kind == "cpu",
         )  # fmt: skip

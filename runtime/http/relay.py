@@ -32,7 +32,7 @@ from runtime.http import errors as http_errors
 from runtime.http.errors import Dialect
 from runtime.scheduling.lease import Lease
 from runtime.slots import frames
-from runtime.slots.link import Call
+from runtime.slots.link import SlotCall
 
 
 @dataclass(slots=True)
@@ -94,7 +94,7 @@ class Served:
 @asynccontextmanager
 async def serving(
     gateway: Gateway, chosen: Chosen, endpoint: str, make: Callable[[], Request]
-) -> AsyncIterator[tuple[Served, Call]]:
+) -> AsyncIterator[tuple[Served, SlotCall]]:
     """Lease, call, and at the end release and count. `make` builds the engine's request once a turn has come."""
     served = Served(gateway, chosen, endpoint)
     waited_for_load = chosen.entry.link is None
@@ -122,16 +122,14 @@ async def serving(
         served.close()
 
 
-def _watch_drain(lease: Lease, call: Call) -> None:
+def _watch_drain(lease: Lease, call: SlotCall) -> None:
     """A drain deadline ends the call with its error."""
     aborted = lease.ticket.aborted
     if aborted is not None:
-        aborted.add_done_callback(
-            lambda done: None if done.cancelled() else call.put(frames.Failed.of(call.uid, done.result()))
-        )
+        aborted.add_done_callback(lambda done: None if done.cancelled() else call.fail(done.result()))
 
 
-async def result(served: Served, call: Call) -> EmbedResult | RerankResult:
+async def result(served: Served, call: SlotCall) -> EmbedResult | RerankResult:
     """The one result of an embedding or rerank call."""
     found: EmbedResult | RerankResult | None = None
     async with aclosing(_aiter(call)) as events:
@@ -145,7 +143,7 @@ async def result(served: Served, call: Call) -> EmbedResult | RerankResult:
     return found
 
 
-async def transcript(served: Served, call: Call) -> AsyncIterator[TranscriptInfo | Segment]:
+async def transcript(served: Served, call: SlotCall) -> AsyncIterator[TranscriptInfo | Segment]:
     """Transcription events as they come."""
     async with aclosing(_aiter(call)) as events:
         async for event in events:
@@ -156,7 +154,7 @@ async def transcript(served: Served, call: Call) -> AsyncIterator[TranscriptInfo
                 served.usage = event.usage
 
 
-async def answer(served: Served, call: Call) -> AsyncGenerator[Started | Chunk, None]:
+async def answer(served: Served, call: SlotCall) -> AsyncGenerator[Started | Chunk, None]:
     """The chat engine's HTTP answer as it comes, for dialects that write it anew."""
     async with aclosing(_aiter(call)) as events:
         async for event in events:
@@ -169,7 +167,7 @@ async def answer(served: Served, call: Call) -> AsyncGenerator[Started | Chunk, 
                 served.usage = event.usage
 
 
-async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> None:
+async def relay(served: Served, call: SlotCall, send: Send, dialect: Dialect) -> None:
     """Pass the chat engine's HTTP answer on, chunk by chunk; an error after the first chunk is the last event.
 
     vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they are brought into Anthropic's.
@@ -226,7 +224,7 @@ async def start(send: Send, started: Started, served: Served) -> None:
     )
 
 
-def _aiter(call: Call) -> Any:
+def _aiter(call: SlotCall) -> Any:
     """The call's events without load progress, as a closable async generator."""
 
     async def events() -> AsyncIterator[Event]:

@@ -18,7 +18,8 @@ from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.recipes.definition import Task
 from runtime.server import logs
-from runtime.slots.loop import SlotServer, socket_path
+from runtime.slots.address import socket_path
+from runtime.slots.loop import SlotServer
 
 if TYPE_CHECKING:
     from runtime.gateway.core import Gateway

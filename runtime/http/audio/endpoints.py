@@ -27,7 +27,7 @@ from runtime.http.errors import Dialect
 from runtime.http.relay import Served, serving, transcript
 from runtime.http.upload import Upload, receive
 from runtime.http.working import Working, error_response
-from runtime.slots.link import Call
+from runtime.slots.link import SlotCall
 
 
 class AudioEndpoints:
@@ -91,7 +91,7 @@ class Recording(Response):
         )
 
 
-async def _whole(served: Served, call: Call) -> tuple[TranscriptInfo, list[Segment]]:
+async def _whole(served: Served, call: SlotCall) -> tuple[TranscriptInfo, list[Segment]]:
     info: TranscriptInfo | None = None
     segments: list[Segment] = []
     async for event in transcript(served, call):
@@ -108,7 +108,7 @@ def _known(info: TranscriptInfo | None) -> TranscriptInfo:
     return info
 
 
-async def stream(served: Served, call: Call, send: Send) -> None:
+async def stream(served: Served, call: SlotCall, send: Send) -> None:
     """transcript.text.delta per segment, then transcript.text.done, whose text is all deltas put together.
 
     Headers wait for the first event, so that a broken file still gets its own status. An error after that is the

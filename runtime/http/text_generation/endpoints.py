@@ -37,7 +37,7 @@ from runtime.http.relay import Served, answer, serving, start
 from runtime.http.text_generation.answers import Completion, Stream, told, whole
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
 from runtime.http.working import Working, error_response, read_body
-from runtime.slots.link import Call
+from runtime.slots.link import SlotCall
 
 ENGINE_PATH = "/v1/completions"
 EVENT_STREAM = Started(status=200, content_type="text/event-stream")
@@ -96,7 +96,7 @@ class GenerateEndpoints:
         return chosen
 
 
-async def _body(served: Served, call: Call) -> bytes:
+async def _body(served: Served, call: SlotCall) -> bytes:
     """The engine's answer as a whole. Raises its refusal."""
     status, parts = 200, []
     async for event in answer(served, call):
@@ -110,7 +110,7 @@ async def _body(served: Served, call: Call) -> bytes:
     return data
 
 
-async def _stream(served: Served, call: Call, asked: Generation, send: Send) -> None:
+async def _stream(served: Served, call: SlotCall, asked: Generation, send: Send) -> None:
     """One event per token. The status line waits for the first; an error after it is the last event."""
     open_ = False
     stream = Stream(asked)
@@ -138,7 +138,7 @@ async def _write(send: Send, data: bytes) -> None:
     await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
-async def _lines(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
+async def _lines(served: Served, call: SlotCall) -> AsyncGenerator[bytes, None]:
     """The data of the engine's server-sent events, however they were cut. Raises its refusal."""
     status, refusal, reader = 200, b"", sse.Reader()
     async with aclosing(answer(served, call)) as events:

@@ -23,7 +23,7 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 from runtime.server.settings import Settings
 from runtime.slots import frames
-from runtime.slots.link import Call
+from runtime.slots.call import FrameCall
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -47,26 +47,26 @@ class ScriptedLink:
     free: int = 0
     started: asyncio.Event = field(default_factory=asyncio.Event)
     look: Callable[[Any], None] = lambda _: None
-    calls: dict[int, Call] = field(default_factory=dict)
+    calls: dict[int, FrameCall] = field(default_factory=dict)
     _tasks: set[Any] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.gate.set()
 
-    def call(self, make: Callable[[int], frames.ToSlot]) -> Call:
+    def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
         uid = len(self.requests) + 1
         frame = make(uid)
         assert isinstance(frame, frames.Call)
         self.requests.append(frame.request)
         self.look(frame.request)
         self.started.set()
-        call = Call(self, uid)  # type: ignore[arg-type]
+        call = FrameCall(self, uid)
         self.calls[uid] = call
         task = asyncio.create_task(self._play(call, frame.request))
         self._tasks.add(task)
         return call
 
-    async def _play(self, call: Call, request: Request) -> None:
+    async def _play(self, call: FrameCall, request: Request) -> None:
         for number, event in enumerate(self.script(request)):
             if number >= self.free:
                 await self.gate.wait()

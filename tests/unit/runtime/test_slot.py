@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 
 RECIPE = Recipe.model_validate(
@@ -26,7 +27,7 @@ class Slot:
         self.engine = FakeEngine()
         self.deaths: list[SlotLink] = []
         self.server = SlotServer(address, lambda *_: self.engine, exit_on_disconnect=False)
-        self.link = SlotLink(0, address, self.deaths.append)
+        self.link = UnixSlotLink(0, address, self.deaths.append)
 
     async def load(self) -> None:
         async with self.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:

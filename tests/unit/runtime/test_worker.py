@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 from litserve import LitServer
 
-from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.unix_link import UnixSlotLink
 from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop, own_temporary_folder
 from tests.fakes.engine import FakeEngine
 
@@ -64,7 +64,7 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
     address = str(tmp_path / "s.sock")
     server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="vllm")
     serving = asyncio.create_task(server.serve())
-    link = SlotLink(0, address, lambda link: None)
+    link = UnixSlotLink(0, address, lambda link: None)
     await link.connect(200)
     assert link.prewarmed == "vllm"
     await asyncio.wait_for(tried.wait(), 200)

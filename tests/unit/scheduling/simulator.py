@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runtime.scheduling.placement import Placement, PlacementPlan
+from runtime.scheduling.rank import ServiceClass
 
 
 @dataclass
@@ -54,9 +55,9 @@ class Witness:
             self.staging.add(digest)
         assert len(self.staged | self.staging) <= max(self.host, self.places + 1), "more than host memory holds"
         for request in plan.start:
-            digest = self.waiting.pop(request)
-            assert digest is None or digest in self.placed, "started without a place"
-            self.running[request] = digest
+            wanted = self.waiting.pop(request)
+            assert wanted is None or wanted in self.placed, "started without a place"
+            self.running[request] = wanted
         assert len(self.running) <= self.max_requests, "too many at once"
 
     def finish_staging(self, digest: str) -> None:
@@ -75,6 +76,8 @@ class Arrival:
     at: float
     digest: str | None
     seconds: float
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    share: float = 0.0
 
 
 @dataclass
@@ -119,7 +122,7 @@ def simulate(
             digests = {*filter(None, witness.waiting.values())} | ({what.digest} if what.digest else set())
             coming[request] = Served(what, -1, len(witness.waiting), len(digests))
             witness.waiting[request] = what.digest
-            policy.enqueue(request, what.digest, now)
+            policy.enqueue(request, what.digest, now, what.service_class, what.share)
         elif kind == "staged":
             witness.finish_staging(str(what))
         elif kind == "placed":

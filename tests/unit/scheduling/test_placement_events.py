@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from registry.errors import Conflict
 from runtime.scheduling.placement import Placement
-from tests.unit.adapters.simulator import Witness
+from tests.unit.scheduling.simulator import Witness
 
 
 class Anything(RuleBasedStateMachine):
