@@ -110,7 +110,7 @@ def holder(tmp_path: Path) -> "subprocess.Popen[str]":
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from runtime.cli import processes\n"
+        "from runtime.cli.local import processes\n"
         "from runtime.cli.local.data_dir import DataDir\n"
         "if processes.own_id() is None: processes.restart_with_id()\n"
         f"with DataDir(Path({str(tmp_path)!r}), 'http://x'):\n"
