@@ -1,5 +1,6 @@
-"""Who runs next on one model: its queue, leases, which adapter is in which place, and probes of adapters.
+"""Where requests wait for a model's turn: one queue per model, the rank that orders it, and the lease that ends the
+waiting. `placement` decides who starts and which adapter is where (pure: no clock, no I/O); `effects` carries it out.
 
-The order and the places are decided by pure policies (`waiting`, `placement`); `queue` and `effects` carry them out.
-Not here: whether the model is in memory at all (`residency`), and what the engine does (`models`).
+Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), what a name means and
+who may ask (`runtime.gateway`), and the batches inside the engines for texts (`models.text.batching`).
 """

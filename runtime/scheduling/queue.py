@@ -1,4 +1,4 @@
-"""The requests of one model: a bounded line, leases, and the adapters that running requests need in place.
+"""The requests of one model: a bounded queue, leases, and the adapters that running requests need in place.
 
 The order is decided by `runtime.scheduling.placement` (pure), by rank; this file starts requests as its plans say, and
 `runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
@@ -12,7 +12,7 @@ the base only.
 | engine_gone    | running calls fail by their link | -                                            |
 | settled        | -                                | returns once no adapter is on its way        |
 
-An engine that sleeps is away: residency closes the line, waits until it is settled, and opens it after the wake with
+An engine that sleeps is away: residency closes the queue, waits until it is settled, and opens it after the wake with
 all adapters unplaced, as after a load.
 """
 
@@ -42,7 +42,7 @@ class Bounds:
 
 
 class ModelQueue:
-    """The line of one model.
+    """The queue of one model.
 
     Args:
         recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
@@ -250,7 +250,7 @@ class ModelQueue:
             if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
                 raise refusal
 
-    # --- what the effects ask and tell (runtime.scheduling.effects.Line) ---------------------------------------------
+    # --- what the effects ask and tell (runtime.scheduling.effects.AdapterWaiters) ------------------------------------
     def is_open(self, link: SlotLink) -> bool:
         """Whether the queue still serves from this engine."""
         return self._link is link

@@ -1,5 +1,6 @@
-"""The processes that run engines, and the wire to them: frames, links, the pool of slots, the loop inside a slot.
+"""One slot is one process that holds one engine. On the gateway's side: the link to it (`link`, a protocol;
+`unix_link` on this machine), its frames, and the pool of all slots. On its own side: `loop`, in a worker of LitServe's.
 
-A slot holds one engine at most and knows nothing of names, queues or HTTP. Why one died is found out in `death`.
-Not here: which model a slot is for (`residency`), and the engines themselves (`models`).
+Only `unix_link`, `death`, `memory` and `address` know that the process runs on this machine.
+Not here: which model goes into which slot and when (`runtime.residency`), who is next (`runtime.scheduling`), HTTP.
 """

@@ -15,7 +15,7 @@ import pytest_asyncio
 from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech.engine import WhisperEngine
-from models.speech.run import Run
+from models.speech.run import TranscriptionRun
 from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.speech.fixtures import build, noise, silence, tone, voice, write
@@ -287,15 +287,15 @@ class TestEngine:
         await english.ping()
         assert not len(batcher._turns)
         held: list[int] = []
-        blocks = Run._blocks
+        blocks = TranscriptionRun._blocks
 
-        async def watched(run: Run) -> Any:
+        async def watched(run: TranscriptionRun) -> Any:
             async with aclosing(blocks(run)) as source:
                 async for block in source:
                     held.append(len(block.audio) + sum(len(window.audio) for window in block.windows))
                     yield block
 
-        monkeypatch.setattr(Run, "_blocks", watched)
+        monkeypatch.setattr(TranscriptionRun, "_blocks", watched)
         events = await everything(english, path)
         check(events, 900.0)
         assert len(held) == 4
