@@ -5,6 +5,7 @@ from typing import Any
 
 from runtime.gateway.core import Gateway
 from runtime.http.admin.adapters import AdapterEndpoints
+from runtime.http.admin.combine import CombineEndpoint
 from runtime.http.admin.models import ModelEndpoints
 from runtime.http.admin.operations import Operations
 from runtime.http.audio.endpoints import AudioEndpoints
@@ -27,5 +28,6 @@ def routes(gateway: Gateway) -> list[Route]:
     found += AudioEndpoints(gateway).routes()
     found += models.routes()
     found += adapters.routes()
+    found += CombineEndpoint(gateway).routes()
     found += operations.routes()
     return found
