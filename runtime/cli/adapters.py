@@ -6,10 +6,14 @@ import typer
 
 from runtime.cli.adapter_source import send
 from runtime.cli.client import Client, Json, part
+from runtime.cli.combine import Weighted, combine
+from runtime.cli.merge import merge
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
 from runtime.cli.output import ago, emit, pairs, short, size, table
 
-app = typer.Typer(no_args_is_help=True, help="Add, list, show, point, roll back, pin and remove LoRA adapters.")
+app = typer.Typer(
+    no_args_is_help=True, help="Add, list, show, point, roll back, pin, combine, merge and remove LoRA adapters."
+)
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="The name that requests will use.", show_default=False)]
 Base = Annotated[str, typer.Option("--base", "-b", help="Id or alias of the model that it is for.", show_default=False)]
@@ -197,6 +201,10 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     """
     with Client(url) as client:
         _told(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
+
+
+app.command(cls=Weighted)(combine)
+app.command()(merge)
 
 
 def _pinned(adapter: Json) -> str:
