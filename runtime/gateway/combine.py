@@ -8,12 +8,14 @@ from adapters.compose.jobs import Combine, Part
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.fetch import disk_errors
+from adapters.service import AdapterService
 from adapters.sources import MadeHere
-from registry.catalog import Target
+from registry.catalog import Resolved
 from registry.errors import BadRequest, Unavailable
-from registry.records import Registered, Version
+from registry.records import Version
 from registry.state.adapters import check_alias
-from runtime.gateway.core import Gateway
+from runtime.gateway.adapters import Adapters, Registration
+from runtime.gateway.names import Names
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +32,12 @@ class Combination:
 
 
 class Combiner:
-    """One per gateway. It makes one adapter at a time: each takes a process and all its processor time."""
+    """It makes one adapter at a time: each takes a process and all its processor time."""
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._busy = gateway, False
+    def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
+        self._names, self._service, self._adapters, self._busy = names, service, adapters, False
 
-    async def combine(self, wanted: Combination) -> Registered:
+    async def combine(self, wanted: Combination) -> Registration:
         """Make it, and register it as any other adapter is.
 
         Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
@@ -49,13 +51,13 @@ class Combiner:
         finally:
             self._busy = False
 
-    async def _combine(self, wanted: Combination) -> Registered:
-        gateway, service = self._gateway, self._gateway.service
+    async def _combine(self, wanted: Combination) -> Registration:
+        service = self._service
         if wanted.alias is not None:
             check_alias(wanted.alias)
-        targets = [gateway.catalog.resolve(name) for name, _ in wanted.parts]
+        targets = [self._names.catalog.resolve(name) for name, _ in wanted.parts]
         versions = _versions(targets)
-        base = gateway.base(gateway.residency.get(targets[0].recipe.id), wanted.name)
+        base = self._adapters.base_for(wanted.name, versions[0].key.base)
         kind, rank = plan(wanted.method, [v.rank for v in versions], base.max_rank, halves=wanted.halves)
         parts = []
         for version, (_, weight) in zip(versions, wanted.parts, strict=True):
@@ -75,13 +77,10 @@ class Combiner:
             )
             await compose(job, service.limits.combine_seconds)
             source = MadeHere(Path(folder), _words(wanted, versions, kind))
-            done = await service.register(wanted.name, base, source, alias=wanted.alias)
-        gateway.refresh()
-        gateway.hold_pins(done.adapter)
-        return done
+            return await self._adapters.register(wanted.name, base.id, source, alias=wanted.alias)
 
 
-def _versions(targets: list[Target]) -> list[Version]:
+def _versions(targets: list[Resolved]) -> list[Version]:
     found = []
     for number, target in enumerate(targets):
         if target.version is None:

@@ -1,15 +1,16 @@
 """`POST /v1/adapters/combine`: one adapter from several of one base."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.compose.plan import MOST_PARTS, Method
 from registry.names import AdapterName
-from runtime.gateway.combine import Combination, Combiner
-from runtime.gateway.core import Gateway
-from runtime.http.admin.views import adapter_view
+from runtime.gateway.combine import Combination
+from runtime.http.admin.answers import registered
+from runtime.http.middleware import CurrentGateway
+from runtime.http.sending import Route
 
 
 class PartBody(BaseModel):
@@ -31,20 +32,10 @@ class CombineBody(BaseModel):
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
 
 
-class CombineEndpoint:
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._combiner = gateway, Combiner(gateway)
+async def combine(gateway: CurrentGateway, body: CombineBody) -> Response:
+    parts = tuple((part.name, part.weight) for part in body.adapters)
+    wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
+    return registered(await gateway.combiner.combine(wanted))
 
-    def routes(self) -> list[tuple[str, Any, list[str]]]:
-        return [("/v1/adapters/combine", self.combine, ["POST"])]
 
-    async def combine(self, body: CombineBody) -> Response:
-        parts = tuple((part.name, part.weight) for part in body.adapters)
-        wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
-        done = await self._combiner.combine(wanted)
-        view = adapter_view(self._gateway, done.adapter)
-        return JSONResponse(
-            {**view, "registered": done.version.tag, "new": done.created},
-            201 if done.created else 200,
-            headers={"Location": f"/v1/adapters/{body.name}"},
-        )
+ROUTES: list[Route] = [("/v1/adapters/combine", combine, ["POST"])]
