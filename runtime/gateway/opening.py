@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.adapters import Adapters
+from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.local import LocalBackend
@@ -97,6 +98,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         [RequestMetrics(metrics), RequestLog()],
         models,
         adapters,
+        Combiner(names, service, adapters),
         Overview(device, names, models, residency, queues, pool, bounds, metrics),
     )
     metrics.budget.set(device.budget)
