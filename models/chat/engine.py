@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from models.chat import fields, guard, processes, settings, start, warm
-from models.chat.adapters import Adapters
+from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
 from models.chat.names import Renamer
@@ -32,7 +32,7 @@ class VllmEngine:
     def __init__(self) -> None:
         self._engine: Any = None
         self._app: Any = None
-        self._adapters: Adapters | None = None
+        self._adapters: EngineAdapters | None = None
         self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
@@ -84,7 +84,7 @@ class VllmEngine:
             on_device = await launch.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
             self._app = await launch.application(self._engine, arguments)
-            self._adapters = Adapters(self._engine, launch.adapter_names(self._app))
+            self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
             effort = fields.knows_effort(path, recipe.engine.flags)
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
             self._typical = launch.samples_typically(self._engine)
@@ -135,7 +135,7 @@ class VllmEngine:
     def _broken(self) -> EngineFailed:
         return self._cause if self._state == "broken" else EngineFailed(f"the engine is {self._state}")
 
-    def _ready(self) -> Adapters:
+    def _ready(self) -> EngineAdapters:
         if self._state != "loaded" or self._adapters is None:
             raise self._broken()
         return self._adapters
@@ -226,7 +226,7 @@ class VllmEngine:
                 await asyncio.shield(ending)
         yield Finished(meter.usage())
 
-    def _check(self, request: HttpCall, adapters: Adapters) -> None:
+    def _check(self, request: HttpCall, adapters: EngineAdapters) -> None:
         if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
@@ -245,7 +245,7 @@ class VllmEngine:
             self._child_died(self._children.how_ended())
             raise self._cause
 
-    async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
+    async def _end(self, exchange: Exchange, meter: Meter, adapters: EngineAdapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
         meter.closed = True
         exchange.leave()

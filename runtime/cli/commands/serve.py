@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runtime.cli.commands.setting_options import given
-from runtime.cli.failures import Refused, ServerFailed, Usage
+from runtime.cli.failures import Refused, ServerFailed, UsageError
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
 from runtime.cli.output import note
@@ -68,7 +68,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
 
 
 def _settings(given: dict[str, object]) -> "Settings":
-    """What is given and, for the rest, variables and defaults. Raises Usage that names the option."""
+    """What is given and, for the rest, variables and defaults. Raises UsageError that names the option."""
     from pydantic import ValidationError
 
     from runtime.server.settings import Settings
@@ -77,7 +77,7 @@ def _settings(given: dict[str, object]) -> "Settings":
         return Settings.model_validate({**given, "run_dir": Path("/unused")})
     except ValidationError as error:
         wrong = [f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors()]
-        raise Usage(f"Wrong option: {'; '.join(wrong)}.") from None
+        raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
 
 
 def _read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
