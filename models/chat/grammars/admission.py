@@ -25,13 +25,13 @@ class Admission:
         self._left = False
 
     async def admit(self, constraint: Any) -> None:
-        """Raises ValueError, which vLLM answers with a 400 that nobody sees: `refusal` is the answer."""
+        """Raises an error of vLLM's, which it answers with a 400 that nobody sees: `refusal` is the answer."""
         try:
             if constraint is not None:
                 await self._check(constraint)
         except RoundhouseError as error:
             self.refusal = error
-            raise ValueError(error.message) from None
+            raise grammars.refused() from None
         finally:
             self.decided.set()
 

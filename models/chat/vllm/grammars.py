@@ -43,6 +43,14 @@ def of_tag(tag: str) -> Any:
     return StructuredOutputsParams(structural_tag=tag)
 
 
+def refused() -> Exception:
+    """vLLM takes it for a client's fault; another one it would take for the engine's."""
+    from vllm.exceptions import VLLMValidationError
+
+    error: Exception = VLLMValidationError("the grammar was refused")
+    return error
+
+
 def settle(constraint: Any, settled: dict[str, Any]) -> None:
     """Let a constraint be as the check left it, and known as checked."""
     for name, value in settled.items():
