@@ -215,7 +215,7 @@ class VllmEngine:
         adapters.calls[request.served] += 1
         try:
             if not await exchange.start():
-                raise entering.refusal or EngineFailed("the engine gave no answer")
+                raise EngineFailed("the engine gave no answer")
             await exchange.until(entering.decided)
             if entering.refusal is not None:
                 raise entering.refusal
@@ -231,7 +231,8 @@ class VllmEngine:
             raise
         except Exception as error:
             self._alive()
-            raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            how = EngineFailed(f"the engine failed: {type(error).__name__}")
+            raise entering.refusal or how from error
         finally:
             self._running.discard(exchange)
             entering.leave()

@@ -8,7 +8,6 @@ import msgspec
 
 from models.chat.grammars.checker import Checker
 from models.chat.vllm import grammars
-from models.chat.vllm.usage import CallEnded
 from registry.errors import RoundhouseError
 
 ADMISSION: ContextVar["Admission | None"] = ContextVar("roundhouse_admission", default=None)
@@ -43,7 +42,7 @@ class Admission:
         except asyncio.CancelledError:
             check.cancel()
             if self._left:
-                raise CallEnded("the client left") from None
+                raise grammars.refused() from None
             raise
         finally:
             self._checks.discard(check)

@@ -32,6 +32,8 @@ class Checker:
         self._judge: Judge | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
+        self._given_up: asyncio.Future[bytes] | None = None
+        """The answer to a check whose client has left."""
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._closed = False
@@ -87,13 +89,16 @@ class Checker:
     async def _exchange(self, order: bytes) -> Verdict:
         assert self._reader is not None
         assert self._writer is not None
+        if self._given_up is not None:  # it comes at once: nobody else's verdict may be taken for this one's
+            await asyncio.wait([self._given_up])
+        self._given_up = None
         self._writer.write(order + b"\n")
         answer = asyncio.ensure_future(self._reader.readline())
         try:
             line = await asyncio.shield(answer)
         except asyncio.CancelledError:
             self._writer.write(b"null\n")
-            await asyncio.wait([answer])  # it comes at once: nobody else's verdict may be taken for this one's
+            self._given_up = answer
             raise
         if not line:
             self._forget()
@@ -111,7 +116,7 @@ class Checker:
 
     def _forget(self) -> None:
         judge, self._judge = self._judge, None
-        if self._writer is not None:
+        if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         if judge is not None:
             judge.process.kill()

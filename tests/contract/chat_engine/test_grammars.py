@@ -9,7 +9,7 @@ import pytest
 from models.chat.grammars.process import MEMORY_BYTES
 from models.messages import Chunk
 from registry.errors import RoundhouseError
-from tests.contract.chat_engine.bench import Bench
+from tests.contract.chat_engine.bench import Answer, Bench
 from tests.contract.chat_nasty import CHAT, HELLO, RESPONSES, TEXT
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
@@ -28,13 +28,6 @@ def _properties(count: int, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {f"p{i:04}": {"type": "string", **more} for i in range(count)}}
 
 
-def _tool(parameters: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "tools": [{"type": "function", "function": {"name": "f", "strict": True, "parameters": parameters}}],
-        "tool_choice": {"type": "function", "function": {"name": "f"}},
-    }
-
-
 def _guided(**constraint: Any) -> dict[str, Any]:
     return {"structured_outputs": constraint}
 
@@ -46,7 +39,6 @@ ATTACKS: dict[str, dict[str, Any]] = {
     "2,000 choices": _guided(choice=[f"choice number {i * 7919}" for i in range(2_000)]),
     "5,000 patterned properties": _schema(PATTERNED),
     "1,000 patterned properties": _schema(_properties(1_000, pattern="^[a-z]{3}[0-9]+$")),
-    "the same, in a tool": _tool(PATTERNED),
     "300 optional properties": _schema(_properties(300)),
     "1,000 optional properties": _schema(_properties(1_000)),
     "an enum of 50,000": _schema({"enum": [f"value {i}" for i in range(50_000)]}),
@@ -80,22 +72,22 @@ async def _outcome(bench: Bench, path: str, body: dict[str, Any]) -> tuple[int, 
 async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> None:
     """The stream's tokens come on while a grammar is tried out, in the order that they have without any."""
     body = {"prompt": "on and on", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
-    alone = (await bench.ask(TEXT, body)).data
+    alone = _text(await bench.ask(TEXT, body))
     before = bench.engine._host_bytes()
     for name, attack in ATTACKS.items():
         stream = asyncio.create_task(bench.ask(TEXT, body))
         status, code, message = await _outcome(bench, CHAT, {"messages": HELLO, "max_tokens": 8, **attack})
         assert status == 200 or (status == 400 and code in NAMED), f"{name}: {status} {code} {message}"
         assert len(message) < 4096
-        print(name, status, code, message[:120], bench.engine._host_bytes() - before >> 20)
-        assert _texts((await stream).data) == _texts(alone), name
+        assert _text(await stream) == alone, name
     assert bench.engine._host_bytes() - before < GROWTH
     await bench.engine.ping()
     assert bench.unfinished() == 0
 
 
-def _texts(data: bytes) -> list[bytes]:
-    return [line.split(b'"text":')[1].split(b",")[0] for line in data.splitlines() if b'"text":' in line]
+def _text(answer: Answer) -> str:
+    """How a stream is cut into chunks depends on how busy the machine is; its text does not."""
+    return "".join(part["choices"][0]["text"] for part in answer.events if part["choices"])
 
 
 @pytest.mark.parametrize(
@@ -103,7 +95,6 @@ def _texts(data: bytes) -> list[bytes]:
     [
         (CHAT, {"messages": HELLO, **ATTACKS["100,000 choices"]}, "grammar_too_large"),
         (CHAT, {"messages": HELLO, **ATTACKS["a repetition of a billion"]}, "grammar_too_large"),
-        (CHAT, {"messages": HELLO, **ATTACKS["the same, in a tool"]}, "grammar_too_large"),
         (CHAT, {"messages": HELLO, **ATTACKS["a structural tag"]}, "grammar_too_large"),
         (CHAT, {"messages": HELLO, **ATTACKS["a circle of references"]}, "invalid_grammar"),
         (CHAT, {"messages": HELLO, **ATTACKS["a reference to itself"]}, "invalid_grammar"),
@@ -154,8 +145,8 @@ async def test_a_check_ends_when_its_client_leaves(bench: Bench) -> None:
     judge = bench.engine._checker._judge
     assert judge is not None
     watched = psutil.Process(judge.process.pid)
-    call = bench.begin(CHAT, {**slow, "seed": 1, "stop": ["never cached"], "structured_outputs": {
-        "grammar": slow["structured_outputs"]["grammar"] + '\nunused ::= "z"'}})  # fmt: skip
+    unseen = slow["structured_outputs"]["grammar"] + '\nunused ::= "z"'
+    call = bench.begin(CHAT, {**slow, **_guided(grammar=unseen)})
     first = asyncio.ensure_future(call.__anext__())
     while not watched.children():
         await asyncio.sleep(0)
