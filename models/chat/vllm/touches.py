@@ -18,6 +18,7 @@ class Touch(NamedTuple):
 
 
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
+GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
 REPLACED = (
@@ -68,6 +69,18 @@ REPLACED = (
         "exact token counts of every call, from `request_states`",
         "tests/contract/chat_engine/test_answers.py",
         ("self", "request"),
+    ),
+    Touch(
+        "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
+        GRAMMARS,
+        ("self", "request"),
+    ),
+    Touch(
+        "vllm.sampling_params:SamplingParams._validate_structured_outputs",
+        "a grammar that was checked is not parsed again on the loop that feeds all streams",
+        GRAMMARS,
+        ("self", "model_config", "structured_outputs_config", "tokenizer"),
     ),
 )
 
