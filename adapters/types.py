@@ -33,6 +33,7 @@ class Limits:
     pattern_seconds: float = 3.0
     """Of processor time, for all patterns of a config; a pattern for each of 560 layers takes 0.14."""
     download_seconds: float = 1800.0
+    combine_seconds: float = 1800.0
     check_memory: int = 8 << 30
     """Address space of the checking process."""
 

@@ -38,6 +38,8 @@ class HttpCall(Message, frozen=True):
     """The name that the client used; the response's `model` shows it."""
     adapter: AdapterRef | None = None
     method: Literal["GET", "POST"] = "POST"
+    request_id: str = ""
+    """Unique; the engine names its own request by it. Empty: the engine makes one."""
 
 
 class EmbedRequest(Message, frozen=True):
@@ -89,6 +91,8 @@ class Started(Message, frozen=True):
 
     status: int
     content_type: str
+    warning: str = ""
+    """Of what was done otherwise than asked for; empty: nothing."""
 
 
 class Chunk(Message, frozen=True):

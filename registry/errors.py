@@ -10,13 +10,23 @@ RoundhouseError
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 ├── EngineFailed 500              the engine itself broke while it answered
-└── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
-    └── DoesNotFit 503            the model can never start under the present budget
+├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
+│   └── DoesNotFit 503            the model can never start under the present budget
+└── DeadlineExceeded 504          the request's own deadline has passed
 
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
 
 from collections.abc import Sequence
+
+LONGEST = 3_500
+"""Bytes of a message: it may quote what was sent, and is sent back."""
+
+
+def short(text: str, most: int = LONGEST) -> str:
+    """The text, cut to so many bytes."""
+    raw = text.encode(errors="replace")
+    return text if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
 
 
 class RoundhouseError(Exception):
@@ -36,10 +46,11 @@ class RoundhouseError(Exception):
     def __init__(
         self, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
     ) -> None:
+        message = short(message)
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code
-        self.param = param
+        self.param = param and short(param, 200)
         self.retry_after = retry_after
 
 
@@ -95,9 +106,14 @@ class DoesNotFit(Unavailable):
     code = "insufficient_memory"
 
 
+class DeadlineExceeded(RoundhouseError):
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
 def by_status(status: int) -> type[RoundhouseError]:
     """The class that stands for a status that came over the wire from a slot."""
     classes: tuple[type[RoundhouseError], ...] = (
         BadRequest, NotFound, RequestTimedOut, Conflict, TooLarge, Unfit, QueueFull, EngineFailed, Unavailable,
+        DeadlineExceeded,
     )  # fmt: skip
     return next((c for c in classes if c.status == status), EngineFailed if status >= 500 else BadRequest)

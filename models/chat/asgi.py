@@ -15,7 +15,9 @@ BUFFER = 64
 class Exchange:
     """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
 
-    def __init__(self, app: AsgiApp, path: str, method: str, body: bytes, context: Context) -> None:
+    def __init__(
+        self, app: AsgiApp, path: str, method: str, body: bytes, context: Context, request_id: str = ""
+    ) -> None:
         self._gone = asyncio.Event()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -26,9 +28,13 @@ class Exchange:
         self._ended = False
         self.status = 0
         self.content_type = ""
-        self._task = asyncio.get_running_loop().create_task(self._run(app, path, method, body), context=context)
+        running = self._run(app, path, method, body, request_id)
+        self._task = asyncio.get_running_loop().create_task(running, context=context)
 
-    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes) -> None:
+    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes, request_id: str) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if request_id:
+            headers.append((b"x-request-id", request_id.encode()))
         scope = {
             "type": "http",
             # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it
@@ -40,7 +46,7 @@ class Exchange:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+            "headers": headers,
             "client": ("slot", 0),
             "server": ("slot", 0),
             "state": {},
@@ -85,6 +91,19 @@ class Exchange:
             await self._wait()
         self._raise()
         return bool(self.status)
+
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for what happens on the way of this request, or for the end."""
+        if event.is_set():
+            return
+        waiting = asyncio.ensure_future(event.wait())
+        waiting.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not (waiting.done() or self._ended or self._failure):
+                await self._wait()
+        finally:
+            waiting.cancel()
+        self._raise()
 
     async def part(self) -> bytes | None:
         """All body bytes that are there, at least one; None at the end. Raises what `fail` was given."""

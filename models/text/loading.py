@@ -119,7 +119,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     """Steps that run at the same time: one per core for small weights on a CPU, else one.
 
     Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
-    with a thread each do more than one step with two (docs/performance.md).
+    with a thread each do more than one step with two (docs/notebook.md).
     """
     size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1

@@ -1,23 +1,21 @@
-"""What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
+"""What a model's files and its earlier loads tell, put into its row of the model table."""
 
+<<<<<<< HEAD
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+=======
+>>>>>>> main
 from dataclasses import dataclass
 from pathlib import Path
 
 from models.engines import engine_version
-from models.messages import Held, Loaded
-from registry.errors import RoundhouseError
+from models.messages import Held
 from registry.recipes.definition import Recipe
 from registry.records import LoadKey
 from registry.state.database import State
-from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
-from runtime.residency.table import Step
 from runtime.server.device import Device
-
-log = logging.getLogger("roundhouse.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +60,7 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
         entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
+<<<<<<< HEAD
 
 
 def forget(entry: ModelEntry, files: Found | None, state: State, device: Device) -> None:
@@ -141,3 +140,5 @@ class ResidencyRecord:
             yield load_key(entry.recipe, self._device)
         except RoundhouseError as error:
             log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})
+=======
+>>>>>>> main

@@ -10,7 +10,7 @@ from tests.contract.chat_engine.bench import Bench
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 GLOO_GROUPS = 13
-"""World, tensor, pipeline, data and expert groups of vLLM 0.32, most of them for the device and for the CPU."""
+"""As many as were seen with vLLM 0.32; each of its groups of workers (tensor, pipeline, data and more) has its own."""
 
 
 def listening(process: psutil.Process) -> list[tuple[str, int]]:

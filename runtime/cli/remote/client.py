@@ -1,0 +1,148 @@
+"""The server as commands see it: JSON in, JSON out, and every error as a Failure with its exit code."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import quote, urlsplit
+
+from runtime.cli.failures import Failure, Refused, ServerFailed, Unreachable, UsageError
+
+if TYPE_CHECKING:
+    import httpx
+
+Json = dict[str, Any]
+CONNECT_SECONDS = 5.0
+ANSWER_SECONDS = 600.0
+"""Longer than any recipe lets a request wait: the server's own bounds decide, this only ends a dead connection."""
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
+
+
+def part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+class Client:
+    """A context manager; one connection pool for one command."""
+
+    def __init__(self, url: str) -> None:
+        split = urlsplit(url)
+        if split.scheme not in ("http", "https") or not split.hostname:
+            raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
+        import httpx  # 0.1 s: only for commands that talk to a server
+
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            base_url=self.url,
+            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+            trust_env=split.hostname not in _LOOPBACK,  # a proxy must not stand between us and this machine
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def get(self, path: str, **params: Any) -> Json:
+        return self.call("GET", path, params=params)
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None, **params: Any) -> Json:
+        return self.call("POST", path, json=body, params=params)
+
+    def put(self, path: str, body: Mapping[str, Any] | None = None) -> Json:
+        return self.call("PUT", path, json=body)
+
+    def delete(self, path: str, **params: Any) -> Json:
+        return self.call("DELETE", path, params=params)
+
+    def call(self, method: str, path: str, **options: Any) -> Json:
+        """One request whose answer is a JSON object. Raises Refused, ServerFailed or Unreachable."""
+        text = self.text(method, path, **options)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            raise self._not_ours() from None
+        if not isinstance(found, dict):
+            raise self._not_ours()
+        return found
+
+    def text(self, method: str, path: str, **options: Any) -> str:
+        """One request; the answer as it is."""
+        with self._told():
+            response = self._http.request(method, path, **_clean(options))
+        if response.status_code >= 400:
+            raise failure_of(response)
+        return str(response.text)
+
+    @contextmanager
+    def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
+        """One request whose answer is read as it comes."""
+        with self._told(), self._http.stream(method, path, **_clean(options)) as response:
+            if response.status_code >= 400:
+                response.read()
+                raise failure_of(response)
+            yield response
+
+    def _not_ours(self) -> Failure:
+        return ServerFailed(f"What answers at {self.url} is not Roundhouse. Check --url.")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """httpx's errors as ours."""
+        import httpx
+
+        try:
+            yield
+        except httpx.ReadTimeout:
+            raise Unreachable(f"The server at {self.url} did not answer within {ANSWER_SECONDS:.0f} s.") from None
+        except httpx.RemoteProtocolError:
+            raise Unreachable(f"The server at {self.url} ended while it was answering. Look at its log.") from None
+        except httpx.TransportError as error:
+            hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
+            raise Unreachable(f"No server answers at {self.url} ({type(error).__name__}). {hint}") from None
+
+
+def _clean(options: Json) -> Json:
+    """Parameters that were given."""
+    found = dict(options)
+    if "params" in found:
+        found["params"] = {key: value for key, value in found["params"].items() if value is not None}
+    return found
+
+
+def failure_of(response: "httpx.Response") -> Failure:
+    """An error answer as a Failure, in the server's own words."""
+    body = _object(response.text)
+    return failure_from(body, response.status_code, response.headers.get("retry-after"))
+
+
+def failure_from(body: Json, status: int, retry_after: str | None = None) -> Failure:
+    error = body.get("error")
+    told: Json = error if isinstance(error, dict) else {}
+    message = str(told.get("message") or body.get("message") or f"The server answered with status {status}.")
+    if retry_after:
+        message += f" Try again in {retry_after} s."
+    kind = Refused if status < 500 else ServerFailed
+    return kind(message, faults=told.get("faults") or (), status=status, code=told.get("code"))
+
+
+def _object(text: str) -> Json:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def only_model(client: Client, task: str) -> str:
+    """The model of a task when the server has exactly one. Raises UsageError that lists them: there is no default."""
+    data = client.get("/v1/models")["data"]
+    ids = [model["id"] for model in data if model.get("task") == task and not model.get("parent")]
+    if len(ids) == 1:
+        return str(ids[0])
+    raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids) or 'none'}.")

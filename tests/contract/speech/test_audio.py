@@ -1,0 +1,278 @@
+"""Decoding in a process that can be killed: every format, every cap, and files that are none."""
+
+import os
+import signal
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from models.speech import decoder
+from models.speech.audio import RATE, Decoders
+from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
+from tests.contract.speech.fixtures import FORMATS, noise, tone, write
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def decoders() -> Iterator[Decoders]:
+    decoders = Decoders()
+    decoders.warm()
+    yield decoders
+    decoders.close()
+    with pytest.raises(EngineFailed):
+        decoders.open("x", 1.0)
+
+
+def decoded(decoders: Decoders, path: Path, seconds: float = 60.0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    with decoders.open(str(path), seconds) as recording:
+        blocks = list(recording)
+        assert all(len(block) <= 8 * RATE for block in blocks)
+        return np.concatenate(blocks)
+
+
+def children() -> int:
+    living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+<<<<<<< HEAD:tests/contract/test_audio.py
+    return len([child for child in living if "speech/decoder.py" in " ".join(child.cmdline())])
+=======
+    return len([child for child in living if "decoder.py" in " ".join(child.cmdline())])
+>>>>>>> main:tests/contract/speech/test_audio.py
+
+
+@pytest.mark.parametrize("ending", sorted(FORMATS))
+def test_formats(decoders: Decoders, tmp_path: Path, ending: str) -> None:
+    sound = tone(20.0)
+    samples = decoded(decoders, write(tmp_path / f"a.{ending}", sound))
+    assert samples.dtype == np.float32
+    assert len(samples) / RATE == pytest.approx(20.0, abs=0.2)
+    middle = samples[5 * RATE : 15 * RATE]
+    assert np.sqrt(np.mean(middle**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1)
+    spectrum = np.abs(np.fft.rfft(middle))
+    assert np.argmax(spectrum) / 10.0 == pytest.approx(440, abs=1)
+
+
+def test_a_wav_comes_sample_by_sample_whatever_its_name(decoders: Decoders, tmp_path: Path) -> None:
+    sound = noise(9.0)
+    path = write(tmp_path / "a.wav", sound).rename(tmp_path / "really.mp3")
+    np.testing.assert_allclose(decoded(decoders, path), sound, atol=1e-4)
+
+
+def test_stereo_of_another_rate_becomes_one_channel(decoders: Decoders, tmp_path: Path) -> None:
+    left = (tone(2.0) * 32767).astype("<i2").repeat(3)[: 2 * 44100]
+    data = np.stack([left, -left], axis=1).tobytes()
+    head = (
+        b"RIFF"
+        + struct.pack("<I", 36 + len(data))
+        + b"WAVEfmt "
+        + struct.pack("<IHHIIHH", 16, 1, 2, 44100, 176400, 4, 16)
+    )
+    path = tmp_path / "stereo.wav"
+    path.write_bytes(head + b"data" + struct.pack("<I", len(data)) + data)
+    samples = decoded(decoders, path)
+    assert len(samples) == pytest.approx(2 * RATE, abs=50)
+    assert np.abs(samples).max() < 1e-3  # the channels cancel each other
+
+
+def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
+    path = write(tmp_path / "long.flac", np.zeros(120 * RATE, dtype=np.float32))
+    assert path.stat().st_size < 200_000
+    assert len(decoded(decoders, path, 120.0)) == 120 * RATE
+    with pytest.raises(TooLarge, match="longer than 30 seconds") as refused:
+        decoded(decoders, path, 30.0)
+    assert (refused.value.status, refused.value.code) == (413, "audio_too_long")
+    assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
+
+
+def wav(path: Path, rate: int, channels: int, size: int) -> Path:
+    """Silence with a header that says what it is told to say."""
+    align = channels * 2
+    head = struct.pack("<IHHIIHH", 16, 1, channels, rate, rate * align & 0xFFFFFFFF, align & 0xFFFF, 16)
+    data = b"data" + struct.pack("<I", size) + bytes(size)
+    path.write_bytes(b"RIFF" + struct.pack("<I", 28 + len(data)) + b"WAVEfmt " + head + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "why"),
+    [
+        (1, 1, "1 samples a second: 4000 to 768000"),
+        (3_999, 2, "3999 samples a second"),
+        (768_001, 1, "768001 samples a second"),
+        (16_000, 65_535, "no channels, or far too many: 1 to 32"),
+        (16_000, 255, "255 channels"),
+        (16_000, 0, "no channels"),
+        (2**32 - 1, 1, "no recording"),
+    ],
+)
+def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
+    decoders: Decoders, tmp_path: Path, rate: int, channels: int, why: str
+) -> None:
+    path = wav(tmp_path / "odd.wav", rate, channels, 4_000_000)
+    with decoders.open(str(path), 3600.0) as recording:
+        with pytest.raises(BadRequest, match=why) as refused:
+            next(iter(recording))
+        assert (recording.samples, recording.length) == (0, None), "refused by its header"
+    assert (refused.value.code, refused.value.param) == ("invalid_audio", "file")
+
+
+def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, tmp_path: Path) -> None:
+    path = write(tmp_path / "long.flac", np.zeros(121 * RATE, dtype=np.float32))
+    with decoders.open(str(path), 30.0) as recording:
+        with pytest.raises(TooLarge, match="longer than 30 seconds"):
+            next(iter(recording))
+        assert recording.samples == 0
+
+
+@pytest.mark.parametrize("ending", ["flac", "mp3", "opus", "ogg"])
+def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_path: Path, ending: str) -> None:
+    """Hours in a few kilobytes, whose container does not say so: as a stream that was not closed has it."""
+    import av
+
+    path = tmp_path / f"bomb.{ending}"
+    encoder, kind = {"flac": ("flac", "flac"), "mp3": ("libmp3lame", "mp3")}.get(ending, ("libopus", "ogg"))
+    silence = np.zeros((1, 48_000), dtype="<i2")
+    with av.open(str(path), "w", format=kind) as file:
+        stream = file.add_stream(encoder, rate=48_000, layout="mono")
+        for _ in range(900):
+            frame = av.AudioFrame.from_ndarray(silence, format="s16", layout="mono")
+            frame.sample_rate = 48_000
+            for packet in stream.encode(frame):
+                file.mux(packet)
+        for packet in stream.encode(None):
+            file.mux(packet)
+    data = bytearray(path.read_bytes())
+    if ending == "flac":
+        data[4 + 4 + 13] &= 0xF0  # the number of samples: not known
+        data[4 + 4 + 14 : 4 + 4 + 18] = bytes(4)
+    path.write_bytes(data if kind != "ogg" else data[: len(data) * 9 // 10])
+    with decoders.open(str(path), 300.0) as recording:
+        with pytest.raises(TooLarge, match="longer than 300 seconds"):
+            for _ in recording:
+                pass
+        assert recording.samples <= 300 * RATE
+    assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
+
+
+def test_what_a_header_hides_is_seen_frame_by_frame() -> None:
+    with pytest.raises(decoder.Refused, match="33 channels"):
+        decoder.check_shape(16_000, 33)
+    with pytest.raises(decoder.Refused, match="stored as rawvideo"):
+        decoder.check_codec("rawvideo")
+    decoder.check_shape(768_000, 32)
+    for name in ("pcm_s16le", "mp3float", "opus", "libopus", "flac", "vorbis", "aac", "wmav2", "amrnb"):
+        decoder.check_codec(name)
+
+
+def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:
+    m4a = write(folder / "good.m4a", tone(5.0)).read_bytes()
+    random = np.random.default_rng(1).bytes(200_000)
+    secret = folder / "secret.wav"
+    write(secret, tone(1.0))
+    return {
+        "empty.wav": (b"", "empty"),
+        "text.mp3": (b"hello world " * 1000, "no recording"),
+        "random.mp3": (random, "damaged|no recording|no sound"),
+        "page.webm": (b"<html><body>404</body></html>", "no recording"),
+        "head.wav": (b"RIFF\x24\x00\x00\x00WAVE", "no recording|no sound|damaged"),
+        "half.m4a": (m4a[: len(m4a) // 2], "no recording|damaged"),
+        "list.m3u8": (f"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{secret}\n".encode(), "no recording"),
+        "list.txt": (f"ffconcat version 1.0\nfile {secret}\n".encode(), "no recording"),
+    }  # fmt: skip
+
+
+def test_what_is_no_recording_is_the_clients_fault(decoders: Decoders, tmp_path: Path) -> None:
+    for name, (data, why) in bad_files(tmp_path).items():
+        path = tmp_path / name
+        path.write_bytes(data)
+        with pytest.raises(BadRequest, match=why) as refused:
+            decoded(decoders, path)
+        assert refused.value.code == "invalid_audio", name
+        assert str(tmp_path) not in refused.value.message
+    assert len(decoded(decoders, write(tmp_path / "after.wav", tone(1.0)))) == RATE
+
+
+def test_a_film_without_sound(decoders: Decoders, tmp_path: Path) -> None:
+    import av
+
+    path = tmp_path / "film.mp4"
+    with av.open(str(path), "w") as file:
+        stream = file.add_stream("mpeg4", rate=10)
+        stream.width = stream.height = 64
+        stream.pix_fmt = "yuv420p"
+        for _ in range(5):
+            frame = av.VideoFrame.from_ndarray(np.zeros((64, 64, 3), dtype=np.uint8), format="rgb24")
+            for packet in stream.encode(frame):
+                file.mux(packet)
+        for packet in stream.encode(None):
+            file.mux(packet)
+    with pytest.raises(BadRequest, match="no sound"):
+        decoded(decoders, path)
+
+
+def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> None:
+    decoders = Decoders(spare=1)
+    path = str(write(tmp_path / "a.wav", tone(60.0)))
+    for _ in range(3):
+        with decoders.open(path, 60.0) as recording:
+            assert sum(map(len, recording)) == 60 * RATE
+    (process,) = decoders._idle
+    assert process.jobs == 3
+    with decoders.open(path, 60.0) as recording:
+        next(iter(recording))
+    assert not decoders._idle
+    with decoders.open(path, 60.0) as recording:
+        os.kill(recording._process._child.pid, signal.SIGSEGV)
+        with pytest.raises(BadRequest, match="crashed"):
+            list(recording)
+    with decoders.open(path, 60.0) as recording:
+        os.kill(recording._process._child.pid, signal.SIGKILL)  # as the kernel does when memory runs out
+        with pytest.raises(Unavailable, match="memory") as killed:
+            list(recording)
+        assert (killed.value.code, killed.value.retry_after) == ("out_of_memory", 5)
+    with decoders.open(path, 60.0) as recording:
+        assert sum(map(len, recording)) == 60 * RATE
+    decoders._idle[0]._child.kill()  # an idle one dies: nobody notices
+    decoders._idle[0]._child.wait()
+    with decoders.open(path, 60.0) as recording:
+        assert sum(map(len, recording)) == 60 * RATE
+    before = children()
+    decoders.close()
+    assert children() < before
+
+
+def test_a_decoder_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoders = Decoders()
+    fifo = tmp_path / "a.wav"
+    fifo.write_bytes(write(tmp_path / "b.wav", tone(60.0)).read_bytes())
+    with decoders.open(str(fifo), 60.0) as recording:
+        os.kill(recording._process._child.pid, signal.SIGSTOP)
+        monkeypatch.setattr("models.speech.audio.WAIT_SECONDS", 0.3)
+        with pytest.raises(BadRequest, match="too long to decode"):
+            list(recording)
+    decoders.close()
+
+
+def test_closing_frees_a_thread_that_waits(tmp_path: Path) -> None:
+    decoders = Decoders()
+    recording = decoders.open(str(write(tmp_path / "a.wav", tone(60.0))), 60.0)
+    os.kill(recording._process._child.pid, signal.SIGSTOP)
+    errors: list[BaseException] = []
+
+    def read() -> None:
+        try:
+            list(recording)
+        except BadRequest as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    recording.close()
+    thread.join(200)
+    assert len(errors) == 1
+    decoders.close()

@@ -1,0 +1,48 @@
+"""Results files as Markdown."""
+
+from typing import Any
+
+import pytest
+
+from benchmarks.report import results
+
+SECTION: dict[str, Any] = {
+    "environment": {
+        "time": "2026-01-01T00:00:00Z", "command": "python -m benchmarks", "cpu": "A CPU", "cores": 2, "python": "3.11",
+        "versions": {"torch": "2"}, "commit": "0123456789abcdef", "uncommitted_changes": False,
+    },
+    "load_before": {"load_average": [1.5, 1, 1]},
+    "load_after": {"load_average": [2.5, 1, 1]},
+    "requests": {"c1": 12},
+    "failures": {"c1: timeout": 2},
+    "seconds": 61.2,
+    "notes": ["a note"],
+    "servers": ["roundhouse", "vllm serve"],
+    "bars": [{"name": "an aim", "seen": 0.4213, "relation": "<=", "aim": 1.0, "unit": "ms", "met": True}],
+    "figures": {
+        "c1.added": {"value": 0.4213, "low": 0.3, "high": 0.5, "unit": "ms", "rounds": 3},
+        "c1.vllm serve.ttft": {"value": 11.0, "low": 10.0, "high": 12.0, "unit": "ms", "rounds": 3},
+        "c1.roundhouse.ttft": {"value": 10.0, "low": 10.0, "high": 10.0, "unit": "ms", "rounds": 1},
+    },
+}  # fmt: skip
+HELD = {"benchmarks": {"gateway_tax": SECTION}}
+
+
+def test_tables_belong_to_their_results_files() -> None:
+    for name, held in results.load_all().items():
+        assert (results.FOLDER / f"{name}.md").read_text() == results.page(held)
+
+
+def test_a_table_tells_failures_load_and_spread() -> None:
+    text = results.page(HELD)
+    assert "Load average 1.5 before and 2.5 after. 12 requests, 2 failures" in text
+    assert "- c1: timeout: 2 ×" in text
+    assert "| an aim | 0.421 ms | <= 1 | yes |" in text
+    assert "| c1.ttft | ms | 10 | 11 (10 to 12) |" in text.replace(" |  |", " |")
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0, "0"), (1234.5, "1234"), (99.94, "99.9"), (0.012345, "0.0123"), (-3.14159, "-3.14")]
+)
+def test_numbers_have_three_digits(value: float, expected: str) -> None:
+    assert results.number(value) == expected
