@@ -90,14 +90,9 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
 
 
 def prewarmed_bytes(engine: str | None) -> int:
-<<<<<<< HEAD
-    """Bytes of a slot that has imported the libraries of `engine`; 0 for one that is not in the table, and for None."""
-    return ENGINES[engine].prewarmed if engine is not None and engine in ENGINES else 0
-=======
     """Bytes of a slot that has imported the libraries of `engine`; 0 for none, or one that is not in the table."""
     row = ENGINES.get(engine or "")
     return row.prewarmed if row else 0
->>>>>>> main
 
 
 def engine_version(engine: str) -> str:

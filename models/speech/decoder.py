@@ -84,25 +84,31 @@ def decode(path: str, seconds: float, out: BinaryIO) -> None:
             check_codec(stream.codec_context.name)
             check_shape(stream.codec_context.sample_rate, stream.codec_context.channels)
             if (length or 0.0) > OVERSTATED * seconds:
-                raise Refused("too_long", f"The recording is longer than {seconds:g} seconds.")
+                raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
             _samples(container, seconds, out, av)
 
 
 def check_codec(name: str) -> None:
-    """Raises Refused for what no recording is made with."""
+    """Raises UndecodableFile for what no recording is made with."""
     if not name.startswith(tuple(CODECS.split(","))):
-        raise Refused("unfit", f"The sound is stored as {name}, which is not decoded here: send flac, mp3 or opus.")
+        raise UndecodableFile(
+            "unfit", f"The sound is stored as {name}, which is not decoded here: send flac, mp3 or opus."
+        )
 
 
 def check_shape(rate: int, channels: int) -> None:
-    """Raises Refused for a sample rate or a number of channels that no recording has. FFmpeg reads those of over a few
-    hundred channels as 0."""
+    """Raises UndecodableFile for a sample rate or a number of channels that no recording has.
+
+    FFmpeg reads those of over a few hundred channels as 0.
+    """
     if rate not in RATES:
-        raise Refused("unfit", f"The file says that it has {rate} samples a second: {RATES[0]} to {RATES[-1]} can be.")
+        raise UndecodableFile(
+            "unfit", f"The file says that it has {rate} samples a second: {RATES[0]} to {RATES[-1]} can be."
+        )
     if not 0 < channels <= CHANNELS:
         many = f"{channels} channels" if channels else "no channels, or far too many"
-        raise Refused("unfit", f"The file says that it has {many}: 1 to {CHANNELS} can be.")
+        raise UndecodableFile("unfit", f"The file says that it has {many}: 1 to {CHANNELS} can be.")
 
 
 def _opening(error: Exception) -> tuple[str, str]:

@@ -36,22 +36,12 @@ class Loader:
 
     Args:
         decide: called when a model has come, or did not.
-<<<<<<< HEAD
-        device: what `Load` frames name.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
-    def __init__(
-        self, table: Table, drainer: Drainer, decide: Callable[[], None], device: str, counts_processes: bool
-    ) -> None:
-        self._table, self._drainer, self._decide, self._device = table, drainer, decide, device
-        self._counts_processes = counts_processes
-=======
-    """
-
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
->>>>>>> main
+        self._counts_processes = counts_processes
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """As the plan says: victims are dismissed at once, the rest goes on in a task."""
@@ -129,7 +119,7 @@ class Loader:
             await self._make_room(entry, victims)
             link, loaded = await self._into_a_slot(entry)
             if self._counts_processes:  # the most that the load itself took counts, too
-                held = await asyncio.to_thread(link.peak.read)
+                held = await link.most_bytes_held()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)

@@ -64,11 +64,7 @@ class ResidencyManager:
         self.patience = patience
         self.table = Table(entries, pool, budgets, observer, memory_back, host_budget)
         self.drainer = Drainer(self.table, self.decide, counts_processes)
-<<<<<<< HEAD
-        self.loader = Loader(self.table, self.drainer, self.decide, device, counts_processes)
-=======
-        self.loader = Loader(self.table, self.drainer, self.decide)
->>>>>>> main
+        self.loader = Loader(self.table, self.drainer, self.decide, counts_processes)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
         self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes, working_margin)
         self._timer: asyncio.TimerHandle | None = None

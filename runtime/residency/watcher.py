@@ -120,11 +120,7 @@ class Watcher:
         try:
             await link.command(frames.Ping, hung_after)
             if self._counts_processes:
-<<<<<<< HEAD
-                await self.holds(entry, link, await asyncio.to_thread(link.peak.read))
-=======
-                self.grew(entry, link, await link.most_bytes_held())
->>>>>>> main
+                await self.holds(entry, link, await link.most_bytes_held())
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in PINGED:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})

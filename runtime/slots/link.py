@@ -55,18 +55,9 @@ class SlotCall(Protocol):
         """Wait for the end of a call that has no events but progress."""
         ...
 
-<<<<<<< HEAD
-    def over(self) -> None:
-        """Nothing more is expected: leaving it does not wait for the slot's word."""
-        self._over = True
-
-    async def __aenter__(self) -> Self:
-        return self
-=======
     def fail(self, error: RoundhouseError) -> None:
         """End it here with this error, whatever the slot does."""
         ...
->>>>>>> main
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(
@@ -144,54 +135,4 @@ class SlotLink(Protocol):
 
         Raises EngineFailed after `timeout` seconds, or the slot's error.
         """
-<<<<<<< HEAD
-        async with self.call(make) as call:
-            try:
-                await asyncio.wait_for(call.done(), timeout)
-            except TimeoutError:
-                self.cancel(call.uid)
-                call.over()
-                raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
-            self._kills.look()  # who was killed before this sign of life was not this one
-            return call.held
-
-    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """End the slot's whole process group and wait until every process of it is gone.
-
-        With `grace` seconds SIGTERM comes first, so that an engine can close. `cause` tells why it must end, if that is
-        not by plan. Raises RoundhouseError if the kernel
-        does not let the group go within 30 s (memory must never be counted as free before).
-        """
-        if not self.pid:
-            return
-        pid, self.pid = self.pid, 0
-        self.cause = cause or self.cause
-        if grace:
-            _signal_group(pid, signal.SIGTERM)
-            await gone(pid, grace)
-        _signal_group(pid, signal.SIGKILL)
-        if not await gone(pid, 30.0):
-            raise RoundhouseError(f"Process group {pid} of slot {self.slot_id} does not end.")
-        if self._reader is not None:
-            await asyncio.wait({self._reader}, timeout=5)
-
-
-def _signal_group(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(pid, number)
-
-
-async def gone(pid: int, timeout: float) -> bool:
-    """Wait for the end of a process group, at most `timeout` seconds.
-
-    True once no process of it is left (zombies that wait for their parent do not hold memory).
-    """
-    deadline = time.monotonic() + timeout
-    while time.monotonic() < deadline:
-        if not process_group.alive(pid):
-            return True
-        await asyncio.sleep(0.005)
-    return not process_group.alive(pid)
-=======
         ...
->>>>>>> main

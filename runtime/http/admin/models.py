@@ -16,22 +16,6 @@ async def list_(gateway: CurrentGateway) -> Response:
     """All models, then all adapters, in OpenAI's list shape."""
     return json_answer({"object": "list", "data": gateway.models.all()})
 
-<<<<<<< HEAD
-    def routes(self) -> list[tuple[str, Any, list[str]]]:
-        return [
-            ("/v1/models", self.list, ["GET"]),
-            ("/v1/models/{model:path}/load", self.load, ["POST"]),
-            ("/v1/models/{model:path}/unload", self.unload, ["POST"]),
-            ("/v1/models/{model:path}/plan", self.plan, ["POST"]),
-            ("/v1/models/{model:path}/pin", self.pin, ["PUT"]),
-            ("/v1/models/{model:path}/pin", self.unpin, ["DELETE"]),
-            ("/v1/models/{model:path}/estimate", self.forget_estimate, ["DELETE"]),
-            ("/v1/models/{model:path}/aliases/{alias:path}", self.set_alias, ["PUT"]),
-            ("/v1/models/{model:path}/aliases/{alias:path}", self.remove_alias, ["DELETE"]),
-            ("/v1/models/{model:path}", self.show, ["GET"]),
-        ]
-=======
->>>>>>> main
 
 async def show(gateway: CurrentGateway, name: Name) -> Response:
     """One model or adapter, with the progress of a load that is under way."""
@@ -54,29 +38,18 @@ async def plan(gateway: CurrentGateway, name: Name) -> Response:
     return json_answer(gateway.models.plan(name))
 
 
-<<<<<<< HEAD
-    async def forget_estimate(self, model: ModelPath) -> dict[str, Any]:
-        """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
-        entry = self._entry(model)
-        await self.gateway.forget_estimate(entry)
-        return model_view(self.gateway, entry)
-
-    async def set_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:
-        """A further name of the model, or one that moves to it from another model."""
-        gateway = self.gateway
-        recipe = gateway.catalog.check_alias(alias, model)
-        gateway.state.models.set_alias(alias, recipe.id)
-        gateway.refresh()
-        return model_view(gateway, gateway.residency.get(recipe.id))
-=======
 async def pin(gateway: CurrentGateway, name: Name) -> Response:
     """Never evict this model. Does not load it."""
     return json_answer(gateway.models.pin(name, True))
->>>>>>> main
 
 
 async def unpin(gateway: CurrentGateway, name: Name) -> Response:
     return json_answer(gateway.models.pin(name, False))
+
+
+async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
+    """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+    return json_answer(await gateway.models.forget_estimate(name))
 
 
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
@@ -96,6 +69,7 @@ ROUTES: list[Route] = [
     ("/v1/models/{model:path}/plan", plan, ["POST"]),
     ("/v1/models/{model:path}/pin", pin, ["PUT"]),
     ("/v1/models/{model:path}/pin", unpin, ["DELETE"]),
+    ("/v1/models/{model:path}/estimate", forget_estimate, ["DELETE"]),
     ("/v1/models/{model:path}/aliases/{alias:path}", set_alias, ["PUT"]),
     ("/v1/models/{model:path}/aliases/{alias:path}", remove_alias, ["DELETE"]),
     ("/v1/models/{model:path}", show, ["GET"]),

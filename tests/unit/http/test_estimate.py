@@ -6,24 +6,31 @@ import httpx
 import pytest
 
 from registry.state.database import State
+from runtime.gateway.files import ModelFiles
 from runtime.residency.record import Found, load_key
 from runtime.residency.states import ModelState
-from tests.unit.endpoints.fakes import FakeGateway
+from runtime.server.device import Device
+from tests.unit.http.fakes import FakeGateway, application
+
+CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
 
 
-async def test_measured_figures_of_one_model_are_forgotten(
-    client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Found(tmp_path, "rev", 1234, "from its files")
-    monkeypatch.setattr(gateway, "_files", lambda recipe, path: files)
-    entry, other = gateway.residency.entries["chat"], gateway.residency.entries["embed"]
-    entry.state, entry.needed, entry.after_load, entry.margin = ModelState.ABSENT, 7_300_640_768, 7_300_000_000, 640_768
-    with State(tmp_path / "state") as gateway.state:
+    monkeypatch.setattr(ModelFiles, "_files", lambda self, recipe, path: files)
+    with State(tmp_path / "state") as state:
+        gateway = FakeGateway(tmp_path, state=state)
+        entry, other = gateway.entries["chat"], gateway.entries["embed"]
+        entry.state, entry.needed = ModelState.ABSENT, 7_300_640_768
+        entry.after_load, entry.margin = 7_300_000_000, 640_768
         for one in (entry, other):
-            gateway.state.models.record_load(load_key(one.recipe, gateway.device), 7_300_640_768, {})
-        answer = await client.delete("/v1/models/chat/estimate")
+            state.models.record_load(load_key(one.recipe, CPU), 7_300_640_768, {})
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.delete("/v1/models/chat/estimate")
+            unknown = await client.delete("/v1/models/nobody/estimate")
         assert (answer.status_code, answer.json()["expected_bytes"]) == (200, 1234)
         assert (entry.needed_detail, entry.after_load, entry.margin) == ("from its files", 0, 0)
-        assert gateway.state.models.measured(load_key(entry.recipe, gateway.device)) is None
-        assert gateway.state.models.measured(load_key(other.recipe, gateway.device)) is not None
-        assert (await client.delete("/v1/models/nobody/estimate")).status_code == 404
+        assert state.models.measured(load_key(entry.recipe, CPU)) is None
+        assert state.models.measured(load_key(other.recipe, CPU)) is not None
+        assert unknown.status_code == 404

@@ -88,22 +88,10 @@ class World:
         async def back(held: int) -> None:
             return None
 
-<<<<<<< HEAD
-        self.manager = ResidencyManager(
-            entries,
-            self.pool,
-            budget,
-            "cpu",
-            self.witness,
-            back,
-            0.05,
-            host_budget,
-            working_margin=60,  # type: ignore[arg-type]
-        )
-=======
         budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
-        self.manager = ResidencyManager(entries, self.pool, budgets, self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
->>>>>>> main
+        self.manager = ResidencyManager(
+            entries, self.pool, budgets, self.witness, back, 0.05, host_budget, working_margin=60,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.pool.on_death = self.manager.died
 
     def state(self, name: str) -> ModelState:

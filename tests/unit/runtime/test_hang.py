@@ -11,16 +11,17 @@ from registry.errors import RoundhouseError
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
+from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.death import Cause
-from runtime.slots.link import SlotLink
+from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.virtual import VirtualLoop
 from tests.unit.runtime.scripted import Witness, recipe
 
 HEARTBEAT, HUNG_AFTER = 5.0, 30.0
 
 
-class StoppedLink(SlotLink):
+class StoppedLink(UnixSlotLink):
     """Answers each ping at once, until it is stopped. No socket and no process behind it."""
 
     def __init__(self) -> None:
@@ -41,7 +42,7 @@ class StoppedLink(SlotLink):
         await self._reader
 
 
-async def answer(link: SlotLink, call: HttpCall) -> None:
+async def answer(link: UnixSlotLink, call: HttpCall) -> None:
     async with link.call(lambda uid: frames.Call(uid, call)) as running:
         async for _ in running.events():
             pass
@@ -61,7 +62,7 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
         return None
 
     pool = SimpleNamespace(free=0)
-    manager = ResidencyManager([entry], pool, 250, "cpu", Witness(), back)  # type: ignore[arg-type]
+    manager = ResidencyManager([entry], pool, [DeviceBudget("cpu", 250)], Witness(), back)  # type: ignore[arg-type]
     watching = asyncio.create_task(manager.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
     call = HttpCall(path="/", body=b"", served="a", shown="a")

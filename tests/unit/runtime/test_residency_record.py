@@ -14,11 +14,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-<<<<<<< HEAD
-from runtime.residency.record import Found, ResidencyRecord, forget, found, load_key, recall
-=======
-from runtime.residency.record import load_key, recall
->>>>>>> main
+from runtime.residency.record import Found, forget, found, load_key, recall
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device
