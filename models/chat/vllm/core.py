@@ -17,6 +17,9 @@ from typing import Any
 
 from models.chat.vllm import process
 
+FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""In messages of errors that have no type of their own for it."""
+
 METHOD = "roundhouse"
 """The utility method's name in EngineCore."""
 
@@ -160,10 +163,15 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
 def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only."""
     if path := os.environ.get(process.CAUSE):
-        import torch
+        Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), f"{type(error).__name__}: {error}"]))
 
-        memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        Path(path).write_text(json.dumps([int(memory), f"{type(error).__name__}: {error}"]))
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """By type, or by the words of vLLM's check of the card at a start, of its allocator that sleeps, and of CUDA."""
+    import torch
+
+    said = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in said for word in FULL)
 
 
 CALLS: dict[str, Callable[..., Any]] = {
