@@ -36,7 +36,7 @@ from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.lease import Lease
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server import logs
-from runtime.server.device import Device, MemoryWatch
+from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 
@@ -99,7 +99,7 @@ class Gateway:
         entries = [await asyncio.to_thread(self._entry, recipe) for recipe in self.recipes]
         self.residency = ResidencyManager(
             entries, self.pool, self.device.budget, self.device.name,
-            ResidencyRecord(self.metrics, self.state, self.device), MemoryWatch(self.device).back,
+            ResidencyRecord(self.metrics, self.state, self.device), memory_of(self.device),
             self.settings.patience, self.device.host_budget or NO_LIMIT, self._fetch, self.device.kind == "cpu",
         )  # fmt: skip
         self.metrics.budget.set(self.device.budget)
