@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -61,13 +62,16 @@ def processes(engine: Any) -> list[Any]:
 
 
 def _know_architecture(path: Path) -> None:
-    """Import the model's class here. Else vLLM starts a Python process to look at it, unless that was cached."""
+    """Give vLLM the model's class. Else it starts a Python process to look at it, unless that was cached.
+
+    Off the CPU only what `prewarm` has imported: another model's file may touch CUDA when it is imported, and a process
+    with CUDA cannot be forked.
+    """
     registry = import_module("vllm.model_executor.models").ModelRegistry
-    if not import_module("vllm.platforms").current_platform.is_cpu():
-        return  # a model file may touch CUDA when imported, and a process with CUDA cannot be forked
+    any_file = import_module("vllm.platforms").current_platform.is_cpu()
     for architecture in json.loads((path / "config.json").read_text()).get("architectures") or ():
         lazy = registry.models.get(architecture)
-        if hasattr(lazy, "module_name"):
+        if hasattr(lazy, "module_name") and (any_file or lazy.module_name in sys.modules):
             registry.register_model(architecture, lazy.load_model_cls())
 
 

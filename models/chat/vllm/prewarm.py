@@ -23,7 +23,15 @@ CPU = (
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.v1.pool.flash_maxsim.flash_maxsim_rerank",
 )
-CUDA = ("vllm.v1.worker.gpu_worker", "vllm.lora.punica_wrapper.punica_gpu", "vllm.model_executor.models.llama")
+CUDA = (
+    "vllm.v1.worker.gpu_worker",
+    "vllm.lora.punica_wrapper.punica_gpu",
+    # whose classes vLLM need not look at in a process of its own (`launch`); none touches CUDA when it is imported
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.mistral",
+    "vllm.model_executor.models.qwen2",
+    "vllm.model_executor.models.qwen3",
+)
 
 SERVER = (
     "vllm.entrypoints.anthropic.api_router",

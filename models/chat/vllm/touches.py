@@ -116,7 +116,7 @@ USED = (
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
         "vllm.model_executor.models.registry:_ModelRegistry.models",
-        "CPU: a model's class is imported here, not by a process that vLLM starts for a look at it",
+        "a model's class is imported here, not by a process that vLLM starts for a look at it",
         "tests/contract/test_chat_prewarm.py",
     ),
 )

@@ -1,15 +1,17 @@
 """What vLLM is told on a GPU."""
 
+import asyncio
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat import cuda, settings
-from models.chat.vllm import core, prewarm, process
+from models.chat import cuda, settings, start
+from models.chat.vllm import core, launch, prewarm, process
 from tests.unit.registry.makers import recipe
 
 
@@ -71,3 +73,36 @@ def test_a_start_that_ran_out_of_memory_says_so(
     told = json.loads((tmp_path / "cause").read_text())
     assert told[0] == memory
     assert str(error) in told[1]
+
+
+async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process of vLLM's, such as one that looks at a model's class, is not it."""
+    running = [SimpleNamespace(name="SpawnProcess-1")]
+    monkeypatch.setattr(start.multiprocessing, "active_children", lambda: list(running))
+    starting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    waiting = asyncio.create_task(start.child_or_end(starting))  # type: ignore[arg-type]
+    done, _ = await asyncio.wait({waiting}, timeout=0.2)
+    assert not done
+    running.append(SimpleNamespace(name="EngineCore"))
+    await asyncio.wait_for(waiting, 200)
+
+
+@pytest.mark.parametrize(("on_cpu", "known"), [(True, ["A", "B"]), (False, ["A"])])
+def test_a_class_that_is_imported_is_not_looked_at_elsewhere(
+    on_cpu: bool, known: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a GPU another model's file may touch CUDA, so it is left to vLLM."""
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["A", "B", "C"]}))
+    registered: list[str] = []
+    models = {
+        "A": SimpleNamespace(module_name="json", load_model_cls=lambda: dict),
+        "B": SimpleNamespace(module_name="nobody.imported.this", load_model_cls=lambda: dict),
+    }
+    registry = SimpleNamespace(models=models, register_model=lambda name, kind: registered.append(name))
+    modules = {
+        "vllm.model_executor.models": SimpleNamespace(ModelRegistry=registry),
+        "vllm.platforms": SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: on_cpu)),
+    }
+    monkeypatch.setattr(launch, "import_module", modules.__getitem__)
+    launch._know_architecture(tmp_path)
+    assert registered == known
