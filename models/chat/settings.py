@@ -89,6 +89,12 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
 
 
+def swap_tokens(recipe: Recipe) -> int | None:
+    """Most tokens of a step while adapters come: at least one for each request. None: as ever."""
+    asked = recipe.batching.tokens_while_swapping
+    return None if asked is None else max(asked, recipe.batching.max_requests)
+
+
 def sleeps(recipe: Recipe) -> bool:
     """Whether the engine is to be able to sleep, on a GPU.
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from models import nvml
-from models.chat.vllm import process
+from models.chat.vllm import brisk, process
 
 FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 """In messages of errors that have no type of their own for it."""
@@ -62,6 +62,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
     which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
     and `poll_adapter` tells when it is there.
     """
+    brisk.adapters_come(self)
     outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
@@ -87,6 +88,7 @@ def _read(reading: Future[Any]) -> Outcome:
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
     """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
+    brisk.adapters_come(self)
     if evict and _in_use(self, evict):
         return ["busy"]
     if evict:

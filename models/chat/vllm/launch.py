@@ -1,6 +1,7 @@
 """The pieces of vLLM that the chat engine uses, by one name each: they moved between 0.26 and 0.32."""
 
 import json
+import multiprocessing
 import os
 import sys
 import tempfile
@@ -56,9 +57,8 @@ def adapter_names(app: Any) -> dict[str, Any]:
 
 
 def processes(engine: Any) -> list[Any]:
-    """EngineCore's processes, of a vLLM engine or None."""
-    manager = engine.engine_core.resources.engine_manager if engine else None
-    return list(manager.processes) if manager else []
+    """EngineCore's processes, of an engine that `start_engine` gave, or None."""
+    return list(engine.roundhouse_processes) if engine else []
 
 
 def _know_architecture(path: Path) -> None:
@@ -75,7 +75,7 @@ def _know_architecture(path: Path) -> None:
             registry.register_model(architecture, lazy.load_model_cls())
 
 
-def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
+def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
     """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
@@ -92,11 +92,15 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
+    os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
         os.environ[process.CAUSE] = str(cause)
         try:
-            return AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+            others = set(multiprocessing.active_children())
+            engine = AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+            engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
+            return engine
         except Exception as error:
             if not cause.exists():
                 raise

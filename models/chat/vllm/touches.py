@@ -109,9 +109,9 @@ USED = (
         ENGINE,
     ),
     Touch(
-        "vllm.v1.engine.utils:CoreEngineProcManager.processes",
-        "how EngineCore ended, and its end by force",
-        "tests/contract/test_chat_death.py",
+        "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
+        "shorter steps while adapters come, for which a place would wait",
+        CORE,
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
