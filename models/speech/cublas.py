@@ -6,12 +6,24 @@ the whole process, it is found by its name.
 
 import ctypes
 import importlib.util
+import os
 from pathlib import Path
 
+from models.native.cache_folder import cache_folder
 from registry.errors import EngineFailed
 
 LIBRARIES = ("libcublasLt.so.12", "libcublas.so.12")
 """The first is needed by the second."""
+
+
+def keep_compiled() -> None:
+    """Have the driver keep what it compiles: CTranslate2 has no code for GPUs newer than sm_86, so the first load on an
+    H100 compiles its kernels, and by default they are kept in a home folder that a container may lose.
+
+    Before CUDA is first used. Settings that are there already stay.
+    """
+    os.environ.setdefault("CUDA_CACHE_PATH", str(cache_folder("cuda")))
+    os.environ.setdefault("CUDA_CACHE_MAXSIZE", str(4 << 30))
 
 
 def load_cublas() -> None:

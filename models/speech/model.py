@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from models.speech.cublas import load_cublas
+from models.speech.cublas import keep_compiled, load_cublas
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Flag, Recipe, WindowSpec
@@ -94,6 +94,7 @@ class SpeechModel:
 
         kind, _, index = device.partition(":")
         if kind != "cpu":
+            keep_compiled()
             load_cublas()
         if not (path / "tokenizer.json").is_file():
             raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")

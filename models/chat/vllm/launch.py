@@ -14,6 +14,9 @@ from typing import Any
 from models.chat.vllm import core, process
 from registry.errors import EngineFailed
 
+TYPICAL_V2 = "models.chat.vllm.typical_v2:TypicalSamplingV2"
+"""As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
+
 
 def _first(*modules: str) -> Any:
     """The first module of these that exists; the error of the last when none does."""
@@ -89,6 +92,7 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
         settings.distributed_executor_backend = UniProcExecutor
     _know_architecture(Path(arguments.model))
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    _sample_typically(config)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
@@ -127,12 +131,24 @@ def sleep_mode_available() -> bool:
 
 
 def samples_typically(engine: Any) -> bool:
-    """Whether `typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    """Whether typical decoding is in the sampler: with speculation there is none."""
     config = engine.vllm_config
+    taken = TYPICAL_V2 in (config.model_config.logits_processors or ())
+    return config.speculative_config is None and (taken or not _second_runner(config))
+
+
+def _second_runner(config: Any) -> bool:
     second = getattr(config, "use_v2_model_runner", None)
     if second is None:
-        second = bool(getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False))
-    return not second and config.speculative_config is None
+        second = getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False)
+    return bool(second)
+
+
+def _sample_typically(config: Any) -> None:
+    """vLLM's first model runner has it from the plug-in; the second takes it as one of the user's own, at no cost for
+    those who do not ask for it."""
+    if _second_runner(config) and config.speculative_config is None:
+        config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), TYPICAL_V2]
 
 
 async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:

@@ -1,11 +1,13 @@
 """The library that CTranslate2 opens by name is there by then."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from models.native.cache_folder import cache_folder
 from models.speech import cublas
 from registry.errors import EngineFailed
 
@@ -43,3 +45,10 @@ def test_a_host_without_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(cublas, "LIBRARIES", ("libcublas.so.0",))
     with pytest.raises(EngineFailed, match="nvidia-cublas-cu12"):
         cublas.load_cublas()
+
+
+def test_what_the_driver_compiles_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HOME": "/somewhere", "CUDA_CACHE_MAXSIZE": "1"})
+    cublas.keep_compiled()
+    assert os.environ["CUDA_CACHE_PATH"] == str(cache_folder("cuda"))
+    assert os.environ["CUDA_CACHE_MAXSIZE"] == "1"
