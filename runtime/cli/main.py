@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from runtime.cli import adapters, chat, inspect, models, output, serve, transcribe, vectors
+from runtime.cli import adapters, chat, doctor, inspect, models, output, serve, transcribe, vectors
 from runtime.cli.failures import EXIT_CODES, Failure
 from runtime.cli.setting_options import WithSettings
 
@@ -47,6 +47,7 @@ Every command has its own --help with examples.
     epilog=EXIT_CODES,
 )
 app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
 app.add_typer(models.app, name="models", rich_help_panel="Server")
