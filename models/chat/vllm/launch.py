@@ -78,11 +78,10 @@ def _know_architecture(path: Path) -> None:
             registry.register_model(architecture, lazy.load_model_cls())
 
 
-def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+def configuration(arguments: Namespace, device: str) -> Any:
+    """All that vLLM makes of the arguments before anything is started; the device is not touched."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     settings = AsyncEngineArgs.from_cli_args(arguments)
@@ -93,6 +92,14 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
     _know_architecture(Path(arguments.model))
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
     _sample_typically(config)
+    return config
+
+
+def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    config = configuration(arguments, device)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
