@@ -17,7 +17,7 @@ from typing import Any
 
 from vllm.third_party import pynvml
 
-sys.modules["pynvml"] = pynvml  # as nvidia-ml-py has it
+sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CPU build has not
 
 from models import nvml  # noqa: E402
 from models.chat import settings  # noqa: E402
@@ -29,7 +29,9 @@ SECOND = "vllm.v1.worker.gpu"
 
 
 def switch() -> None:
-    """From the CPU's platform to that of CUDA, in all that was imported."""
+    """From the CPU's platform to that of CUDA, in all that was imported; the CUDA build has it by itself."""
+    if not import_module("vllm.platforms").current_platform.is_cpu():
+        return
     sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("vllm._C_stable_libtorch")
     platforms, cuda = import_module("vllm.platforms"), import_module("vllm.platforms.cuda")
     before, after = platforms.current_platform, cuda.CudaPlatform()
