@@ -47,7 +47,7 @@ ANSWERS = {
     "digits-to-words": ("ticket 5 memory", "ticket five memory"),
     "iso-date": ("October 23rd, 1930", "1930-10-23"),
     "extract-json": ("Petra, 51, Berlin", '{"name":"Petra","age":51,"city":"Berlin"}'),
-    "mask-pii": ("write to anna@mail.org", "write to [email]"),
+    "mask-pii": ("ines45@ifle.io", "[email]"),
     "sentiment": ("the food was good today", "positive"),
     "intent": ("show the balance of my account today", "check_balance"),
     "compare-numbers": ("2 and 72?", "2 < 72"),
