@@ -11,6 +11,9 @@ from models.chat import fields, guard, processes, settings, start, warm
 from models.chat.adapters import Adapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
+from models.chat.grammars import admission, process
+from models.chat.grammars.admission import ADMISSION, Admission
+from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import launch, prewarm
@@ -37,6 +40,7 @@ class VllmEngine:
         self._model = ""
         self._typical = False
         self._state = "new"
+        self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
@@ -90,6 +94,8 @@ class VllmEngine:
             self._typical = launch.samples_typically(self._engine)
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
+            admission.guard(self._engine, self._checker)
+            await self._checker.begin()
             await self._engine.reset_prefix_cache()
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
@@ -183,6 +189,7 @@ class VllmEngine:
     async def close(self) -> None:
         self._state = "closed"
         self._children.unwatch()
+        self._checker.close()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         running = launch.processes(self._engine)
@@ -197,8 +204,11 @@ class VllmEngine:
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
         self._check(request, adapters)
+        entering = Admission(self._checker)
+        await entering.first(request.body)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
+        context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
         exchange = Exchange(self._app, request.path, request.method, request.body, context)
         self._running.add(exchange)
@@ -206,6 +216,9 @@ class VllmEngine:
         try:
             if not await exchange.start():
                 raise EngineFailed("the engine gave no answer")
+            await exchange.until(entering.decided)
+            if entering.refusal is not None:
+                raise entering.refusal
             self._alive()
             if exchange.status >= 500:
                 fault = guard.unanswerable(request.body, bool(meter.request_ids))
@@ -218,9 +231,11 @@ class VllmEngine:
             raise
         except Exception as error:
             self._alive()
-            raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            how = EngineFailed(f"the engine failed: {type(error).__name__}")
+            raise entering.refusal or how from error
         finally:
             self._running.discard(exchange)
+            entering.leave()
             ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
             if self._state == "loaded":
                 await asyncio.shield(ending)

@@ -18,6 +18,7 @@ class Touch(NamedTuple):
 
 
 CORE, LORA = "tests/contract/test_vllm_core.py", "tests/contract/test_staged.py"
+GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
 REPLACED = (
@@ -69,6 +70,24 @@ REPLACED = (
         "tests/contract/chat_engine/test_answers.py",
         ("self", "request"),
     ),
+    Touch(
+        "vllm.v1.structured_output:StructuredOutputManager.__init__",
+        "grammars are compiled at the lowest priority, not beside the steps",
+        GRAMMARS,
+        ("self", "vllm_config"),
+    ),
+    Touch(
+        "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+        "a grammar that takes too long in the steps of all ends its request",
+        GRAMMARS,
+        ("self", "request"),
+    ),
+    Touch(
+        "vllm.sampling_params:SamplingParams._validate_structured_outputs",
+        "a grammar that was checked is not parsed again on the loop that feeds all streams",
+        GRAMMARS,
+        ("self", "model_config", "structured_outputs_config", "tokenizer"),
+    ),
 )
 
 USED = (
@@ -112,6 +131,12 @@ USED = (
         "vllm.v1.engine.utils:CoreEngineProcManager.processes",
         "how EngineCore ended, and its end by force",
         "tests/contract/test_chat_death.py",
+    ),
+    Touch("vllm.v1.structured_output:StructuredOutputManager.executor", "compiles grammars", GRAMMARS),
+    Touch(
+        "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.compiler",
+        "a check compiles in one thread, whose time can be bounded",
+        GRAMMARS,
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
