@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import fields, guard, processes, settings, start, warm
+from models.chat import counts, fields, guard, processes, settings, start, warm
 from models.chat.adapters import Adapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -226,7 +226,7 @@ class VllmEngine:
             yield Started(exchange.status, exchange.content_type)
             while (data := await exchange.part()) is not None:
                 self._alive()
-                yield Chunk(rename(data))
+                yield Chunk(rename(data if exchange.status < 400 else guard.shortened(data)))
         except RoundhouseError:
             raise
         except Exception as error:
@@ -244,10 +244,12 @@ class VllmEngine:
     def _check(self, request: HttpCall, adapters: Adapters) -> None:
         if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
-        guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
+        config = self._engine.model_config
+        guard.bounded(request.path, request.body, config.max_model_len, text_only=not config.is_multimodal_model)
         asked = guard.asked_model(request.body)
         guard.typical(request.body, able=self._typical)
         fields.check(self._fields, request.path, request.body)
+        counts.check(request.path, request.body, config.max_model_len)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):
