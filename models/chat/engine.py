@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import counts, fields, guard, processes, settings, start, warm
+from models.chat import counts, fields, guard, processes, settings, start, tokens, warm
 from models.chat.adapters import Adapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -39,6 +39,7 @@ class VllmEngine:
         self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
+        self._cuts = False
         self._state = "new"
         self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
@@ -91,6 +92,7 @@ class VllmEngine:
             self._adapters = Adapters(self._engine, launch.adapter_names(self._app))
             effort = fields.knows_effort(path, recipe.engine.flags)
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+            self._cuts = recipe.on_too_many_tokens == "cut"
             self._typical = launch.samples_typically(self._engine)
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
@@ -210,7 +212,8 @@ class VllmEngine:
         context.run(METER.set, meter)
         context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
-        exchange = Exchange(self._app, request.path, request.method, request.body, context)
+        body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
+        exchange = Exchange(self._app, request.path, request.method, body, context)
         self._running.add(exchange)
         adapters.calls[request.served] += 1
         try:
@@ -223,7 +226,7 @@ class VllmEngine:
             if exchange.status >= 500:
                 fault = guard.unanswerable(request.body, bool(meter.request_ids))
                 raise fault or EngineFailed("the engine could not answer this request")
-            yield Started(exchange.status, exchange.content_type)
+            yield Started(exchange.status, exchange.content_type, tokens.warning(request.body, entering.tokens))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 yield Chunk(rename(data if exchange.status < 400 else guard.shortened(data)))

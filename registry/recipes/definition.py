@@ -236,6 +236,10 @@ class Recipe(Strict):
     engine: EngineSpec
     dtype: Literal["auto", "float32", "float16", "bfloat16", "int8"] = "auto"
     context_length: int | None = Field(default=None, ge=16)
+    on_too_many_tokens: Literal["refuse", "cut"] = Field(
+        default="refuse",
+        description="what becomes of a request for more tokens than the context length; cut: with a warning header",
+    )
     memory: Memory = Memory()
     window: WindowSpec = WindowSpec()
     batching: Batching = Batching()
@@ -259,6 +263,8 @@ class Recipe(Strict):
             raise PydanticCustomError("engine_task", f"task {self.task.value} needs engine name {right}")
         if self.adapters and not self.memory.adapters.device:
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
+        if self.task is not Task.CHAT and self.on_too_many_tokens != "refuse":
+            raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
             raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")
         return self

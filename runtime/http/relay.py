@@ -214,6 +214,8 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
 async def start(send: Send, started: Started, served: Served) -> None:
     """The status line and headers of a chat engine's answer."""
     headers = {"content-type": started.content_type, **served.headers()}
+    if started.warning:
+        headers["X-Roundhouse-Warning"] = started.warning
     if started.content_type.startswith("text/event-stream"):
         headers["cache-control"] = "no-cache"
         headers["x-accel-buffering"] = "no"

@@ -19,6 +19,8 @@ class Admission:
     def __init__(self, checker: Checker) -> None:
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
+        self.tokens: int | None = None
+        """How many its answer may have, as vLLM has settled it."""
         self._checker = checker
         self._checks: set[asyncio.Task[None]] = set()
         self._left = False
@@ -99,6 +101,7 @@ def guard(engine: Any, checker: Checker) -> None:
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
         if (admission := ADMISSION.get()) is not None:
+            admission.tokens = getattr(params, "max_tokens", None)
             await admission.admit(getattr(params, "structured_outputs", None))
         return await add_request(request_id, prompt, params, *arguments, **named)
 

@@ -9,9 +9,9 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 ALLOWANCE, PER_TOKEN = 0.1, 0.003
@@ -93,17 +93,14 @@ def patch(manager: Any, params: Any) -> None:
     """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot). Safe to call twice."""
     if hasattr(manager, "roundhouse_create_grammar"):
         return
-    stock_init, stock_validate = manager.__init__, params._validate_structured_outputs
-
-    def init(self: Any, *arguments: Any, **named: Any) -> None:
-        os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(CACHE_MEGABYTES))
-        stock_init(self, *arguments, **named)
-        if hasattr(self, "executor"):
-            self.executor.shutdown()
-            workers = max(1, ((os.cpu_count() or 1) + 1) // 2)  # as many as vLLM's own
-            self.executor = ThreadPoolExecutor(workers, "grammar", initializer=_step_back)
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(CACHE_MEGABYTES))
+    stock_validate = params._validate_structured_outputs
 
     def create_grammar(self: Any, request: Any) -> Watched:
+        if threading.current_thread() is not threading.main_thread():
+            os.setpriority(
+                os.PRIO_PROCESS, 0, PRIORITY
+            )  # on Linux a thread's own, which threads that it starts inherit
         return Watched(self.roundhouse_create_grammar(request))
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
@@ -111,13 +108,8 @@ def patch(manager: Any, params: Any) -> None:
             stock_validate(self, *arguments, **named)
 
     manager.roundhouse_create_grammar = manager._create_grammar
-    manager.__init__, manager._create_grammar = init, create_grammar
-    params.roundhouse_validate, params._validate_structured_outputs = stock_validate, validate
-
-
-def _step_back() -> None:
-    """On Linux a priority is a thread's own, and threads that it starts inherit it."""
-    os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
+    manager._create_grammar = create_grammar
+    params._validate_structured_outputs = validate
 
 
 class Compiler:
@@ -142,28 +134,12 @@ class Compiler:
         return {name: getattr(constraint, name) for name in SETTLED}
 
     def compile(self, asked: dict[str, Any]) -> Watched:
-        """As EngineCore does it, in one thread. Raises whatever the library raises."""
+        """As EngineCore does it. Raises whatever the library raises."""
         from vllm.sampling_params import StructuredOutputsParams
         from vllm.v1.structured_output.request import get_structured_output_key
 
         kind, text = get_structured_output_key(StructuredOutputsParams(**asked))
-        self._one_thread()
         return Watched(self._backend.compile_grammar(kind, text))
-
-    def _one_thread(self) -> None:
-        """One thread's time and memory can be bounded."""
-        made = getattr(self._backend, "compiler", None)
-        if made is not None:
-            import xgrammar
-
-            self._backend.compiler = xgrammar.GrammarCompiler(
-                self._tokenizer_info(made), max_threads=1, cache_enabled=False
-            )
-
-    def _tokenizer_info(self, made: Any) -> Any:
-        if not hasattr(self, "_info"):
-            self._info = made.compile_grammar('root ::= "a"').tokenizer_info
-        return self._info
 
     def walk(self, grammar: Watched, steps: int) -> int:
         """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""

@@ -71,14 +71,8 @@ REPLACED = (
         ("self", "request"),
     ),
     Touch(
-        "vllm.v1.structured_output:StructuredOutputManager.__init__",
-        "grammars are compiled at the lowest priority, not beside the steps",
-        GRAMMARS,
-        ("self", "vllm_config"),
-    ),
-    Touch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        "a grammar that takes too long in the steps of all ends its request",
+        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
         GRAMMARS,
         ("self", "request"),
     ),
@@ -131,12 +125,6 @@ USED = (
         "vllm.v1.engine.utils:CoreEngineProcManager.processes",
         "how EngineCore ended, and its end by force",
         "tests/contract/test_chat_death.py",
-    ),
-    Touch("vllm.v1.structured_output:StructuredOutputManager.executor", "compiles grammars", GRAMMARS),
-    Touch(
-        "vllm.v1.structured_output.backend_xgrammar:XgrammarBackend.compiler",
-        "a check compiles in one thread, whose time can be bounded",
-        GRAMMARS,
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
