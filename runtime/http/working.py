@@ -11,32 +11,26 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from registry.errors import BadRequest, EngineFailed, RequestTimedOut, RoundhouseError, TooLarge
+from registry.errors import BadRequest, EngineFailed, RoundhouseError, TooLarge
 from runtime.gateway.prefer import NotYet
 from runtime.http import errors as http_errors
 from runtime.http.errors import Dialect
 
 log = logging.getLogger("roundhouse.http")
-BODY_SECONDS = 60.0
-"""A body must have arrived after this long: a client that trickles bytes does not hold a connection for ever."""
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge over `limit` bytes (before reading on), RequestTimedOut when it is too slow."""
+    """The whole body. Raises TooLarge over `limit` bytes, before reading on. How slow it may be: `guard.bodies`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
     parts: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise too_large(limit)
-                parts.append(part)
-    except TimeoutError:
-        raise RequestTimedOut(f"The body did not arrive within {BODY_SECONDS:.0f} s.") from None
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
     return b"".join(parts)
 
 

@@ -25,6 +25,7 @@ from fastapi import FastAPI
 from models.parent import die_with_parent
 from registry.recipes.definition import Recipe, Tier
 from runtime.gateway.core import Gateway
+from runtime.http.guard.layers import layers, more_files, uvicorn_options
 from runtime.http.middleware import Shell
 from runtime.residency.prewarming import wanted_at_once
 from runtime.server import logs
@@ -62,7 +63,7 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
         restart_workers=True,
         healthcheck_path="/litserve/health",
         info_path="/litserve/info",
-        middlewares=[(Shell, lifespan(gateway, settings.drain_seconds))],
+        middlewares=[*layers(settings), (Shell, lifespan(gateway, settings.drain_seconds))],
     )
     server.monitor_internal = 0.05
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
@@ -113,6 +114,7 @@ def run(
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
+    more_files()
     server, _ = build(settings, recipes, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
@@ -164,8 +166,7 @@ def run(
         generate_client_file=False,
         access_log=False,
         log_config=None,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=64 * 1024,
+        **uvicorn_options(settings),
     )
     log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
