@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from registry.errors import Unavailable
+from registry.state.files import make_private, make_private_file
 
 FILE = "state.db"
 
@@ -75,8 +76,9 @@ class Database:
     """
 
     def __init__(self, directory: Path) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         self.path = directory / FILE
+        make_private_file(self.path)
         self._lock = threading.RLock()
         with _one_process(directory):
             self._connection = _connect(self.path)
