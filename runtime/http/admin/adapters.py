@@ -1,5 +1,6 @@
 """Adapters: register by path, hub id or upload; versions, aliases, rollback, pins; and vLLM's own two calls."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
@@ -15,6 +16,7 @@ from registry.names import AdapterName
 from registry.recipes.definition import HubSource, PathSource
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.core import Gateway
+from runtime.http.admin.folders import check_folder
 from runtime.http.admin.views import adapter_view
 from runtime.http.upload import receive
 from runtime.http.working import parse_object, read_body
@@ -112,6 +114,11 @@ class AdapterEndpoints:
             raise BadRequest(f"Say which base: 'base_model_name' is needed here. Models that take adapters: {names}.")
         return takers[0]
 
+    async def _check_folder(self, path: str, param: str) -> None:
+        settings = self.gateway.settings
+        roots = settings.adapter_roots or (FilePath.cwd(), settings.data_dir)
+        await asyncio.to_thread(check_folder, path, roots, param)
+
     def _changed(self, adapter: Adapter) -> dict[str, Any]:
         """After every change of an adapter: names and pins follow."""
         self.gateway.refresh()
@@ -137,8 +144,6 @@ class AdapterEndpoints:
             return await self._upload(request, dry_run)
         data = parse_object(await read_body(request, self.gateway.settings.max_json))
         body = _typed(RegisterBody, data)
-        if isinstance(body.source, PathSource) and not FilePath(body.source.path).is_absolute():
-            raise BadRequest("'source.path' must be an absolute path on the server.", param="source.path")
         return await self._register(body.name, body.base, body.source, dry_run, body.alias, _probe(body))
 
     async def _upload(self, request: Request, dry_run: bool) -> Response:
@@ -175,6 +180,8 @@ class AdapterEndpoints:
     ) -> Response:
         gateway = self.gateway
         where = gateway.base(self._base(base), name)
+        if isinstance(source, PathSource):
+            await self._check_folder(source.path, "source.path")
         if dry_run:
             checked = await gateway.service.validate(where, source)
             return JSONResponse(
@@ -237,11 +244,9 @@ class AdapterEndpoints:
     # --- vLLM's calls ---------------------------------------------------------------------------------------------
     async def vllm_load(self, body: VllmLoadBody) -> Response:
         entry = self._base(body.base_model_name) if body.base_model_name else self._only_base()
-        if not FilePath(body.lora_path).is_absolute():
-            raise BadRequest("'lora_path' must be an absolute path on the server.", param="lora_path")
-        done = await self.gateway.service.register(
-            body.lora_name, self.gateway.base(entry, body.lora_name), PathSource(path=body.lora_path)
-        )
+        where = self.gateway.base(entry, body.lora_name)
+        await self._check_folder(body.lora_path, "lora_path")
+        done = await self.gateway.service.register(body.lora_name, where, PathSource(path=body.lora_path))
         self._changed(done.adapter)
         return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 
