@@ -15,8 +15,11 @@ from runtime.http import openapi_tasks as tasks
 from runtime.http.admin import openapi as management
 from runtime.http.admin import openapi_adapters as adapters
 from runtime.http.chat import openapi as chat
+from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     ERROR_SCHEMAS,
+    GUARD,
+    GUARD_BODY,
     HEADERS,
     PARAMETERS,
     Json,
@@ -114,6 +117,7 @@ def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json
             "content": {media: {"schema": schema} for media, schema in entry.answers.items()},
         },
         **entry.others,
+        **error_responses(GUARD_BODY if "requestBody" in merged else GUARD, (Dialect.OPENAI,)),
         **error_responses(entry.errors, entry.dialects),
     }
     return merged

@@ -55,8 +55,9 @@ async def test_headers_without_an_end_are_cut(tmp_path: Path, head: bytes, monke
         wire.close()
 
 
-async def _pour(wire: Wire, part: bytes, size: int) -> None:
+async def _pour(wire: Wire, part: bytes, size: int, first: bytes = b"") -> None:
     try:
+        await wire.send(first)
         for _ in range(size // len(part)):
             await wire.send(part)
         wire.writer.write_eof()
@@ -121,8 +122,18 @@ async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path) -> None:
             wire.close()
 
 
-@pytest.mark.parametrize("path", [b"/v1/chat/completions", b"/v1/messages", b"/v2/rerank", b"/v1/load_lora_adapter"])
-async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes) -> None:
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (b"/v1/chat/completions", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/embeddings", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/load_lora_adapter", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/messages", b'{"type":"error","error":{"type":"timeout_error","message":"The body'),
+        (b"/v2/rerank", b'{"message":"The body'),
+        (b"/embed", b'{"error":"The body'),
+    ],
+)
+async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, told: bytes) -> None:
     head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
     async with served(tmp_path, body_seconds=0.05) as server:
         wires = [await server.connect() for _ in range(50)]
@@ -130,10 +141,28 @@ async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes) -> None:
             await wire.send(head)
         for wire in wires:
             answer = await wire.answer()
-            assert answer.status == 408
-            assert b"too slowly" in answer.body
+            assert (answer.status, answer.body[: len(told)]) == (408, told)
             wire.close()
         assert not server.gateway.released
+
+
+async def test_a_slow_upload_is_ended(tmp_path: Path) -> None:
+    kind = b"Content-Type: multipart/form-data; boundary=x\r\n"
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\n" + HOST + kind + b"Content-Length: 1000\r\n\r\n--x\r\n"
+    async with served(tmp_path, body_seconds=0.05) as server:
+        answer = await server.ask(head[:-2])
+        assert (answer.status, answer.error()["code"]) == (408, "request_timeout")
+
+
+async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp_path: Path) -> None:
+    head = b"POST /v1/load_lora_adapter HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with served(tmp_path, max_json=1000) as server:
+        wire = await server.connect()
+        pouring = asyncio.create_task(_pour(wire, b"400\r\n" + b" " * 1024 + b"\r\n", 2**20, head))
+        answer = await wire.answer()
+        assert (answer.status, answer.error()["code"]) == (413, "payload_too_large")
+        wire.close()
+        await pouring
 
 
 async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> None:
