@@ -105,6 +105,9 @@ def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
 
 class _Told(msgspec.Struct):
     message: str
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
 
 
 class _Foreign(msgspec.Struct):
@@ -112,11 +115,22 @@ class _Foreign(msgspec.Struct):
 
 
 def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
-    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it; what is neither stays as it is."""
+    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it and no longer than ours are.
+
+    What is neither stays as it is, if it is short.
+    """
+    if dialect is Dialect.OPENAI and len(body) <= LONGEST:
+        return body
     try:
         told = msgspec.json.decode(body, type=_Foreign).error
     except msgspec.DecodeError:
-        return body
+        told = _Told("The engine refused this request.")
+        if len(body) <= LONGEST:
+            return body
+    if dialect is Dialect.OPENAI:
+        told.message = cut(told.message, LONGEST)
+        told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
+        return msgspec.json.encode(_Foreign(told))
     error = RoundhouseError(told.message)
     error.status = status
     return encode(error, dialect)

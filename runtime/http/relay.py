@@ -172,7 +172,8 @@ async def answer(served: Served, call: Call) -> AsyncGenerator[Started | Chunk, 
 async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> None:
     """Pass the chat engine's HTTP answer on, chunk by chunk; an error after the first chunk is the last event.
 
-    vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they are brought into Anthropic's.
+    vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there they are brought into Anthropic's. It
+    repeats in them what the client sent, of any length: that is cut.
     """
     started: Started | None = None
     open_ = False
@@ -181,7 +182,7 @@ async def relay(served: Served, call: Call, send: Send, dialect: Dialect) -> Non
         async with aclosing(_aiter(call)) as events:
             async for event in events:
                 if isinstance(event, Chunk) and started is not None:
-                    if started.status >= 400 and dialect is Dialect.ANTHROPIC:
+                    if started.status >= 400:
                         refusal += event.data
                         continue
                     if not open_:

@@ -13,6 +13,7 @@ from registry.errors import BadRequest, RoundhouseError
 from registry.recipes.definition import Task
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE
+from runtime.http.chat.bounds import check_size
 from runtime.http.chat.progress import progress_stream
 from runtime.http.errors import Dialect
 from runtime.http.relay import relay, serving
@@ -40,11 +41,13 @@ class ChatEndpoints:
         dialect = PATHS[path]
         try:
             body = await read_body(request, self.gateway.settings.max_json)
+            check_size(body, [recipe for recipe in self.gateway.recipes if recipe.task is Task.CHAT])
             data = parse_object(body)
             adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
             if adapter is not None and not isinstance(adapter, str):
                 raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
             chosen = self.gateway.choose(data.get("model"), Task.CHAT, adapter=adapter)
+            check_size(body, [chosen.entry.recipe])
         except RoundhouseError as error:
             return error_response(error, dialect)
 

@@ -29,6 +29,7 @@ from runtime import sse
 from runtime.gateway.core import Chosen, Gateway
 from runtime.gateway.prefer import PREFERENCE
 from runtime.http import errors as http_errors
+from runtime.http.chat.bounds import check_size
 from runtime.http.chat.endpoints import http_call
 from runtime.http.chat.progress import progress_stream
 from runtime.http.common import choose_or_only, decode
@@ -53,7 +54,9 @@ class GenerateEndpoints:
     async def handle(self, request: Request) -> Response:
         path = request.url.path
         try:
-            body = decode(await read_body(request, self.gateway.settings.max_json), GenerateBody)
+            raw = await read_body(request, self.gateway.settings.max_json)
+            check_size(raw, [recipe for recipe in self.gateway.recipes if recipe.task is Task.CHAT])
+            body = decode(raw, GenerateBody)
             streams = path == "/generate_stream" or bool(body.stream)
             asked = generation(body, stream=streams, full_text=path == "/")
             chosen = self._choose(body.model or request.query_params.get("model"), asked.parameters.adapter_id)
