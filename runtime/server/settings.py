@@ -114,6 +114,9 @@ class Settings(BaseSettings):
     body_seconds: Annotated[float, TIMES] = Field(
         default=60.0, gt=0, description="How long a body may take, and more for each --min-rate bytes of it."
     )
+    unread_seconds: Annotated[float, TIMES] = Field(
+        default=60.0, gt=0, description="How long a client may leave an answer unread, then it is cut."
+    )
     keep_alive: Annotated[float, TIMES] = Field(
         default=75.0, gt=0, description="How long a connection may be idle between two requests."
     )

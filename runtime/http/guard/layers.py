@@ -32,9 +32,8 @@ def layers(settings: Settings) -> list[Layer]:
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
     """Our connections, no WebSockets, and how long an idle connection is kept."""
-    bounds = Bounds(
-        settings.max_headers, settings.header_seconds, Idle(settings.max_idle, settings.max_idle_per_address)
-    )
+    idle: Idle[Guarded] = Idle(settings.max_idle, settings.max_idle_per_address)
+    bounds = Bounds(settings.max_headers, settings.header_seconds, settings.unread_seconds, idle)
     return {"http": partial(Guarded, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
 
 

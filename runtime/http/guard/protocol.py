@@ -10,9 +10,12 @@ project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uv
 | in a body whose answer is out already    | `header_seconds`     | closed                                  |
 | idle after an answer                     | uvicorn's keep-alive | closed                                  |
 | refused: answered and half closed        | `LINGER`             | closed; what still comes is dropped     |
+| its client reads the answer too slowly   | `unread_seconds`     | cut: the work on the answer is ended    |
+| closed, with bytes that nobody reads     | `LINGER`             | cut                                     |
 """
 
 import asyncio
+import logging
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +28,7 @@ from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, Roundh
 from runtime.http import errors as http_errors
 from runtime.http.guard.idle import Idle
 
+log = logging.getLogger("roundhouse.http")
 LINGER = 2.0
 """Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
 
@@ -35,6 +39,7 @@ class Bounds:
 
     headers: int
     header_seconds: float
+    unread_seconds: float
     idle: "Idle[Guarded]"
 
 
@@ -58,6 +63,7 @@ class Guarded(HttpToolsProtocol):
         self._begun = self._refused = False
         self._refusal: RoundhouseError | None = None
         self._deadline: asyncio.TimerHandle | None = None
+        self._unsent: asyncio.TimerHandle | None = None
 
     # --- connection -----------------------------------------------------------------------------------------------
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -68,6 +74,8 @@ class Guarded(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._bounds.idle.remove(self)
         self._disarm()
+        if self._unsent is not None:
+            self._unsent.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -81,8 +89,29 @@ class Guarded(HttpToolsProtocol):
             self._arm(self._bounds.header_seconds)
 
     def leave(self) -> None:
-        """Closed without a word: there is no request to answer."""
+        """Closed without a word: there is no request to answer. What is unread would keep it open for ever."""
+        self._disarm()
         self.transport.close()
+        self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.leave()
+
+    def pause_writing(self) -> None:
+        """The system's buffers and ours are full."""
+        super().pause_writing()
+        if self._unsent is None:
+            self._unsent = self.loop.call_later(self._bounds.unread_seconds, self._cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unsent is not None:
+            self._unsent.cancel()
+            self._unsent = None
+
+    def _cut(self) -> None:
+        log.warning("an answer was cut: its client did not read it", extra={"seconds": self._bounds.unread_seconds})
+        self.transport.abort()
 
     # --- parser ---------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
@@ -122,7 +151,11 @@ class Guarded(HttpToolsProtocol):
     # --- answers --------------------------------------------------------------------------------------------------
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self._answered() or self.transport.is_closing():
+        if not self._answered():
+            return
+        if self.transport.is_closing():
+            self._disarm()
+            self._deadline = self.loop.call_later(self._bounds.unread_seconds, self.transport.abort)
             return
         self._wait()
         if self._begun:  # the rest of a body that nobody reads
@@ -141,7 +174,7 @@ class Guarded(HttpToolsProtocol):
         self._refused = True
         self._bounds.idle.remove(self)
         if not self._answered():
-            self.transport.close()
+            self.leave()
             return
         body = http_errors.encode(error)
         head = (
@@ -155,7 +188,7 @@ class Guarded(HttpToolsProtocol):
             self.flow.resume_reading()
             self._arm(LINGER)
         else:
-            self.transport.close()
+            self.leave()
 
     # --- times ----------------------------------------------------------------------------------------------------
     def _answered(self) -> bool:
@@ -181,7 +214,7 @@ class Guarded(HttpToolsProtocol):
             seconds = self._bounds.header_seconds
             self._refuse(RequestTimedOut(f"The request's headers did not come within {seconds:g} s."))
         else:
-            self.transport.close()
+            self.leave()
 
     def _too_large(self) -> HeadersTooLarge:
         return HeadersTooLarge(

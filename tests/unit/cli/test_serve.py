@@ -26,7 +26,7 @@ OTHER = {
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
-    "header_seconds": "1", "body_seconds": "2", "keep_alive": "3",
+    "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
     "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
 }  # fmt: skip
 """A value of each setting that is not its default."""

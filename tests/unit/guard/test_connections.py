@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
+from models.messages import Chunk, Started
 from runtime.http.guard.protocol import Guarded
-from tests.unit.guard.serving import HOST, JSON, Wire, served
+from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
-PATIENT = 200.0
 READ = b"GET /health/live HTTP/1.1\r\n" + HOST
 
 
 async def test_a_usual_request_and_the_next_one_on_the_same_connection(tmp_path: Path) -> None:
-    async with served(tmp_path, header_seconds=PATIENT) as server:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
         wire = await server.connect()
         for _ in range(3):
             await wire.send(READ + b"\r\n")
@@ -41,7 +41,7 @@ async def test_headers_without_an_end_are_cut(tmp_path: Path, head: bytes, monke
 
     monkeypatch.setattr(Guarded, "data_received", spy)
     filler = {b"\r\n\r\n": b"\r\n" * 1024, b"GET / HTTP/1.1\r\n": b"a: b\r\n" * 300}.get(head, b"a" * 2048)
-    async with served(tmp_path, header_seconds=PATIENT) as server:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
         wire = await server.connect()
         await wire.send(head)
         sending = asyncio.create_task(_pour(wire, filler, 2 * 2**20))
@@ -74,7 +74,7 @@ async def test_a_whole_header_over_the_bound(tmp_path: Path) -> None:
 
 async def test_trailers_without_an_end_are_cut(tmp_path: Path) -> None:
     head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n0\r\nx: "
-    async with served(tmp_path, header_seconds=PATIENT, body_seconds=PATIENT) as server:
+    async with served(tmp_path, header_seconds=PATIENCE, body_seconds=PATIENCE) as server:
         wire = await server.connect()
         await wire.send(head)
         await _pour(wire, b"a" * 2048, 2**20)
@@ -83,12 +83,12 @@ async def test_trailers_without_an_end_are_cut(tmp_path: Path) -> None:
 
 
 async def test_slow_headers_are_ended(tmp_path: Path) -> None:
-    async with served(tmp_path, header_seconds=PATIENT) as server:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
         wires = [await server.connect() for _ in range(200)]
         for wire in wires:
             await wire.send(b"GET /health/live HTTP/1.1\r\nHost: loc")
         inside = server.server.server_state.connections
-        async with asyncio.timeout(PATIENT):
+        async with asyncio.timeout(PATIENCE):
             while sum(c._begun for c in inside if isinstance(c, Guarded)) < len(wires):
                 await asyncio.sleep(0.01)
         for connection in tuple(inside):
@@ -167,7 +167,7 @@ async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp
 
 async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> None:
     head = b"POST /nowhere HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
-    async with served(tmp_path, header_seconds=0.05, keep_alive=PATIENT) as server:
+    async with served(tmp_path, header_seconds=0.05, keep_alive=PATIENCE) as server:
         wire = await server.connect()
         await wire.send(head)
         assert (await wire.answer()).status == 404
@@ -176,7 +176,7 @@ async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> N
 
 
 async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: Path) -> None:
-    async with served(tmp_path, max_idle_per_address=50, header_seconds=PATIENT) as server:
+    async with served(tmp_path, max_idle_per_address=50, header_seconds=PATIENCE) as server:
         first = await server.connect()
         await first.send(READ + b"\r\n")
         assert (await first.answer()).status == 200
@@ -234,3 +234,43 @@ async def test_what_is_not_served_gets_json(tmp_path: Path, head: bytes, status:
         answer = await server.ask(head + HOST)
         assert (answer.status, answer.error()["code"]) == (status, code)
         assert len(answer.body) <= 4096
+
+
+async def test_a_stream_that_nobody_reads_is_cut_and_its_lease_given_back(tmp_path: Path) -> None:
+    """64 MiB: more than sockets take. The link stops the engine at 16 MiB, and the connection ends at its deadline."""
+    body = b'{"model": "chat", "messages": [], "stream": true}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
+    async with served(tmp_path, unread_seconds=0.05) as server:
+        server.gateway.links["chat"].script = lambda _: (
+            Started(status=200, content_type="text/event-stream"),
+            *[Chunk(data=b"data: " + b"a" * 2**20 + b"\n\n")] * 64,
+        )
+        wire = await server.connect(limit=1024)
+        await wire.send(head + body)
+        async with asyncio.timeout(PATIENCE):
+            while not server.gateway.released:
+                await asyncio.sleep(0.01)
+            while server.server.server_state.connections:
+                await asyncio.sleep(0.01)
+        assert server.gateway.links["chat"].cancelled
+        wire.close()
+
+
+async def test_an_answer_that_nobody_reads_does_not_keep_a_connection_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.http.guard.protocol.LINGER", 0.05)
+    ask = READ.replace(b"/health/live", b"/openapi.json") + b"\r\n"
+    async with served(tmp_path, keep_alive=0.05, header_seconds=0.05, unread_seconds=PATIENCE) as server:
+        wire = await server.connect(limit=1024)
+        await wire.send(ask * 200)
+        async with asyncio.timeout(PATIENCE):
+            while server.server.server_state.total_requests < 1:
+                await asyncio.sleep(0.01)
+        for connection in tuple(server.server.server_state.connections):
+            assert isinstance(connection, Guarded)
+            connection.leave()
+        async with asyncio.timeout(PATIENCE):
+            while server.server.server_state.connections:
+                await asyncio.sleep(0.01)
+        wire.close()

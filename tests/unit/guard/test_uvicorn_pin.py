@@ -21,7 +21,7 @@ def test_all_that_we_override_is_there_and_is_called() -> None:
     assert ours >= {
         "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
         "on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "send_400_response",
-        "_unsupported_upgrade_warning",
+        "_unsupported_upgrade_warning", "timeout_keep_alive_handler", "pause_writing", "resume_writing",
     }  # fmt: skip
     received = inspect.getsource(HttpToolsProtocol.data_received)
     assert "except httptools.HttpParserError:" in received
