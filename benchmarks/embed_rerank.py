@@ -13,13 +13,13 @@ fill the cores by themselves. At one client nothing can be gained: there the gat
 
 from contextlib import ExitStack
 
-from benchmarks import infinity
-from benchmarks.bare import Bare, starter
-from benchmarks.client import request_bytes
 from benchmarks.harness import Bench
-from benchmarks.load import Cell, closed_loop
-from benchmarks.servers import Roundhouse, Server, start_all
-from benchmarks.workload import Workload
+from benchmarks.load.client import request_bytes
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.load.workload import Workload
+from benchmarks.peers import infinity
+from benchmarks.peers.bare import Bare, starter
+from benchmarks.peers.servers import Roundhouse, Server, start_all
 
 WORDS = {"short": (8,), "long": (150,), "mixed": (4, 8, 8, 16, 32, 150)}
 """Lengths in words, taken in turn."""

@@ -16,10 +16,10 @@ from collections import defaultdict
 from contextlib import ExitStack
 
 from benchmarks.harness import Bench
-from benchmarks.load import Cell, closed_loop
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.load.workload import Workload
 from benchmarks.models import chat
-from benchmarks.servers import Roundhouse, Server, VllmServe, start_all
-from benchmarks.workload import Workload
+from benchmarks.peers.servers import Roundhouse, Server, VllmServe, start_all
 
 TOKENS, TOKENS_ALONE, WORDS = 64, 24, 6
 WITH_PATCHED = (1, 16)

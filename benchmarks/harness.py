@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from benchmarks import environment, processes
-from benchmarks.load import Cell
-from benchmarks.servers import Server
-from benchmarks.stats import Figure
+from benchmarks.load.clients import Cell
+from benchmarks.load.stats import Figure
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server
+from benchmarks.report import environment
 
 T = TypeVar("T")
 

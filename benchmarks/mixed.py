@@ -11,14 +11,14 @@ be seen is more than that: a stream that waits for an embedding batch to end.
 import asyncio
 from contextlib import ExitStack
 
-from benchmarks.bare import starter
-from benchmarks.client import Reply, connect, request_bytes
 from benchmarks.harness import Bench
-from benchmarks.load import TIMEOUT, Cell, closed_loop
+from benchmarks.load.client import Reply, connect, request_bytes
+from benchmarks.load.clients import TIMEOUT, Cell, closed_loop
+from benchmarks.load.workload import Workload
 from benchmarks.models import chat
-from benchmarks.servers import Roundhouse, Server
+from benchmarks.peers.bare import starter
+from benchmarks.peers.servers import Roundhouse, Server
 from benchmarks.speech import samples, upload
-from benchmarks.workload import Workload
 
 STREAMS, TOKENS = 4, 128
 CLIENTS = {"embed": 16, "rerank": 4, "speech": 2}

@@ -6,9 +6,9 @@ from typing import Any
 
 import yaml
 
-from benchmarks.environment import ROOT
-from benchmarks.generated import write_model
 from benchmarks.harness import RunSettings
+from benchmarks.report.environment import ROOT
+from benchmarks.report.generated import write_model
 from registry.recipes.definition import Recipe
 from registry.recipes.loading import load_recipes
 

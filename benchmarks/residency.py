@@ -2,7 +2,7 @@
 
 - switch: from asking to the first answer of a model that is not resident, on a running server whose slots have the
   engines' imports ready; beside it a new process of `vllm serve`, and a new process that loads the library and the
-  weights behind a handler (`benchmarks.bare_handler`), which is what somebody without a residency manager does.
+  weights behind a handler (`benchmarks.peers.bare_handler`), which is what somebody without a residency manager does.
 - trace: requests for the starter models by Zipf's law under a budget that holds all but one of them; which model was
   resident when (for a plot), loads, and how long requests waited.
 
@@ -18,15 +18,15 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.bare import Bare, starter
-from benchmarks.client import Reply, request_bytes
 from benchmarks.harness import Bench
-from benchmarks.load import Cell, one
+from benchmarks.load.client import Reply, request_bytes
+from benchmarks.load.clients import Cell, one
+from benchmarks.load.stats import percentile
+from benchmarks.load.workload import Workload
 from benchmarks.models import Chat, chat
-from benchmarks.servers import Roundhouse, Server, VllmServe
+from benchmarks.peers.bare import Bare, starter
+from benchmarks.peers.servers import Roundhouse, Server, VllmServe
 from benchmarks.speech import samples, upload
-from benchmarks.stats import percentile
-from benchmarks.workload import Workload
 from registry.recipes.loading import load_recipes
 
 AIMS = {"chat": 8.0, "embed": 2.0, "speech": 1.0}

@@ -15,9 +15,10 @@ from typing import Annotated, Any
 
 import typer
 
-from benchmarks import environment, models, plots, results
+from benchmarks import models
 from benchmarks.harness import Bench, RunSettings
-from benchmarks.load import on_loop
+from benchmarks.load.clients import on_loop
+from benchmarks.report import environment, plots, results
 
 NAMES = (
     "client_cost",

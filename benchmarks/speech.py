@@ -16,13 +16,13 @@ import wave
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import processes
-from benchmarks.bare import Bare, starter
-from benchmarks.client import request_bytes
-from benchmarks.environment import ROOT
 from benchmarks.harness import Bench
-from benchmarks.load import Cell, closed_loop
-from benchmarks.servers import Roundhouse, Server
+from benchmarks.load.client import request_bytes
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.peers import processes
+from benchmarks.peers.bare import Bare, starter
+from benchmarks.peers.servers import Roundhouse, Server
+from benchmarks.report.environment import ROOT
 
 SAMPLES = ROOT / "models" / "starter" / "pack" / "samples"
 BOUNDARY = "benchmark-boundary"

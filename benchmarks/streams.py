@@ -1,8 +1,8 @@
 """Open streams: how many slow streams one gateway carries, and what each of them costs.
 
-A scripted engine stands in for the model (here only: `benchmarks.scripted_server`); gateway, slot and sockets are the
-real ones. Every stream gives a token a second. Measured at 1,000 streams and then at more, until the limit: how many
-were lost, memory per stream of the server's process tree, CPU seconds per 1,000 tokens, how late tokens come.
+A scripted engine stands in for the model (here only: `benchmarks.peers.scripted_server`); gateway, slot and sockets are
+the real ones. Every stream gives a token a second. Measured at 1,000 streams and then at more, until the limit: how
+many were lost, memory per stream of the server's process tree, CPU seconds per 1,000 tokens, how late tokens come.
 
 Physical limit: open files (one socket per stream in the gateway, and one in this client: the soft limit on files of
 the process, which is raised to the hard one here), then a recipe's bound of 4,096 running requests per model, then the
@@ -17,13 +17,13 @@ from pathlib import Path
 
 import yaml
 
-from benchmarks import processes
-from benchmarks.client import Connection, connect, request_bytes
-from benchmarks.generated import write_model
 from benchmarks.harness import Bench
-from benchmarks.load import TIMEOUT, Cell
-from benchmarks.servers import Roundhouse
-from benchmarks.stats import percentile
+from benchmarks.load.client import Connection, connect, request_bytes
+from benchmarks.load.clients import TIMEOUT, Cell
+from benchmarks.load.stats import percentile
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Roundhouse
+from benchmarks.report.generated import write_model
 
 PAUSE_MS = 1000
 PER_MODEL = 4000
@@ -37,7 +37,7 @@ class Scripted(Roundhouse):
 
     def command(self) -> Sequence[str]:
         words = list(super().command())
-        words[words.index("runtime.cli.main")] = "benchmarks.scripted_server"
+        words[words.index("runtime.cli.main")] = "benchmarks.peers.scripted_server"
         return [sys.executable, *words[1:]]
 
 

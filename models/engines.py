@@ -90,8 +90,9 @@ def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:
 
 
 def prewarmed_bytes(engine: str | None) -> int:
-    """Bytes of a slot that has imported the libraries of `engine`; 0 for None."""
-    return ENGINES[engine].prewarmed if engine else 0
+    """Bytes of a slot that has imported the libraries of `engine`; 0 for none, or one that is not in the table."""
+    row = ENGINES.get(engine or "")
+    return row.prewarmed if row else 0
 
 
 def engine_version(engine: str) -> str:

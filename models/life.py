@@ -40,7 +40,7 @@ class Phases:
         self.seconds[name] = round(self.seconds.get(name, 0.0) + time.perf_counter() - began, 4)
 
 
-class Sleeper(Protocol):
+class Sleepable(Protocol):
     """What moves an engine's weights."""
 
     async def down(self) -> Held: ...
@@ -65,14 +65,14 @@ class Life:
     def close(self) -> None:
         self.state = EngineState.CLOSED
 
-    async def sleep(self, sleeper: "Sleeper | None") -> Held:
+    async def sleep(self, sleeper: "Sleepable | None") -> Held:
         """From loaded to asleep. None: this engine cannot. Raises EngineFailed; the engine is broken afterwards."""
         self.check()
         if sleeper is None:
             raise EngineFailed(f"this {self._what} engine cannot sleep")
         return await self._change(sleeper.down, EngineState.ASLEEP)
 
-    async def wake(self, sleeper: "Sleeper | None") -> Held:
+    async def wake(self, sleeper: "Sleepable | None") -> Held:
         """From asleep to loaded. Raises EngineFailed; the engine is broken afterwards."""
         if sleeper is None or self.state is not EngineState.ASLEEP:
             raise EngineFailed(f"the {self._what} engine is {self.state}")

@@ -38,6 +38,8 @@ class HttpCall(Message, frozen=True):
     """The name that the client used; the response's `model` shows it."""
     adapter: AdapterRef | None = None
     method: Literal["GET", "POST"] = "POST"
+    request_id: str = ""
+    """Unique; the engine names its own request by it. Empty: the engine makes one."""
 
 
 class EmbedRequest(Message, frozen=True):

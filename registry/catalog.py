@@ -29,7 +29,7 @@ ENDPOINTS: Mapping[Task, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Resolved:
     """What a name resolved to. `version` is None exactly when no adapter was named."""
 
     recipe: Recipe
@@ -80,20 +80,20 @@ class Catalog:
         return tuple(notes)
 
     # --- resolution ------------------------------------------------------------------------------------------------
-    def resolve(self, name: str, *tasks: Task) -> Target:
+    def resolve(self, name: str, *tasks: Task) -> Resolved:
         """What `name` means. With `tasks`: only models made for one of them.
 
         Raises NotFound (model_not_found, adapter_version_not_found), BadRequest (ambiguous_model, wrong_task).
         """
         return _made_for(self._find(name), tasks)
 
-    def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> Target:
+    def resolve_pair(self, base: str, adapter: str, *tasks: Task) -> Resolved:
         """A base (id or alias) and an adapter[@ref] that came in two fields, such as LoRAX's `adapter_id`.
 
         Raises as `resolve` does; a base for another task is BadRequest (wrong_task), whatever adapter was named.
         """
         name, at, ref = adapter.partition("@")
-        recipe = _made_for(Target(self.model(base)), tasks).recipe
+        recipe = _made_for(Resolved(self.model(base)), tasks).recipe
         return self._qualified(recipe.id, name, ref if at else None)
 
     def model(self, name: str) -> Recipe:
@@ -103,11 +103,11 @@ class Catalog:
             _unknown(name, "model", [*self.recipes, *self.aliases])
         return recipe
 
-    def _find(self, name: str) -> Target:
+    def _find(self, name: str) -> Resolved:
         if (recipe := self.recipes.get(name)) is not None:
-            return Target(recipe)
+            return Resolved(recipe)
         if (behind := self.aliases.get(name)) is not None:
-            return Target(self.recipes[behind])
+            return Resolved(self.recipes[behind])
         head, at, tail = name.partition("@")
         ref = tail if at else None
         if head in self.recipes or head in self.aliases:
@@ -123,13 +123,13 @@ class Catalog:
             return self._qualified(base, adapter, ref)
         _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._by_name])
 
-    def _qualified(self, base: str, adapter: str, ref: str | None) -> Target:
+    def _qualified(self, base: str, adapter: str, ref: str | None) -> Resolved:
         if (key := AdapterKey(base, adapter)) not in self._adapters:
             _unknown(adapter, "adapter", [k.name for k in self._adapters if k.base == base], on=base)
         return self._target(key, ref)
 
-    def _target(self, key: AdapterKey, ref: str | None) -> Target:
-        return Target(self.recipes[key.base], key.name, self._adapters[key].version(ref))
+    def _target(self, key: AdapterKey, ref: str | None) -> Resolved:
+        return Resolved(self.recipes[key.base], key.name, self._adapters[key].version(ref))
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
@@ -201,7 +201,7 @@ class Catalog:
         return recipe
 
 
-def _made_for(target: Target, tasks: Collection[Task]) -> Target:
+def _made_for(target: Resolved, tasks: Collection[Task]) -> Resolved:
     if tasks and target.recipe.task not in tasks:
         task = target.recipe.task
         raise BadRequest(

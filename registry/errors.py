@@ -13,8 +13,9 @@ RoundhouseError
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
-└── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
-    └── DoesNotFit 503            the model can never start under the present budget
+├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
+│   └── DoesNotFit 503            the model can never start under the present budget
+└── DeadlineExceeded 504          the request's own deadline has passed
 
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
@@ -110,9 +111,14 @@ class DoesNotFit(Unavailable):
     code = "insufficient_memory"
 
 
+class DeadlineExceeded(RoundhouseError):
+    status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
 def by_status(status: int) -> type[RoundhouseError]:
     """The class that stands for a status that came over the wire from a slot."""
     classes: tuple[type[RoundhouseError], ...] = (
         BadRequest, NotFound, RequestTimedOut, Conflict, TooLarge, Unfit, QueueFull, EngineFailed, Unavailable,
+        DeadlineExceeded,
     )  # fmt: skip
     return next((c for c in classes if c.status == status), EngineFailed if status >= 500 else BadRequest)

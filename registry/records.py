@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 from registry.errors import NotFound
 from registry.names import DIGEST_PREFIX, VERSION
 
+PROBE_BYTES = 160
+"""Of UTF-8, that a probe may expect: the beginning of an answer is enough."""
+
 
 class AdapterKey(NamedTuple):
     """One adapter: its base model's id and its own name. The same name may exist on two bases."""

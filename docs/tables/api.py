@@ -1,9 +1,6 @@
 """All paths of the server."""
 
-from typing import cast
-
 from docs.tables.markdown import code, table
-from runtime.gateway.core import Gateway
 from runtime.http.routes import routes
 
 PAGES = {
@@ -36,7 +33,7 @@ PAGES = {
 def paths() -> str:
     """Path, methods and page. Raises StopIteration for a path that no page is known for."""
     found: dict[str, list[str]] = {}
-    for path, _, methods in routes(cast(Gateway, None)):  # endpoints only keep the gateway when they are made
+    for path, _, methods in routes():
         found.setdefault(path.replace(":path}", "}"), []).extend(methods)
     rows = []
     for path, methods in found.items():

@@ -15,7 +15,9 @@ BUFFER = 64
 class Exchange:
     """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
 
-    def __init__(self, app: AsgiApp, path: str, method: str, body: bytes, context: Context) -> None:
+    def __init__(
+        self, app: AsgiApp, path: str, method: str, body: bytes, context: Context, request_id: str = ""
+    ) -> None:
         self._gone = asyncio.Event()
         self._wake = asyncio.Event()
         self._room = asyncio.Event()
@@ -26,9 +28,13 @@ class Exchange:
         self._ended = False
         self.status = 0
         self.content_type = ""
-        self._task = asyncio.get_running_loop().create_task(self._run(app, path, method, body), context=context)
+        running = self._run(app, path, method, body, request_id)
+        self._task = asyncio.get_running_loop().create_task(running, context=context)
 
-    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes) -> None:
+    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes, request_id: str) -> None:
+        headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+        if request_id:
+            headers.append((b"x-request-id", request_id.encode()))
         scope = {
             "type": "http",
             # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it
@@ -40,7 +46,7 @@ class Exchange:
             "raw_path": path.encode(),
             "query_string": b"",
             "root_path": "",
-            "headers": [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())],
+            "headers": headers,
             "client": ("slot", 0),
             "server": ("slot", 0),
             "state": {},

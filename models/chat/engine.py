@@ -200,7 +200,7 @@ class VllmEngine:
         context = contextvars.copy_context()
         context.run(METER.set, meter)
         rename = Renamer(request.served, request.shown)
-        exchange = Exchange(self._app, request.path, request.method, request.body, context)
+        exchange = Exchange(self._app, request.path, request.method, request.body, context, request.request_id)
         self._running.add(exchange)
         adapters.calls[request.served] += 1
         try:

@@ -35,7 +35,7 @@ DEMUXERS = (
 )
 
 
-class Refused(Exception):
+class UndecodableFile(Exception):
     """A recording that cannot be used: a word of WHY, and a sentence."""
 
 
@@ -54,20 +54,20 @@ def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
 
 
 def decode(path: str, seconds: float, out: BinaryIO) -> None:
-    """Send the samples of the recording at `path`, at most `seconds` of them. Raises Refused."""
+    """Send the samples of the recording at `path`, at most `seconds` of them. Raises UndecodableFile."""
     import av
 
     if not os.path.getsize(path):
-        raise Refused("empty", "The file is empty.")
+        raise UndecodableFile("empty", "The file is empty.")
     options = {"format_whitelist": DEMUXERS, "protocol_whitelist": "", "enable_drefs": "0"}
     with open(path, "rb") as file:
         try:
             container = av.open(file, mode="r", options=options, metadata_errors="ignore", buffer_size=1 << 16)
         except (av.FFmpegError, ValueError, EOFError) as error:
-            raise Refused(*_opening(error)) from None
+            raise UndecodableFile(*_opening(error)) from None
         with container:
             if not container.streams.audio:
-                raise Refused("no_audio", "The file holds no sound.")
+                raise UndecodableFile("no_audio", "The file holds no sound.")
             length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
             _samples(container, seconds, out, av)
@@ -90,7 +90,7 @@ def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
         for frame in frames:
             held.extend(bytes(frame.planes[0])[: 2 * frame.samples])
         if sent + len(held) // 2 > most:
-            raise Refused("too_long", f"The recording is longer than {seconds:g} seconds.")
+            raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
         while len(held) >= 2 * BLOCK:
             send(out, b"S", bytes(held[: 2 * BLOCK]))
             del held[: 2 * BLOCK]
@@ -104,15 +104,19 @@ def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
                     take(resampler.resample(frame))
             except av.FFmpegError as error:
                 if getattr(error, "errno", None) == errno.ENOMEM:
-                    raise Refused("memory", "The file needs more memory to decode than is allowed.") from None
+                    raise UndecodableFile("memory", "The file needs more memory to decode than is allowed.") from None
                 failed += 1
                 if failed > DAMAGED:
-                    raise Refused("damaged", f"The recording is damaged after {sent / RATE:.1f} seconds.") from None
+                    raise UndecodableFile(
+                        "damaged", f"The recording is damaged after {sent / RATE:.1f} seconds."
+                    ) from None
     except av.FFmpegError:  # the container itself
-        raise Refused("damaged", f"The recording is damaged after {(sent + len(held) // 2) / RATE:.1f} s.") from None
+        raise UndecodableFile(
+            "damaged", f"The recording is damaged after {(sent + len(held) // 2) / RATE:.1f} s."
+        ) from None
     take(resampler.resample(None))
     if not sent and not held:
-        raise Refused("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")
+        raise UndecodableFile("damaged" if failed else "no_audio", "The file holds no sound that can be decoded.")
     if held:
         send(out, b"S", bytes(held))
 
@@ -130,7 +134,7 @@ def main() -> None:
         try:
             decode(job["path"], job["seconds"], out)
             send(out, b"E")
-        except Refused as refused:
+        except UndecodableFile as refused:
             send(out, b"X", "\t".join(refused.args).encode())
         except MemoryError:
             send(out, b"X", b"memory\tThe file needs more memory to decode than is allowed.")

@@ -16,7 +16,7 @@ from models.speech.audio import RATE, Decoders
 from models.speech.cpu import one_thread_for_numpy, widest_vectors
 from models.speech.memory import keep
 from models.speech.model import FLAGS, Heard, Listen, SpeechModel
-from models.speech.run import Run
+from models.speech.run import TranscriptionRun
 from models.speech.sleep import SpeechSleeper
 from models.speech.voices import Voices
 from models.text.batching.engine import BatchedEngine, limits_of
@@ -103,7 +103,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
         try:
             recording = await asyncio.to_thread(self._decoders.open, request.path, request.max_seconds)
             try:
-                run = Run(self._model, self._batcher, request, recording, threshold)
+                run = TranscriptionRun(self._model, self._batcher, request, recording, threshold)
                 async with aclosing(run.events()) as events:
                     async for event in events:
                         yield event

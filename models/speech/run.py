@@ -25,7 +25,7 @@ SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""
 
 
-class Run:
+class TranscriptionRun:
     """`vad_threshold`: None hears everything, silence too."""
 
     def __init__(

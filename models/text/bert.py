@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from models.text.encoder import Ids
 
 
-class Rows(Protocol):
+class LinearRows(Protocol):
     """A linear layer for rows of a matrix."""
 
     def rows(self, x: "Tensor") -> "Tensor":
@@ -59,14 +59,14 @@ class Linear(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
-    query: Rows | None
+class BertLayer:
+    query: LinearRows | None
     """None: together with the others."""
-    qkv: Rows
+    qkv: LinearRows
     """Of all rows: queries, keys and values side by side; keys and values where `query` has the first."""
-    out: Rows
-    up: Rows
-    down: Rows
+    out: LinearRows
+    up: LinearRows
+    down: LinearRows
     norm_attention: Any
     norm_output: Any
 
@@ -213,7 +213,7 @@ def _fits(network: Any, kind: Any, device: str) -> bool:
     )
 
 
-def _finish(layer: Layer, attended: "Tensor", x: "Tensor") -> "Tensor":
+def _finish(layer: BertLayer, attended: "Tensor", x: "Tensor") -> "Tensor":
     """What comes after attention in a layer. Writes over `x`."""
     x = _norm(layer.norm_attention, layer.out.add(attended, x))
     return _norm(layer.norm_output, layer.down.add(layer.up.gelu(x), x))
@@ -233,11 +233,11 @@ def _groups(lengths: Sequence[int]) -> list[Group]:
     return groups
 
 
-def _layer(layer: Any, first_only: bool) -> Layer:
+def _layer(layer: Any, first_only: bool) -> BertLayer:
     own = layer.attention.self
     qkv = _linear(own.query, own.key, own.value)
     width = own.query.out_features
-    return Layer(
+    return BertLayer(
         Linear(qkv.weight[:, :width], qkv.bias[:width]) if first_only else None,
         Linear(qkv.weight[:, width:], qkv.bias[width:]) if first_only else qkv,
         _linear(layer.attention.output.dense, by_input=True),

@@ -2,7 +2,7 @@
 
 import sys
 
-from runtime.cli.processes import own_id, restart_with_id
+from runtime.cli.local.processes import own_id, restart_with_id
 
 
 def main() -> None:

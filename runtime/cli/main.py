@@ -7,9 +7,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from runtime.cli import adapters, chat, inspect, models, output, serve, transcribe, vectors
+from runtime.cli import output
+from runtime.cli.commands import adapters, chat, inspect, models, serve, transcribe, vectors
+from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.failures import EXIT_CODES, Failure
-from runtime.cli.setting_options import WithSettings
 
 
 class CommandGroup(TyperGroup):

@@ -4,16 +4,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
+from adapters.service import AdapterService
 from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.names import Names
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue
-
-if TYPE_CHECKING:
-    from runtime.gateway.core import Gateway
 
 log = logging.getLogger("roundhouse.adapters")
 TIERS = ("device", "host", "disk")
@@ -22,17 +20,17 @@ TIERS = ("device", "host", "disk")
 class AdapterFacts:
     """`runtime.scheduling.effects.AdapterRegistry` of one model."""
 
-    def __init__(self, gateway: "Gateway", model: str) -> None:
-        self._gateway, self._model = gateway, model
+    def __init__(self, names: Names, service: AdapterService, metrics: Metrics, model: str) -> None:
+        self._names, self._service, self._metrics, self._model = names, service, metrics, model
         self._seen: object = None
         self._probes: dict[str, tuple[Probe | None, ...]] = {}
         self._collecting: set[asyncio.Task[None]] = set()
 
     async def check(self, digest: str) -> None:
-        await self._gateway.service.ready(digest)
+        await self._service.ready(digest)
 
     def probes(self, digest: str) -> Sequence[Probe | None]:
-        catalog = self._gateway.catalog
+        catalog = self._names.catalog
         if self._seen is not catalog:  # the registry has changed
             self._seen, self._probes = catalog, _by_digest(catalog.adapters(self._model))
         return self._probes.get(digest, ())
@@ -44,12 +42,12 @@ class AdapterFacts:
 
     async def _collect(self) -> None:
         try:
-            await self._gateway.service.collect()
+            await self._service.collect()
         except (RoundhouseError, OSError) as error:  # the next start, or the next removal, tries again
             log.warning("files of removed adapters stay for now", extra={"cause": str(error)})
 
     def note(self, step: Step, seconds: float, outcome: str) -> None:
-        metrics = self._gateway.metrics
+        metrics = self._metrics
         if step == "probe":
             metrics.adapter_probes.labels(self._model, outcome).inc()
         if outcome != "failed":

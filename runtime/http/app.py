@@ -1,5 +1,7 @@
 """The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
 
+from collections.abc import Sequence
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
@@ -7,16 +9,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
+from registry.recipes.definition import Recipe
 from registry.wording import quoted
-from runtime.gateway.core import Gateway
 from runtime.http.openapi import document
-from runtime.http.working import error_response
+from runtime.http.sending import error_response
 
 DROPPED = {("GET", "/"), ("GET", "/litserve/health"), ("GET", "/litserve/info")}
 """LitServe's own pages; `POST /` is ours."""
 
 
-def finish(app: FastAPI, gateway: Gateway) -> None:
+def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     """Remove LitServe's own pages, name the application, and map every error to a structured body."""
     app.title = "Roundhouse"
     app.version = "0.1.0"
@@ -65,4 +67,4 @@ def finish(app: FastAPI, gateway: Gateway) -> None:
     app.add_exception_handler(Exception, failed)  # uvicorn logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, left)
-    document(app, gateway)
+    document(app, recipes)

@@ -1,36 +1,62 @@
-"""The outermost ASGI layer: request ids, the gateway's start and stop, and a last net for errors."""
+"""The outermost ASGI layer: each request's context and the gateway, in its scope; the application's start and stop."""
 
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Annotated, cast
 
+from fastapi import Depends, Request
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from runtime.gateway.prefer import PREFERENCE, parse
+from runtime.gateway.context import RequestContext
+from runtime.gateway.core import Gateway
+from runtime.http.preferences import parse
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
+_CONTEXT, _GATEWAY = "roundhouse.context", "roundhouse.gateway"
 
 
-def request_id(scope: Scope) -> str:
-    """The client's X-Request-Id if it is sane, else a new one; the same for the whole request."""
-    found = scope.get("roundhouse_request_id")
-    if isinstance(found, str):
-        return found
-    for name, value in scope.get("headers", ()):
+def context_of(scope: Scope) -> RequestContext:
+    return cast(RequestContext, scope[_CONTEXT])
+
+
+def gateway_of(scope: Scope) -> Gateway:
+    return cast(Gateway, scope[_GATEWAY])
+
+
+async def _gateway(request: Request) -> Gateway:
+    return gateway_of(request.scope)
+
+
+CurrentGateway = Annotated[Gateway, Depends(_gateway)]
+"""The parameter of handlers that want it."""
+
+
+def _request_id(scope: Scope) -> str:
+    """The client's X-Request-Id if it is sane, else a new one."""
+    for name, value in scope["headers"]:
         if name == b"x-request-id" and _SANE_ID.match(text := value.decode("latin-1")):
-            scope["roundhouse_request_id"] = text
             return str(text)
-    scope["roundhouse_request_id"] = made = f"req-{secrets.token_hex(12)}"
-    return made
+    return f"req-{secrets.token_hex(12)}"
 
 
-class Shell:
-    """Pure ASGI: adds X-Request-Id to every response, and runs `start` and `stop` with the application's lifespan."""
+class ContextMiddleware:
+    """Pure ASGI. X-Request-Id stands on every response.
 
-    def __init__(self, app: ASGIApp, start: Callable[[], Awaitable[None]], stop: Callable[[], Awaitable[None]]) -> None:
-        self.app, self._start, self._stop = app, start, stop
+    Args:
+        gateway: gives it; asked at each request.
+        start, stop: run with the application's lifespan: before its first request, after its last response.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        gateway: Callable[[], Gateway],
+        start: Callable[[], Awaitable[None]],
+        stop: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.app, self._gateway, self._start, self._stop = app, gateway, start, stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -39,18 +65,18 @@ class Shell:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        number = request_id(scope)
-        PREFERENCE.set(parse(scope["headers"]))
+        context = RequestContext(_request_id(scope), preference=parse(scope["headers"]))
+        scope[_CONTEXT], scope[_GATEWAY] = context, self._gateway()
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = number
+                MutableHeaders(scope=message)["X-Request-Id"] = context.id
             await send(message)
 
         await self.app(scope, receive, with_id)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def receive_and_stop() -> Any:
+        async def receive_and_stop() -> Message:
             message = await receive()
             if message["type"] == "lifespan.shutdown":
                 await self._stop()

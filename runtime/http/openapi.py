@@ -4,17 +4,17 @@ A path that is in no table, or a table's entry without its path, is an error whe
 and what is documented cannot drift apart.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
-from runtime.gateway.core import Gateway
-from runtime.http import openapi_tasks as tasks
+from registry.recipes.definition import Recipe
 from runtime.http.admin import openapi as management
-from runtime.http.admin import openapi_adapters as adapters
+from runtime.http.audio import openapi as audio
 from runtime.http.chat import openapi as chat
+from runtime.http.embeddings import openapi as embeddings
 from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     ERROR_SCHEMAS,
@@ -26,9 +26,10 @@ from runtime.http.openapi_parts import (
     Operation,
     error_responses,
 )
+from runtime.http.rerank import openapi as rerank
 from runtime.http.text_generation import openapi as generate
 
-_TABLES = (chat, generate, tasks, management, adapters)
+_TABLES = (chat, generate, embeddings, rerank, audio, management)
 OPERATIONS: dict[tuple[str, str], Operation] = {}
 SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
 for _table in _TABLES:
@@ -46,7 +47,7 @@ TAGS = [
 ]
 
 
-def document(app: FastAPI, gateway: Gateway) -> None:
+def document(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     """Make `app` serve our document at /openapi.json and /docs. Call it once all routes are there.
 
     Examples name the server's own models where there is one for the task, so that they can be tried at once.
@@ -55,13 +56,13 @@ def document(app: FastAPI, gateway: Gateway) -> None:
 
     def openapi() -> Json:
         if not made:
-            made.append(build(app, gateway))
+            made.append(build(app, recipes))
         return made[0]
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def build(app: FastAPI, gateway: Gateway) -> Json:
+def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
     """The document as a dictionary. Raises KeyError for paths without an entry, or entries without a path."""
     found = get_openapi(
         title=app.title,
@@ -75,7 +76,7 @@ def build(app: FastAPI, gateway: Gateway) -> Json:
     served = {(method, path) for path, methods in found["paths"].items() for method in methods}
     if served != set(OPERATIONS):
         raise KeyError(f"not documented: {sorted(served - set(OPERATIONS))}, not there: {set(OPERATIONS) - served}")
-    rename = _own_models(gateway)
+    rename = _own_models(recipes)
     for path, methods in found["paths"].items():
         for method, basis in methods.items():
             methods[method] = _merged(basis, OPERATIONS[method, path], rename)
@@ -129,12 +130,12 @@ def _flat(parameter: Json) -> Json:
     return {**parameter, "schema": schema}
 
 
-def _own_models(gateway: Gateway) -> Callable[[Any], Any]:
+def _own_models(recipes: Sequence[Recipe]) -> Callable[[Any], Any]:
     """Puts this server's first model of a task where an example names the starter pack's, if that is not here."""
     own: dict[str, str] = {}
-    for recipe in gateway.recipes:
+    for recipe in recipes:
         own.setdefault(f"starter-{recipe.task.value}", recipe.id)
-    here = {recipe.id for recipe in gateway.recipes}
+    here = {recipe.id for recipe in recipes}
 
     def rename(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,31 +1,20 @@
-"""Every path of the server in one list: (path, endpoint, methods)."""
+"""Every path of the server in one list: (path, handler, methods)."""
 
-from collections.abc import Callable
-from typing import Any
+from runtime.http.admin import adapters, models, operations
+from runtime.http.audio.endpoints import TASKS
+from runtime.http.audio.endpoints import handle as audio
+from runtime.http.chat.endpoints import ENDPOINTS as CHAT
+from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
+from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
+from runtime.http.sending import Route, handler
+from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 
-from runtime.gateway.core import Gateway
-from runtime.http.admin.adapters import AdapterEndpoints
-from runtime.http.admin.models import ModelEndpoints
-from runtime.http.admin.operations import Operations
-from runtime.http.audio.endpoints import AudioEndpoints
-from runtime.http.chat.endpoints import PATHS, ChatEndpoints
-from runtime.http.embeddings.endpoints import EmbeddingEndpoints
-from runtime.http.rerank.endpoints import RerankEndpoints
-from runtime.http.text_generation.endpoints import GenerateEndpoints
-
-Route = tuple[str, Callable[..., Any], list[str]]
+ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
+"""Paths whose body is JSON: what a line of a batch may name."""
 
 
-def routes(gateway: Gateway) -> list[Route]:
-    """What RuntimeSpec adds to LitServe's application."""
-    chat, models = ChatEndpoints(gateway), ModelEndpoints(gateway)
-    adapters, operations = AdapterEndpoints(gateway), Operations(gateway)
-    found: list[Route] = [(path, chat.handle, ["POST"]) for path in PATHS]
-    found += GenerateEndpoints(gateway).routes()
-    found += EmbeddingEndpoints(gateway).routes()
-    found += RerankEndpoints(gateway).routes()
-    found += AudioEndpoints(gateway).routes()
-    found += models.routes()
-    found += adapters.routes()
-    found += operations.routes()
-    return found
+def routes() -> list[Route]:
+    """What is added to LitServe's application."""
+    found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
+    found += [(path, audio, ["POST"]) for path in TASKS]
+    return [*found, *models.ROUTES, *adapters.ROUTES, *operations.ROUTES]

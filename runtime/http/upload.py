@@ -18,7 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
-from runtime.http.working import too_large
+from runtime.http.bodies import too_large
 
 if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks

@@ -10,7 +10,6 @@ from runtime.residency.policy import Victim
 from runtime.residency.table import S, Step, Table, log
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
-from runtime.slots.memory import group_bytes
 
 ABORT_SECONDS = 5.0
 """How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""
@@ -154,7 +153,7 @@ class Drainer:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
         on_device = told.device_bytes
         if self._counts_processes:
-            on_device = await asyncio.to_thread(group_bytes, link.group, False) or on_device
+            on_device = await link.bytes_held() or on_device
         await self._table.memory_back(before - on_device)
         return Held(device_bytes=on_device, host_bytes=told.host_bytes)
 

@@ -84,8 +84,10 @@ class ModelEntry:
     state: ModelState = ModelState.ABSENT
     link: SlotLink | None = None
     loaded: Loaded | None = None
+    device: str = ""
+    """Where it is, or was last."""
     bytes: int = 0
-    """On the device."""
+    """On its device."""
     claim: int = 0
     """Of a wake that waits for others to leave: what it will hold on the device."""
     host_bytes: int = 0
@@ -219,4 +221,5 @@ class ModelEntry:
             wake_seconds=self.wake_seconds,
             sleep_seconds=self.sleep_seconds,
             falling_asleep=self.falling_asleep,
+            device=self.device,
         )

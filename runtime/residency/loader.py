@@ -10,8 +10,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
 from runtime.residency.table import S, Table, log
 from runtime.slots import frames
-from runtime.slots.death import UNKNOWN, Cause
-from runtime.slots.link import SlotLink
+from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
 """Most seconds of one wake."""
@@ -34,11 +33,10 @@ class Loader:
 
     Args:
         decide: called when a model has come, or did not.
-        device: what `Load` frames name.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], device: str) -> None:
-        self._table, self._drainer, self._decide, self._device = table, drainer, decide, device
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
+        self._table, self._drainer, self._decide = table, drainer, decide
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """As the plan says: victims are dismissed at once, the rest goes on in a task."""
@@ -49,7 +47,7 @@ class Loader:
         if wakes:
             entry.claim = entry.needed
         else:
-            entry.bytes, entry.host_bytes = entry.needed, entry.host_needed
+            entry.device, entry.bytes, entry.host_bytes = plan.device, entry.needed, entry.host_needed
             self._table.claims.add(entry.id)
         victims = self._drainer.dismiss_all(plan.victims)
         come = self._wake(entry, victims) if wakes else self._load(entry, plan, victims)
@@ -72,14 +70,24 @@ class Loader:
     def _has_room(self, entry: ModelEntry) -> bool:
         table = self._table
         on_host = table.held_on_host(besides=entry) + entry.host_claim
-        return table.held(besides=entry) + entry.needed <= table.budget and on_host <= table.host_budget
+        return self._fits(entry) and on_host <= table.host_budget
+
+    def _fits(self, entry: ModelEntry) -> bool:
+        """On its device, whatever host memory has."""
+        held = self._table.held(besides=entry, device=entry.device)
+        return held + entry.needed <= self._table.budget_of(entry.device).bytes
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
-        """The sleeping model that was used longest ago, when nobody is leaving who might make the room."""
+        """The sleeping model that was used longest ago, when nobody is leaving who might make the room.
+
+        Where its device lacks bytes, it is one of the same device.
+        """
         entries = self._table.entries.values()
         if any(e.state in (S.DRAINING, S.UNLOADING) for e in entries):
             return None
         asleep = [e for e in entries if e.state is S.ASLEEP and not e.pinned and e is not entry]
+        if not self._fits(entry):
+            asleep = [e for e in asleep if e.device == entry.device]
         return min(asleep, key=lambda e: e.last_used, default=None)
 
     async def _idle_ones_leave(self, entry: ModelEntry, reason: Cause) -> bool:
@@ -147,7 +155,8 @@ class Loader:
             self._table.note_change()
 
         recipe = entry.recipe.model_dump_json().encode()
-        async with link.call(lambda uid: frames.Load(uid, recipe, str(entry.path), self._device)) as call:
+        device = self._table.budget_of(entry.device).engine_device
+        async with link.call(lambda uid: frames.Load(uid, recipe, str(entry.path), device)) as call:
             loaded = await call.done(report)
         if loaded is None:
             raise EngineFailed("The slot ended a load without saying what it holds.")

@@ -6,7 +6,7 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from registry.errors import Conflict, DoesNotFit, Unavailable
@@ -18,6 +18,7 @@ from runtime.residency.loader import Loader
 from runtime.residency.table import Observer, S, Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.residency.watcher import Watcher
+from runtime.server.device import DeviceBudget
 from runtime.slots.link import SlotLink
 from runtime.slots.pool import SlotPool
 
@@ -25,7 +26,7 @@ AWAY = frozenset({S.ABSENT, S.FAILED, S.ASLEEP})
 
 
 class ResidencyManager:
-    """Brings models in and out under a byte budget.
+    """Brings models in and out under a byte budget for each device.
 
     | wish   | ABSENT        | FAILED                | ASLEEP       | READY           | on its way in or out        |
     |--------|---------------|-----------------------|--------------|-----------------|-----------------------------|
@@ -39,8 +40,7 @@ class ResidencyManager:
     manager write entries, nobody else does.
 
     Args:
-        entries, pool, budget, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
-        device: what `Load` frames name.
+        entries, pool, budgets, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
@@ -50,8 +50,7 @@ class ResidencyManager:
         self,
         entries: Iterable[ModelEntry],
         pool: SlotPool,
-        budget: int,
-        device: str,
+        budgets: Sequence[DeviceBudget],
         observer: Observer,
         memory_back: Callable[[int], Awaitable[None]],
         patience: float = 1.0,
@@ -60,9 +59,9 @@ class ResidencyManager:
         counts_processes: bool = False,
     ) -> None:
         self.patience = patience
-        self.table = Table(entries, pool, budget, observer, memory_back, host_budget)
+        self.table = Table(entries, pool, budgets, observer, memory_back, host_budget)
         self.drainer = Drainer(self.table, self.decide, counts_processes)
-        self.loader = Loader(self.table, self.drainer, self.decide, device)
+        self.loader = Loader(self.table, self.drainer, self.decide)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
         self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes)
         self._timer: asyncio.TimerHandle | None = None
@@ -77,7 +76,7 @@ class ResidencyManager:
         return self.table.get(model)
 
     def held(self) -> int:
-        """Bytes that models hold now on the device."""
+        """Bytes that models hold now on all devices."""
         return self.table.held()
 
     def held_on_host(self) -> int:
@@ -195,12 +194,14 @@ class ResidencyManager:
 
     def _relieve(self) -> None:
         """A load or a full step took more than was planned, and a budget is overdrawn: idle models leave."""
-        snapshot = self.table.snapshot()
-        plan = policy.plan(snapshot, policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False))
-        if plan.free >= 0 and plan.host_free >= 0:
-            return
-        for victim in self.drainer.dismiss_all(plan.victims):
-            self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
+        for budget in self.table.budgets:
+            snapshot = self.table.snapshot()
+            nothing = policy.Need("", 0, 0.0, snapshot.now, patience=math.inf, slot=False, device=budget.device)
+            plan = policy.plan(snapshot, nothing)
+            if plan.free >= 0 and plan.host_free >= 0:
+                continue
+            for victim in self.drainer.dismiss_all(plan.victims):
+                self.table.spawn(self.drainer.leave(victim, "overdrawn budget"), f"relief-{victim.id}")
 
     def _give_up(self, entry: ModelEntry, plan: policy.Plan) -> None:
         """It can never start: who waits is told the sum. What sleeps goes on sleeping."""

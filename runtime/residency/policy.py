@@ -15,6 +15,11 @@ Decision tree (the numbers stand in the code):
     its running requests finish, nothing is dropped. Then it sleeps or ends as above.
  7. Otherwise wait; `retry_at` says when the picture can change by itself.
 
+Each device has a budget of its own. The tree is walked for every device on which the model may be (a wake: for the one
+on which it sleeps), where a model elsewhere counts with its host memory and its slot only, so that nobody leaves it for
+bytes on another device. Of the answers the best is taken: no victims, then none that is busy, then few, then the most
+free bytes.
+
 Bound: a model at the head of the line waits at most
     max(patience, the victims' min_resident) + the victims' drain_deadline + the victims' time to fall asleep or end
     + its own load time, or the time of its wake,
@@ -22,7 +27,8 @@ and the line is served in order of the oldest waiting request, so k models befor
 a sleep that fails ends that process: then its model's load time counts as well.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
 
@@ -30,6 +36,7 @@ from humanize import naturalsize
 
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
+from runtime.server.device import DeviceBudget
 
 __all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "plan", "to_sleep"]
 
@@ -43,7 +50,7 @@ COST_WEIGHT = 1.0
 class Snapshot:
     """What the policy may look at. `slots_free` counts empty slots that nobody has claimed."""
 
-    budget: int
+    budgets: tuple[DeviceBudget, ...]
     residents: tuple[Resident, ...]
     slots_free: int
     now: float
@@ -65,6 +72,8 @@ class Need:
     """Bytes of host memory that it holds once it is there."""
     slot: bool = True
     """False: it needs no slot of its own."""
+    device: str | None = None
+    """None: it may come to any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +102,48 @@ class Plan:
     host_needed: int = 0
     host_free: int = 0
     host_budget: int = NO_LIMIT
+    device: str = ""
+    """Where it is to come."""
 
 
 def plan(snapshot: Snapshot, need: Need) -> Plan:
     """Decide for one model; see the tree above."""
     own = next((r for r in snapshot.residents if r.id == need.id), None)
-    others = [r for r in snapshot.residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
+    where = own.device if own is not None else need.device
+    plans = [_plan_on(b, snapshot, need) for b in snapshot.budgets if where in (None, b.device)]
+    best = min(plans, key=_rank)
+    if best.verdict == "wait":
+        times = [p.retry_at for p in plans if p.verdict == "wait" and p.retry_at is not None]
+        best = replace(best, retry_at=min(times, default=None))
+    return best
+
+
+def _rank(plan: Plan) -> tuple[int, bool, int, int]:
+    """The best one first; of impossible ones that with the largest budget."""
+    if plan.verdict == "impossible":
+        return 2, False, 0, -plan.budget
+    return int(plan.verdict == "wait"), any(v.leases for v in plan.victims), len(plan.victims), -plan.free
+
+
+def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
+    """The tree, for one device."""
+    residents = [r.seen_from(budget.device) for r in snapshot.residents]
+    own = next((r for r in residents if r.id == need.id), None)
+    others = [r for r in residents if r is not own or not r.is_asleep]  # a wake brings its own bytes along
     sums = [sum(column) for column in zip(*(r.settled() for r in others), strict=True)] or [0, 0, 0]
-    free, host_free = snapshot.budget - sums[0], snapshot.host_budget - sums[1]
+    free, host_free = budget.bytes - sums[0], snapshot.host_budget - sums[1]
     slots = snapshot.slots_free + sum(1 - r.settled()[2] for r in others)
 
     def answer(verdict: Literal["resident", "load", "wake", "wait", "impossible"], why: str, **more: object) -> Plan:
         return Plan(
-            need.id, verdict, need.bytes, free, snapshot.budget, why=why, host_needed=need.host, host_free=host_free,
-            host_budget=snapshot.host_budget, **more,  # type: ignore[arg-type]
+            need.id, verdict, need.bytes, free, budget.bytes, why=why, host_needed=need.host, host_free=host_free,
+            host_budget=snapshot.host_budget, device=budget.device, **more,  # type: ignore[arg-type]
         )  # fmt: skip
 
     if own is not None and own.state in (ModelState.READY, ModelState.LOADING):  # 1
         return answer("resident", f"{need.id} is {own.state.value}")
 
-    if why := _impossible(snapshot, need):  # 2
+    if why := _impossible(budget.bytes, snapshot.host_budget, residents, need):  # 2
         return answer("impossible", why)
 
     wakes = own is not None and own.is_asleep
@@ -180,20 +211,20 @@ def _score(r: Resident) -> float:
     return r.last_used + COST_WEIGHT * r.cost
 
 
-def _impossible(snapshot: Snapshot, need: Need) -> str:
+def _impossible(budget: int, host_budget: int, residents: Sequence[Resident], need: Need) -> str:
     """Why it can never start, with the sum; empty: it can."""
-    pinned = [r for r in snapshot.residents if r.pinned and r.id != need.id]
+    pinned = [r for r in residents if r.pinned and r.id != need.id]
     held, held_host = sum(r.bytes for r in pinned), sum(r.host for r in pinned)
     names = ", ".join(r.id for r in pinned)
-    if need.bytes > snapshot.budget - held:
+    if need.bytes > budget - held:
         parts = f"{need.id} needs {human(need.bytes)}"
         if need.detail:
             parts += f" ({need.detail})"
-        parts += f", the budget is {human(snapshot.budget)}"
+        parts += f", the budget is {human(budget)}"
         parts += f", of which pinned models hold {human(held)} ({names}): unpin one or" if held else ":"
         return parts + " raise the budget, or lower kv_cache, context_length or adapter places in its recipe."
-    if need.host > snapshot.host_budget - held_host:
-        parts = f"{need.id} needs {human(need.host)} of host memory, the budget is {human(snapshot.host_budget)}"
+    if need.host > host_budget - held_host:
+        parts = f"{need.id} needs {human(need.host)} of host memory, the budget is {human(host_budget)}"
         parts += f", of which pinned models hold {human(held_host)} ({names}): unpin one or" if held_host else ":"
         return parts + " raise --host-memory, or lower memory.adapters.host in its recipe."
     return ""

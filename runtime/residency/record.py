@@ -1,23 +1,15 @@
-"""What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
+"""What a model's files and its earlier loads tell, put into its row of the model table."""
 
-import logging
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from models.engines import engine_version
-from models.messages import Held, Loaded
-from registry.errors import RoundhouseError
+from models.messages import Held
 from registry.recipes.definition import Recipe
 from registry.records import LoadKey
 from registry.state.database import State
-from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
-from runtime.residency.table import Step
 from runtime.server.device import Device
-
-log = logging.getLogger("roundhouse.gateway")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,77 +53,3 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
         entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
-
-
-class ResidencyRecord:
-    """The manager's `Observer`. Never raises: a full disk must not fail a load."""
-
-    def __init__(self, metrics: Metrics, state: State, device: Device) -> None:
-        self._metrics, self._state, self._device = metrics, state, device
-
-    def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
-        self._metrics.load.labels(entry.id).observe(seconds)
-        if expected:
-            self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
-        if needed:
-            self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        self._keep_load(entry, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
-        log.info(
-            "loaded",
-            extra={
-                "model": entry.id, "seconds": round(seconds, 3), "expected_s": round(expected, 3),
-                "bytes": loaded.resident_bytes, "planned_bytes": needed, "phases": loaded.seconds,
-            },
-        )  # fmt: skip
-
-    def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
-        self._metrics.load_failures.labels(entry.id).inc()
-
-    def retried(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.load_retries.labels(entry.id, reason).inc()
-
-    def grew(self, entry: ModelEntry) -> None:
-        self._keep_load(entry, entry.bytes, {})
-        log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
-
-    def evicted(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
-        log.info("evicted", extra={"model": entry.id, "reason": reason})
-
-    def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
-        self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
-        with self._kept(entry) as key:
-            self._state.models.record_sleep(key, entry.bytes, entry.host_bytes, seconds)
-        log.info(
-            "asleep",
-            extra={
-                "model": entry.id, "reason": reason, "seconds": round(seconds, 3), "freed_bytes": freed,
-                "bytes": entry.bytes, "host_bytes": entry.host_bytes,
-            },
-        )  # fmt: skip
-
-    def woke(self, entry: ModelEntry, seconds: float) -> None:
-        self._metrics.wake.labels(entry.id).observe(seconds)
-        if entry.measured_wake is not None:
-            with self._kept(entry) as key:
-                self._state.models.record_wake(key, entry.measured_wake)
-        log.info("awake", extra={"model": entry.id, "seconds": round(seconds, 3), "host_bytes": entry.host_bytes})
-
-    def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
-        self._metrics.sleep_failures.labels(entry.id, step).inc()
-
-    def died(self, entry: ModelEntry, reason: str) -> None:
-        self._metrics.deaths.labels(entry.id, reason).inc()
-
-    def _keep_load(
-        self, entry: ModelEntry, held: int, seconds: Mapping[str, float], on_host: int | None = None
-    ) -> None:
-        with self._kept(entry) as key:
-            self._state.models.record_load(key, held, seconds, on_host)
-
-    @contextmanager
-    def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:
-        try:
-            yield load_key(entry.recipe, self._device)
-        except RoundhouseError as error:
-            log.warning("measured figures not kept", extra={"model": entry.id, "cause": error.message})

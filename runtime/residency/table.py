@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from models.messages import Loaded
@@ -11,6 +11,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
+from runtime.server.device import DeviceBudget
 from runtime.slots.pool import SlotPool
 
 log = logging.getLogger("roundhouse.residency")
@@ -38,7 +39,7 @@ class Table:
     Args:
         entries: the models.
         pool: the slots.
-        budget: bytes for all models together on the device.
+        budgets: bytes for all models together, for each device.
         observer: hears what happened.
         memory_back: awaited after a slot ended: returns when its memory is seen to be back (GPU), at once on CPU.
         host_budget: bytes for all models together in host memory beside the device.
@@ -48,13 +49,13 @@ class Table:
         self,
         entries: Iterable[ModelEntry],
         pool: SlotPool,
-        budget: int,
+        budgets: Sequence[DeviceBudget],
         observer: Observer,
         memory_back: Callable[[int], Awaitable[None]],
         host_budget: int = NO_LIMIT,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
-        self.pool, self.budget, self.host_budget = pool, budget, host_budget
+        self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
         self.observer, self.memory_back = observer, memory_back
         self.claims: set[str] = set()
         """Models whose load has been decided, and which have not taken their slot yet."""
@@ -68,9 +69,17 @@ class Table:
             raise NotFound(f"There is no model '{model}'. There are: {', '.join(sorted(self.entries))}.")
         return entry
 
-    def held(self, besides: ModelEntry | None = None) -> int:
-        """Bytes that models hold now on the device. A load that still waits for others to leave has nothing yet."""
-        return sum(e.bytes for e in self._holders(besides))
+    def budget_of(self, device: str) -> DeviceBudget:
+        return next(budget for budget in self.budgets if budget.device == device)
+
+    @property
+    def budget(self) -> int:
+        """Of all devices together."""
+        return sum(budget.bytes for budget in self.budgets)
+
+    def held(self, besides: ModelEntry | None = None, device: str | None = None) -> int:
+        """Bytes that models hold now on a device, or on all. A load that waits for others to leave has nothing yet."""
+        return sum(e.bytes for e in self._holders(besides) if device in (None, e.device))
 
     def held_on_host(self, besides: ModelEntry | None = None) -> int:
         """The same in host memory beside the device."""
@@ -85,7 +94,7 @@ class Table:
         """What the policy decides by."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
         now = next(iter(self.entries.values())).clock() if self.entries else 0.0
-        return Snapshot(self.budget, residents, self.pool.free - len(self.claims), now, self.host_budget)
+        return Snapshot(self.budgets, residents, self.pool.free - len(self.claims), now, self.host_budget)
 
     # --- news -----------------------------------------------------------------------------------------------------
     def note_change(self) -> None:

@@ -12,7 +12,7 @@ Ending all of the pool frees the most of everything, so if any choice is enough,
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from runtime.residency.states import ModelState
@@ -47,6 +47,14 @@ class Resident:
     """Expected seconds to fall asleep."""
     falling_asleep: bool = False
     """It drains in order to sleep."""
+    device: str = ""
+    """Where its bytes are."""
+
+    def seen_from(self, device: str) -> "Resident":
+        """The same for who wants to come to `device`: elsewhere it holds no bytes, but host memory and a slot."""
+        if self.device == device:
+            return self
+        return replace(self, bytes=0, asleep_bytes=None if self.asleep_bytes is None else 0)
 
     @property
     def is_asleep(self) -> bool:

@@ -1,7 +1,7 @@
 """What happens to a model without anybody's wish: its engine dies or hangs, it is idle for long, it grows."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
 from registry.errors import EngineFailed, RoundhouseError
@@ -10,8 +10,7 @@ from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.table import S, Table, log
 from runtime.slots import frames
-from runtime.slots.death import Cause
-from runtime.slots.link import SlotLink, gone
+from runtime.slots.link import Cause, SlotLink
 
 GONE_SECONDS = 30.0
 PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
@@ -75,15 +74,16 @@ class Watcher:
             extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
         )
         self._table.note_change()
-        self._table.spawn(self._clean_up(entry, link.group, None if unused else reason), f"clean-up-{entry.id}")
+        gone = link.gone(GONE_SECONDS)
+        self._table.spawn(self._clean_up(entry, gone, None if unused else reason), f"clean-up-{entry.id}")
 
-    async def _clean_up(self, entry: ModelEntry, group: int, reason: Cause | None) -> None:
+    async def _clean_up(self, entry: ModelEntry, gone: Awaitable[bool], reason: Cause | None) -> None:
         """Count its memory as free once its last process is gone, then bring it back.
 
         No `reason`: it served nobody, since it slept. It is on disk now, and nobody has to wait before its next load.
         """
-        if group and not await gone(group, GONE_SECONDS):
-            log.error("processes do not end", extra={"model": entry.id, "group": group})
+        if not await gone:
+            log.error("processes do not end", extra={"model": entry.id})
         await self._table.memory_back(entry.bytes)
         entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:
@@ -112,7 +112,7 @@ class Watcher:
         try:
             await link.command(frames.Ping, hung_after)
             if self._counts_processes:
-                self.grew(entry, link, await asyncio.to_thread(link.peak.read))
+                self.grew(entry, link, await link.most_bytes_held())
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in PINGED:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})

@@ -51,7 +51,7 @@ class AdapterRegistry(Protocol):
         ...
 
 
-class Line(Protocol):
+class AdapterWaiters(Protocol):
     """What the effects need of `runtime.scheduling.queue.ModelQueue`."""
 
     def is_open(self, link: SlotLink) -> bool: ...
@@ -74,8 +74,8 @@ class AdapterStats:
 class AdapterEffects:
     """One per model queue, on the gateway's event loop."""
 
-    def __init__(self, line: Line, registry: AdapterRegistry | None, clock: Callable[[], float]) -> None:
-        self._line, self._registry, self._clock = line, registry, clock
+    def __init__(self, queue: AdapterWaiters, registry: AdapterRegistry | None, clock: Callable[[], float]) -> None:
+        self._queue, self._registry, self._clock = queue, registry, clock
         self.probes = Probes(clock)
         self.stats: dict[str, AdapterStats] = {}
         self._refs: dict[str, AdapterRef] = {}
@@ -110,7 +110,7 @@ class AdapterEffects:
             self._send(self._place(link, digest, evict))
 
     async def settled(self) -> None:
-        """Return once nothing is on its way to the engine. The line is closed: nothing new begins meanwhile."""
+        """Return once nothing is on its way to the engine. The queue is closed: nothing new begins meanwhile."""
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
@@ -142,8 +142,8 @@ class AdapterEffects:
         self._note("stage", seconds, "ok")
         if digest in self.stats:
             self.stats[digest].stage_seconds = seconds
-        if self._line.is_open(link):
-            self._line.adapter_staged(digest)
+        if self._queue.is_open(link):
+            self._queue.adapter_staged(digest)
 
     async def _staged(self, link: SlotLink, ref: AdapterRef) -> None:
         """Stage, and again while drops that were decided before have yet to make room in the engine's host memory.
@@ -175,13 +175,13 @@ class AdapterEffects:
         self._note("place", seconds, "ok")
         if digest in self.stats:
             self.stats[digest].place_seconds = seconds
-        if not self._line.is_open(link):
+        if not self._queue.is_open(link):
             return
         if passed:
-            self._line.adapter_placed(digest)
+            self._queue.adapter_placed(digest)
         else:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
-            self._line.adapter_failed(digest, again)
+            self._queue.adapter_failed(digest, again)
 
     async def _placed(self, link: SlotLink, ref: AdapterRef, evict: str | None) -> None:
         """Place, and again while the engine still ends a call that was cancelled on the place's old adapter."""
@@ -199,7 +199,7 @@ class AdapterEffects:
         """Ask the probes of this content. False: under none of them may the adapter be used."""
         self.probes.clear(ref.digest)
         registered = self._registry.probes(ref.digest) if self._registry is not None else ()
-        wanted = list(dict.fromkeys([*registered, *self._line.probes_waiting(ref.digest)]))
+        wanted = list(dict.fromkeys([*registered, *self._queue.probes_waiting(ref.digest)]))
         if not wanted:
             return True
         probes = [probe for probe in wanted if probe is not None]
@@ -219,9 +219,9 @@ class AdapterEffects:
     def _failed(self, link: SlotLink, digest: str, step: Step, error: RoundhouseError) -> None:
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})
         self._note(step, 0.0, "failed")
-        if self._line.is_open(link):  # else the engine went away: its successor stages again
+        if self._queue.is_open(link):  # else the engine went away: its successor stages again
             cause = EngineFailed(f"The adapter could not be loaded: {error.message}", code="adapter_failed")
-            self._line.adapter_failed(digest, cause)
+            self._queue.adapter_failed(digest, cause)
 
     def _note(self, step: Step, seconds: float, outcome: str) -> None:
         if self._registry is not None:

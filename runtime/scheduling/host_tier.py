@@ -1,9 +1,10 @@
 """The host tier of one engine: which adapters are staged or being staged, and which one leaves for another."""
 
 from collections.abc import Collection
-from math import inf
 
 from cachetools import LRUCache
+
+from runtime.scheduling.rank import Rank
 
 
 class HostTier:
@@ -44,12 +45,12 @@ class HostTier:
         self._staging.clear()
 
     def begin(
-        self, wanted: dict[str, float], pinned: Collection[str], in_place: Collection[str]
+        self, wanted: dict[str, Rank], pinned: Collection[str], in_place: Collection[str]
     ) -> tuple[list[str], list[str]]:
         """What to stage now, and what to drop for it.
 
         Args:
-            wanted: digest to arrival number of its oldest blocked request, oldest first.
+            wanted: digest to the rank of its first blocked request, in order of rank.
             pinned: staged as well when there is room or something idle.
             in_place: digests whose host copy must stay.
         """
@@ -61,7 +62,7 @@ class HostTier:
             if len(self._staging) >= self.staging_at_once:
                 break
             if len(self._staged) + len(self._staging) >= self.capacity:
-                victim = self._victim(wanted, pinned, in_place, wanted.get(digest, inf))
+                victim = self._victim(wanted, pinned, in_place, wanted.get(digest))
                 if victim is None:
                     break
                 del self._staged[victim]
@@ -71,18 +72,18 @@ class HostTier:
         return stage, drop
 
     def _victim(
-        self, wanted: dict[str, float], pinned: Collection[str], in_place: Collection[str], number: float
+        self, wanted: dict[str, Rank], pinned: Collection[str], in_place: Collection[str], rank: Rank | None
     ) -> str | None:
-        """For a pinned adapter that no request wants (`number` inf) only idle ones leave."""
+        """For a pinned adapter that no request wants (`rank` None) only idle ones leave."""
         movable = [digest for digest in self._by_use() if digest not in in_place]
         idle = next((d for d in movable if d not in wanted and d not in pinned), None)
-        if idle is not None or number == inf:
+        if idle is not None or rank is None:
             return idle
         held = next((d for d in movable if d not in wanted), None)
         if held is not None:
             return held
-        younger = [d for d in movable if wanted[d] > number]
-        return max(younger, key=lambda d: wanted[d], default=None)
+        later = [d for d in movable if wanted[d] > rank]
+        return max(later, key=lambda d: wanted[d], default=None)
 
     def _by_use(self) -> list[str]:
         """The staged ones, the least recently used first. The cache tells that only by giving them up."""

@@ -7,31 +7,44 @@ An adapter is on disk, in host memory (staged) or in a device place. A running r
 
 Rules; the same numbers stand at the code that carries them out:
  1. The base needs no place. At most `max_requests` requests run at once.
- 2. Ready requests (the base, or an adapter in an open place) start in arrival order. A blocked request holds nobody
-    up, so requests of adapters in places go first: that groups them.
- 3. Staging starts as soon as a request is queued, the oldest first, `staging_at_once` at a time.
+ 2. Ready requests (the base, or an adapter in an open place) start in order of rank (`runtime.scheduling.rank`: class,
+    fair share, arrival). A blocked request holds nobody up, so requests of adapters in places go first: that groups
+    them.
+ 3. Staging starts as soon as a request is queued, by rank, `staging_at_once` at a time.
  4. Host memory holds `host` adapters. The least recently used idle one leaves; if there is none, a pinned one that
-    is in no place, then the one for which only younger requests wait. Adapters in places stay.
+    is in no place, then the one for which only requests of later ranks wait. Adapters in places stay.
  5. A staged adapter gets a free place, or that of the least recently used adapter without leases, pin and waiting
     requests. A place with a lease is never taken.
  6. A request that has waited `max_overtake` seconds for a place closes one: the place of an adapter for which nobody
-    older waits takes no new request, and goes to the oldest blocked adapter once its leases have ended. It opens again
-    when the need is gone.
+    of an earlier rank waits takes no new request, and goes to the first blocked adapter once its leases have ended. It
+    opens again when the need is gone.
  7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
     that failed is brought in again only when a request needs it, or when it is pinned once more.
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
+ 9. After every `oldest_every` steps (starts, and stagings begun) the request that has waited longest is promoted:
+    it goes before all that are not. This is the floor of the later ranks, one step in twenty, and why none starves.
+    Promoted requests are the oldest ones and go by arrival, so it changes nothing where ranks are arrivals.
 
-The bound on waiting is `wait_bound`. Its argument: for the oldest waiting request, rule 6 finds a place at the latest
-after `max_overtake`, because an unpinned place that it may not take belongs to a request that is older still; that
-place drains within the longest run D, staging and placing take S and P, and rule 2 gives it the next free slot,
-within D. Nothing younger can be put before it in any of the four.
+The bound on waiting is `wait_bound`. Its argument, with S, P and D the longest staging, placing and run:
+
+- Where ranks are arrivals, and for a promoted request: for the first one, rule 6 finds a place at the latest after
+  `max_overtake`, because an unpinned place that it may not take belongs to a request before it; that place drains
+  within D, staging and placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger
+  can be put before it in any of the four.
+- For any ranks: while a request waits there is a step at least every S + 2P + D. Else all runs and stagings would end
+  meanwhile and no place would stay leased, so that the first request would have been staged, or placed and started.
+  A request that found Q others waiting is promoted after Q + 1 times `oldest_every` steps at the latest.
+
+A second order of turns is inside the engines for texts, among the items of requests that run:
+`models.text.batching.plan.Turns`. It knows no ranks.
 """
 
 from registry.errors import Conflict
 from runtime.scheduling.device_tier import DeviceTier
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
-from runtime.scheduling.waiting import Request, Waiting
+from runtime.scheduling.rank import Rank, ServiceClass
+from runtime.scheduling.waiting import QueuedRequest, Waiting
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
 
@@ -43,16 +56,28 @@ class Placement:
         places: device places of the engine (vLLM: max_loras).
         host: adapters that host memory holds, those in places included; at least places + 1 is used, because an
             adapter must be staged before another one gives up its place.
-        max_overtake: seconds after which a blocked request may close a place. 0: strict arrival order.
+        max_overtake: seconds after which a blocked request may close a place. 0: strict order of rank.
+        oldest_every: steps after which the oldest request is promoted (rule 9).
     """
 
     def __init__(
-        self, places: int, host: int, max_requests: int, *, max_overtake: float = 0.5, staging_at_once: int = 4
+        self,
+        places: int,
+        host: int,
+        max_requests: int,
+        *,
+        max_overtake: float = 0.5,
+        staging_at_once: int = 4,
+        oldest_every: int = 20,
     ) -> None:
-        if places < 0 or max_requests < 1 or staging_at_once < 1 or max_overtake < 0:
-            raise ValueError("places and max_overtake must be at least 0, max_requests and staging_at_once at least 1")
+        if min(max_requests, staging_at_once, oldest_every) < 1:
+            raise ValueError("max_requests, staging_at_once and oldest_every must be at least 1")
+        if min(places, max_overtake) < 0:
+            raise ValueError("places and max_overtake must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
+        self.oldest_every = oldest_every
         self._waiting = Waiting()
+        self._steps = 0  # since the last promotion
         self._running: dict[str, str | None] = {}
         self._device = DeviceTier(places)
         self._host = HostTier(max(host, places + 1), staging_at_once)
@@ -62,13 +87,20 @@ class Placement:
         self._counts: dict[str, Counts] = {}
 
     # --- what happened -------------------------------------------------------------------------------------------
-    def enqueue(self, request_id: str, digest: str | None, now: float) -> None:
+    def enqueue(
+        self,
+        request_id: str,
+        digest: str | None,
+        now: float,
+        service_class: ServiceClass = ServiceClass.INTERACTIVE,
+        share: float = 0.0,
+    ) -> None:
         """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
         if request_id in self._running:
             raise ValueError(f"request {request_id} runs already")
         if digest is not None and not self.places:
             raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
-        self._waiting.add(request_id, digest, now)
+        self._waiting.add(request_id, digest, now, service_class, share)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
             if digest in self._pinned:
@@ -148,11 +180,12 @@ class Placement:
         place = self._close_places(overdue)
         start = self._start(now)
         place += self._fill_places(blocked)
-        stage, dropped = self._host.begin(
-            {str(head.digest): head.number for head in blocked}, self._wanted_pins(), self._device.touched()
-        )  # rules 3 and 4
-        waits = [head.since + self.max_overtake for head in blocked[len(overdue) :]]
-        return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), min(waits, default=None))
+        wanted = {str(head.digest): head.rank for head in blocked}
+        stage, dropped = self._host.begin(wanted, self._wanted_pins(), self._device.touched())  # rules 3 and 4
+        self._promote(len(start) + len(stage))
+        overtakes = [head.since + self.max_overtake for head in blocked]
+        wake_at = min((at for at in overtakes if at > now), default=None)
+        return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at)
 
     def _leave(self) -> list[str]:
         """Rule 8."""
@@ -167,7 +200,7 @@ class Placement:
                 drop.append(digest)
         return drop
 
-    def _close_places(self, overdue: list[Request]) -> list[tuple[str, str | None]]:
+    def _close_places(self, overdue: list[QueuedRequest]) -> list[tuple[str, str | None]]:
         """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
         moves: list[tuple[str, str | None]] = []
         closing: set[str] = set()
@@ -178,9 +211,9 @@ class Placement:
             if self._device.free:
                 moves.append(self._move(digest, None))
                 continue
-            victims = [v for v in self._device if v not in closing and self._may_lose(v, request.number)]
+            victims = [v for v in self._device if v not in closing and self._may_lose(v, request.rank)]
             if not victims:
-                break  # a younger request may take even fewer places
+                break  # one of a later rank may take even fewer places
             victim = min(victims, key=self._cost_of_taking)
             if self._device.leases(victim):
                 closing.add(victim)
@@ -189,9 +222,9 @@ class Placement:
         self._device.closing = closing
         return moves
 
-    def _may_lose(self, digest: str, number: int) -> bool:
+    def _may_lose(self, digest: str, rank: Rank) -> bool:
         head = self._waiting.head(digest)
-        return digest not in self._pinned and (head is None or head.number > number)
+        return digest not in self._pinned and (head is None or head.rank > rank)
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
         """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
@@ -213,7 +246,7 @@ class Placement:
             started.append(request.id)
         return started
 
-    def _fill_places(self, blocked: list[Request]) -> list[tuple[str, str | None]]:
+    def _fill_places(self, blocked: list[QueuedRequest]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""
         wanting = [str(request.digest) for request in blocked] + self._wanted_pins()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
@@ -230,6 +263,13 @@ class Placement:
             else:
                 break
         return moves
+
+    def _promote(self, steps: int) -> None:
+        """Rule 9."""
+        self._steps += steps
+        while self._steps >= self.oldest_every and self._waiting.promote_oldest():
+            self._steps -= self.oldest_every
+        self._steps = min(self._steps, self.oldest_every)
 
     def _wanted_pins(self) -> list[str]:
         return [digest for digest, wanted in self._pinned.items() if wanted]

@@ -27,8 +27,6 @@ PROBE_SECONDS = 120.0
 """A full engine may let the question wait for the longest running request."""
 RETRY_SECONDS = 60.0
 """For so long requests are refused without another try after a probe has failed; a corrected one is tried at once."""
-MOST_BYTES = 160
-"""Of an expected answer, in UTF-8."""
 SHOWN = 200
 """Characters of an expected or given answer that stand in an error."""
 

@@ -1,6 +1,6 @@
-"""The requests of one model: a bounded line, leases, and the adapters that running requests need in place.
+"""The requests of one model: a bounded queue, leases, and the adapters that running requests need in place.
 
-The order is decided by `runtime.scheduling.placement` (pure); this file starts requests as its plans say, and
+The order is decided by `runtime.scheduling.placement` (pure), by rank; this file starts requests as its plans say, and
 `runtime.scheduling.effects` brings adapters in and out. For models without adapters the same policy sees requests of
 the base only.
 
@@ -12,7 +12,7 @@ the base only.
 | engine_gone    | running calls fail by their link | -                                            |
 | settled        | -                                | returns once no adapter is on its way        |
 
-An engine that sleeps is away: residency closes the line, waits until it is settled, and opens it after the wake with
+An engine that sleeps is away: residency closes the queue, waits until it is settled, and opens it after the wake with
 all adapters unplaced, as after a load.
 """
 
@@ -29,6 +29,7 @@ from registry.records import Probe
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
 from runtime.scheduling.lease import Lease, Ticket
 from runtime.scheduling.placement import Placement
+from runtime.scheduling.rank import ServiceClass
 from runtime.slots.link import SlotLink
 
 
@@ -41,7 +42,7 @@ class Bounds:
 
 
 class ModelQueue:
-    """The line of one model.
+    """The queue of one model.
 
     Args:
         recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
@@ -128,9 +129,15 @@ class ModelQueue:
         return max(1.0, self._service * (len(self._waiting) + 1) / max(1, self.policy.max_requests))
 
     async def acquire(
-        self, adapter: AdapterRef | None, max_wait: float | None = None, probe: Probe | None = None
+        self,
+        adapter: AdapterRef | None,
+        max_wait: float | None = None,
+        probe: Probe | None = None,
+        *,
+        service_class: ServiceClass = ServiceClass.INTERACTIVE,
+        share: float = 0.0,
     ) -> Lease:
-        """Wait for a turn. `probe`: what the adapter must have answered before.
+        """Wait for a turn. `probe`: what the adapter must have answered before. Class and share are its rank's.
 
         Raises QueueFull or Unavailable (code adapter_probe_failed) at once, Unavailable after the recipe's
         `queue.max_wait` seconds.
@@ -155,7 +162,7 @@ class ModelQueue:
         ticket = Ticket(str(next(self._ids)), adapter, probe, now, loop.create_future(), aborted=loop.create_future())
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
-        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now)
+        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, service_class, share)
         leased = False
         try:
             self._want()
@@ -243,7 +250,7 @@ class ModelQueue:
             if (refusal := self.effects.probes.refusal(ticket.adapter.digest, ticket.probe)) is not None:
                 raise refusal
 
-    # --- what the effects ask and tell (runtime.scheduling.effects.Line) ---------------------------------------------
+    # --- what the effects ask and tell (runtime.scheduling.effects.AdapterWaiters) ------------------------------------
     def is_open(self, link: SlotLink) -> bool:
         """Whether the queue still serves from this engine."""
         return self._link is link

@@ -14,6 +14,20 @@ SHARE = 0.85
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceBudget:
+    """Bytes that models may use on one device, or on one part of a CPU that is served as several."""
+
+    device: str
+    """'cpu' or 'cuda:0', as engines take it; 'cpu:1' for a part."""
+    bytes: int
+
+    @property
+    def engine_device(self) -> str:
+        """What an engine is told: to it every part of a CPU is the CPU."""
+        return "cpu" if self.device.startswith("cpu:") else self.device
+
+
+@dataclass(frozen=True, slots=True)
 class Device:
     kind: Literal["cpu", "cuda"]
     name: str
@@ -25,10 +39,22 @@ class Device:
     host_total: int = 0
     """Host memory beside a GPU; 0 on a CPU, where models live in it."""
     host_budget: int = 0
+    parts: int = 1
+    """As how many devices it is served, each with its share of the budget."""
+
+    @property
+    def budgets(self) -> tuple[DeviceBudget, ...]:
+        if self.parts == 1:
+            return (DeviceBudget(self.name, self.budget),)
+        return tuple(DeviceBudget(f"{self.name}:{part}", self.budget // self.parts) for part in range(self.parts))
 
 
-def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None, host_budget: int | None = None) -> Device:
-    """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there."""
+def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> Device:
+    """The device to serve on. Raises RuntimeError when a GPU is asked for, or needed, and none is there.
+
+    wanted: auto, cpu, cuda, or cpu:2 for the CPU as two devices.
+    """
+    wanted, _, parts = wanted.partition(":")
     memory = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
@@ -39,7 +65,7 @@ def detect(wanted: Literal["auto", "cpu", "cuda"], budget: int | None, host_budg
         raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
     if host_budget is not None:
         raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
-    return Device("cpu", "cpu", "cpu", memory, budget or int(memory * SHARE))
+    return Device("cpu", "cpu", "cpu", memory, budget or int(memory * SHARE), parts=int(parts or 1))
 
 
 def _gpu() -> tuple[str, int] | None:

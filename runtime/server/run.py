@@ -1,5 +1,5 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
-project touches of LitServe 0.2.19 is in this file and in worker.py, and guarded
+project touches of LitServe 0.2.19 is in this file, hooks.py and slots/worker.py, and guarded
 by tests/unit/runtime/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
@@ -13,7 +13,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import NoReturn
 
@@ -23,16 +24,20 @@ import psutil
 from fastapi import FastAPI
 
 from models.parent import die_with_parent
-from registry.recipes.definition import Recipe, Tier
+from registry.recipes.definition import Recipe
 from runtime.gateway.core import Gateway
+from runtime.gateway.opening import open_gateway
+from runtime.http.app import finish
 from runtime.http.guard.layers import layers, more_files, uvicorn_options
-from runtime.http.middleware import Shell
+from runtime.http.middleware import ContextMiddleware
+from runtime.http.routes import routes
 from runtime.residency.prewarming import wanted_at_once
 from runtime.server import logs
 from runtime.server.device import Device
+from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.server.settings import Settings
 from runtime.server.stopping import Left, Shutdown, log
-from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop
+from runtime.slots.worker import SlotLoop
 
 # With `mcp` installed but not `fastmcp` (vLLM brings the former), LitServe's run() fails on a missing name.
 litserve.server._MCP_AVAILABLE = False
@@ -50,13 +55,11 @@ START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
 
 
-def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tuple[ls.LitServer, Gateway]:
-    """The LitServer with all endpoints, and the gateway that its API process will run."""
-    from runtime.http.app import finish
-
-    gateway = Gateway(settings, recipes, device)
+def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.LitServer:
+    """The LitServer with all endpoints. Its API process opens the gateway."""
+    process = ApiProcess(settings, recipes, device)
     loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
-    api = RuntimeAPI(spec=RuntimeSpec(gateway), loop=loop, enable_async=False)
+    api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
         accelerator="cpu",  # slots take their device from the Load frame, so that one may use any of several
@@ -65,36 +68,51 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> tupl
         restart_workers=True,
         healthcheck_path="/litserve/health",
         info_path="/litserve/info",
-        middlewares=[*layers(settings), (Shell, lifespan(gateway, settings.drain_seconds))],
+        middlewares=[
+            *layers(settings),
+            (ContextMiddleware, {"gateway": process.gateway, "start": process.start, "stop": process.stop}),
+        ],
     )
     server.monitor_internal = 0.05
+    _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
-    finish(app, gateway)
-    return server, gateway
+    finish(app, recipes)
+    return server
 
 
-def lifespan(gateway: Gateway, drain_seconds: float) -> dict[str, Callable[[], Awaitable[None]]]:
-    """What the API process does before its first request and after its last response."""
+def _restart_in_lasting_thread(server: ls.LitServer) -> None:
+    """Slots die with the thread that started them (`die_with_parent`). LitServe restarts them in its monitoring thread,
+    which ends as soon as a stop begins: a slot that had been restarted would be killed while its requests may finish.
+    """
+    launch, lasting = server.launch_single_inference_worker, ThreadPoolExecutor(1, "slots")
+    server.launch_single_inference_worker = lambda *given: lasting.submit(launch, *given).result()
 
-    def left() -> Left:
-        entries = gateway.residency.entries.values()
-        queues = [entry.queue for entry in entries]
-        models = sum(entry.tier is not Tier.DISK for entry in entries)
-        return Left(sum(q.running for q in queues), sum(q.waiting for q in queues), models)
 
-    shutdown = Shutdown(left, drain_seconds)
+class ApiProcess:
+    """The gateway in the API process: there from before the first request until after the last response."""
 
-    async def start() -> None:
-        await gateway.start()
-        shutdown.listen()
+    def __init__(self, settings: Settings, recipes: Sequence[Recipe], device: Device) -> None:
+        self._settings = settings
+        self._opened = open_gateway(settings, recipes, device)
+        self._gateways: list[Gateway] = []
+        self._shutdown = Shutdown(self._left, settings.drain_seconds)
 
-    async def stop() -> None:
-        shutdown.drained()
-        await gateway.stop()
-        shutdown.ending()
+    def gateway(self) -> Gateway:
+        return self._gateways[0]
 
-    return {"start": start, "stop": stop}
+    def _left(self) -> Left:
+        return Left(*self.gateway().overview.left())
+
+    async def start(self) -> None:
+        logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
+        self._gateways.append(await self._opened.__aenter__())
+        self._shutdown.listen()
+
+    async def stop(self) -> None:
+        self._shutdown.drained()
+        await self._opened.__aexit__(None, None, None)
+        self._shutdown.ending()
 
 
 def run(
@@ -117,7 +135,7 @@ def run(
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
     more_files()
-    server, _ = build(settings, recipes, device)
+    server = build(settings, recipes, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
     def shut_down() -> None:

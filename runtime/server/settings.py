@@ -70,8 +70,10 @@ class Settings(BaseSettings):
     log_level: Annotated[Literal["debug", "info", "warning", "error"], WHERE] = Field(
         default="info", description="Of the log on standard error: JSON lines, or plain ones on a terminal."
     )
-    device: Annotated[Literal["auto", "cpu", "cuda"], MEMORY] = Field(
-        default="auto", description="auto: the first GPU, else the CPU."
+    device: Annotated[str, MEMORY] = Field(
+        default="auto",
+        pattern=r"^(auto|cuda|cpu(:[1-9]\d?)?)$",
+        description="auto, cpu, cuda; auto: the first GPU, else the CPU. cpu:2: the CPU as two, half the budget each.",
     )
     device_memory: Annotated[ByteSize | None, DETECTED] = Field(
         default=None, description="Budget for all models, such as 20GiB."

@@ -11,12 +11,10 @@ import fcntl
 import os
 import signal
 import struct
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from models.memory_group import Kills
-from registry.errors import RoundhouseError
+from runtime.slots.link import UNKNOWN, Cause
 
 EXIT_CODE = 49
 """Place of exit_code among the fields after the name in /proc/PID/stat (proc_pid_stat(5), field 52)."""
@@ -27,22 +25,6 @@ INFO_EXIT = 1 << 3
 GET_INFO = 3 << 30 | INFO.size << 16 | 0xFF << 8 | 11
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
-    """Why an engine is gone."""
-
-    code: str
-    """For metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
-    text: str
-    """For people: 'its process was ended by SIGKILL'."""
-
-    @classmethod
-    def of(cls, error: RoundhouseError) -> Self:
-        """What a heartbeat found out."""
-        return cls(error.code or "engine_failed", error.message.rstrip("."))
-
-
-UNKNOWN = Cause("ended", "its process ended")
 KILLED_MEANWHILE = Cause("out_of_memory", "its process ended, and the kernel has killed because memory had run out")
 
 

@@ -36,6 +36,8 @@ class Load(Frame, frozen=True):
 
 class Call(Frame, frozen=True):
     request: Request
+    request_id: str = ""
+    """The client's or ours, for the slot's log; several calls may have the same."""
 
 
 class Stage(Frame, frozen=True):
@@ -91,6 +93,9 @@ class Report(Frame, frozen=True):
 
 class Emit(Frame, frozen=True):
     event: Event
+    tokens: tuple[int, int, int] | None = None
+    """With each chunk of an answer: prompt, completion and cached tokens so far. What was made stays known, whatever
+    happens to the engine."""
 
 
 class Done(Frame, frozen=True):

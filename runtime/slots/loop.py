@@ -45,12 +45,8 @@ from registry.recipes.definition import Recipe
 from runtime.slots import frames
 
 log = logging.getLogger("roundhouse.slot")
-CALM_SECONDS = 10.0
+STAY_SECONDS = 10.0
 CLOSE_SECONDS = 4.0  # LitServe gives a worker 5 s between SIGTERM and SIGKILL
-
-
-def socket_path(run_dir: str, worker_id: int) -> str:
-    return f"{run_dir}/slot-{worker_id}.sock"
 
 
 class SlotServer:
@@ -168,7 +164,8 @@ class SlotServer:
         except RoundhouseError as error:
             out.put(frames.Failed.of(uid, error))
         except Exception as error:  # the border: whatever a library raises becomes one structured error
-            log.exception("unmapped error in a slot")
+            number = frame.request_id if isinstance(frame, frames.Call) else None
+            log.exception("unmapped error in a slot", extra={"request_id": number} if number else None)
             out.put(frames.Failed.of(uid, EngineFailed(f"The engine failed: {type(error).__name__}.")))
 
     async def _load(self, frame: frames.Load, out: frames.Outbox) -> frames.Done:
@@ -207,17 +204,17 @@ class SlotServer:
         self._changing = True
         try:
             if sleep:
-                await self._calm()
+                await self._requests_gone()
             held = await (engine.sleep() if sleep else engine.wake())
             self._asleep = sleep
             return held
         finally:
             self._changing = False
 
-    async def _calm(self) -> None:
+    async def _requests_gone(self) -> None:
         """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""
         if self._working:
-            await asyncio.wait(self._working, timeout=CALM_SECONDS)
+            await asyncio.wait(self._working, timeout=STAY_SECONDS)
         if self._working:
             raise EngineFailed("Requests still run on this engine.")
 
@@ -257,7 +254,9 @@ class SlotServer:
                 answer = cast(ChatEngine, engine).call(request)
                 try:
                     async for event in answer:
-                        emit(event)
+                        used = answer.usage
+                        tokens = (used.prompt_tokens, used.completion_tokens, used.cached_tokens)
+                        out.put(frames.Emit(uid, event, tokens))
                 except asyncio.CancelledError:
                     await answer.aclose()
                     emit(Finished(usage=answer.usage))  # what an aborted request has cost is counted too

@@ -8,8 +8,6 @@ from models.engines import prewarmed_bytes
 from registry.errors import Unavailable
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
-from runtime.slots.loop import socket_path
-from runtime.slots.memory import group_bytes
 
 log = logging.getLogger("roundhouse.pool")
 
@@ -18,7 +16,7 @@ class SlotPool:
     """Hands out empty slots and takes ended ones back. LitServe's monitor respawns what has ended.
 
     Args:
-        run_dir: the folder of the slots' sockets.
+        make: makes the link to a slot by its number; it calls what it is given with the link when the slot has ended.
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
         wanted: engines that slots import by themselves, one each, in their first lives.
@@ -27,7 +25,7 @@ class SlotPool:
 
     def __init__(
         self,
-        run_dir: str,
+        make: Callable[[int, Callable[[SlotLink], None]], SlotLink],
         size: int,
         on_death: Callable[[SlotLink], None],
         wanted: Sequence[str] = (),
@@ -36,7 +34,7 @@ class SlotPool:
         self._on_death, self._on_free = on_death, on_free
         self._unheard = set(range(size))
         self._awaited = set(wanted[:size])  # engines whose slot is among the unheard of
-        self._links = [SlotLink(i, socket_path(run_dir, i), self._died) for i in range(size)]
+        self._links = [make(i, self._died) for i in range(size)]
         self._free: set[SlotLink] = set()
         self._changed = asyncio.Condition()
         self._connecting: set[asyncio.Task[None]] = set()
@@ -132,7 +130,7 @@ class SlotPool:
             return False
         if link in self._free and link.prewarmed == engine:
             link.warm = True
-            link.prewarmed_bytes = await asyncio.to_thread(group_bytes, link.group) or link.prewarmed_bytes
+            link.prewarmed_bytes = await link.most_bytes_held() or link.prewarmed_bytes
         return True
 
     def prewarmed(self) -> list[SlotLink]:

@@ -7,68 +7,22 @@ import os
 import shutil
 import signal
 import tempfile
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import litserve as ls
 from litserve.loops import LitLoop
-from litserve.specs.base import LitSpec
 
 from models.memory_group import Expendable
 from models.parent import die_with_parent
 from models.protocol import Engine
 from registry.recipes.definition import Task
-from runtime.server import logs
-from runtime.slots.loop import SlotServer, socket_path
-
-if TYPE_CHECKING:
-    from runtime.gateway.core import Gateway
-
-API_PATH = "/v1/chat/completions"
+from runtime.slots.address import socket_path
+from runtime.slots.loop import SlotServer
 
 
 def create_engine(name: str, task: str) -> Engine:
     from models.engines import create  # only a slot needs engines: the gateway never imports one
 
     return create(name, Task(task))
-
-
-class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
-    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
-
-    def setup(self, device: Any) -> None:
-        logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
-
-    def predict(self, x: Any, **_: Any) -> Any:
-        raise NotImplementedError("requests travel over the slots' own sockets")
-
-
-class RuntimeSpec(LitSpec):  # type: ignore[misc]
-    """Carries all endpoints. `gateway` stays in the API process: workers get a copy without it."""
-
-    def __init__(self, gateway: "Gateway") -> None:
-        super().__init__()
-        self.api_path = API_PATH
-        self.gateway: Gateway | None = gateway
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "gateway": None, "_endpoints": [], "data_streamer": None}
-
-    @property
-    def stream(self) -> bool:
-        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
-
-    def pre_setup(self, lit_api: ls.LitAPI) -> None:
-        from runtime.http.routes import routes
-
-        assert self.gateway is not None
-        for path, endpoint, methods in routes(self.gateway):
-            self.add_endpoint(path, endpoint, methods)
-
-    def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
-        return request
-
-    def encode_response(self, output: Any, context_kwargs: Any = None) -> Any:
-        return output
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:

@@ -16,8 +16,8 @@ from models.speech.engine import WhisperEngine
 from models.text.rerank import RerankingEngine
 from registry.recipes.loading import load_recipes
 from runtime.server import device
-from tests.contract import chat_fixtures
-from tests.contract.chat_nasty import TEXT
+from tests.contract.chat import fixtures as chat_fixtures
+from tests.contract.chat.nasty import TEXT
 from tests.system.serving import PACK
 
 pytestmark = [

@@ -78,6 +78,7 @@ class FakeEngine:
     running: int = 0
     most_running: int = 0
     closed: bool = False
+    device: str = ""
 
     def __post_init__(self) -> None:
         self.gate.set()
@@ -90,7 +91,7 @@ class FakeEngine:
         await self.load_gate.wait()
         if self.load_error is not None:
             raise self.load_error
-        self.recipe = recipe
+        self.recipe, self.device = recipe, device
         return Loaded(
             resident_bytes=self.bytes, weights_bytes=self.bytes, seconds={"weights": 0.1}, asleep=self.asleep,
             host_bytes=1 if self.asleep else 0,

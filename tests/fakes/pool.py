@@ -4,13 +4,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from runtime.slots.death import Cause
-from runtime.slots.link import SlotLink
+from registry.errors import Unavailable
+from runtime.slots.link import Cause, SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 
 
-class FakeLink(SlotLink):
+class FakeLink(UnixSlotLink):
     """Its `end` stops the in-process server instead of killing a process group."""
 
     server: SlotServer
@@ -43,11 +44,14 @@ class FakePool:
     def __init__(self, folder: Path, size: int, make: Callable[[], FakeEngine]) -> None:
         self.folder, self.size, self.make = folder, size, make
         self.free = size
+        self.closed = False
         self.on_death: Callable[[SlotLink], None] = lambda link: None
         self.engines: list[FakeEngine] = []
         self.links: list[FakeLink] = []
 
     async def take(self, engine: str, timeout: float = 5.0) -> SlotLink:
+        if self.closed:  # what a death at the end brings back
+            raise Unavailable("The pool is closed.")
         self.free -= 1
         made = self.make()
         self.engines.append(made)
@@ -66,6 +70,7 @@ class FakePool:
         self.on_death(link)
 
     async def close(self) -> None:
+        self.closed = True
         for link in self.links:
             if not link.task.done():
                 await link.end()

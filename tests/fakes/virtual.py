@@ -13,9 +13,9 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import DeviceBudget
 from runtime.slots import frames
-from runtime.slots.death import UNKNOWN
-from runtime.slots.link import SlotLink
+from runtime.slots.link import UNKNOWN, SlotLink
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -63,7 +63,7 @@ class VirtualCall:
 class VirtualLink:
     """A slot that ends in a twentieth of a second."""
 
-    connected, cause, group, pid = True, UNKNOWN, 0, 1
+    connected, cause, pid = True, UNKNOWN, 1
 
     def __init__(self, world: "VirtualWorld") -> None:
         self.world, self.model, self.sleeps = world, "", False
@@ -93,6 +93,9 @@ class VirtualLink:
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         await asyncio.sleep(0.05)
         self.world.free += 1
+
+    async def gone(self, timeout: float) -> bool:
+        return True
 
 
 @dataclass
@@ -144,7 +147,9 @@ class VirtualWorld:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self, self.budget, "cpu", self, back, self.patience, self.host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(
+            entries, self, [DeviceBudget("cpu", self.budget)], self, back, self.patience, self.host_budget
+        )  # type: ignore[arg-type]
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         assert self.free > 0, "a load was started without a slot for it"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract import chat_fixtures
+from tests.contract.chat import fixtures as chat_fixtures
 from tests.faults.tiny import RECIPE, Tiny
 from tests.system.serving import Server
 from tests.unit.adapters.fake_hub import FakeHub, serve

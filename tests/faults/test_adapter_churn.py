@@ -20,7 +20,7 @@ import httpx
 import pytest
 
 from runtime.scheduling.placement import wait_bound
-from tests.contract import chat_fixtures
+from tests.contract.chat import fixtures as chat_fixtures
 from tests.faults.tiny import RECIPE
 from tests.system.serving import Server
 

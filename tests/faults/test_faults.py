@@ -61,7 +61,8 @@ class Stream:
         return self.lines
 
     def completion_tokens(self) -> int:
-        usage = [json.loads(line).get("usage") for line in self.join() if line != "[DONE]"]
+        assert self.join()[-1:] == ["[DONE]"], self.lines[-1:]
+        usage = [json.loads(line).get("usage") for line in self.lines[:-1]]
         return int(next(u for u in usage if u)["completion_tokens"])
 
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import httpx
 
-from tests.contract import chat_fixtures
+from tests.contract.chat import fixtures as chat_fixtures
 from tests.system.serving import Server
 
 PATIENCE = 600.0

@@ -18,6 +18,11 @@ def chat(client: OpenAI, **more: Any) -> Any:
     return client.chat.completions.create(**{"model": MODEL, "messages": HELLO, "temperature": 0, **more})
 
 
+def test_the_engine_names_its_request_by_the_clients_id(client: OpenAI) -> None:
+    for _ in range(2):  # the same id twice is two requests
+        assert chat(client, max_tokens=1, extra_headers={"X-Request-Id": "mine-1"}).id.startswith("chatcmpl-mine-1-")
+
+
 # --- tools ---------------------------------------------------------------------------------------------------------
 def called(message: Any) -> list[tuple[str, Any]]:
     return [(call.function.name, json.loads(call.function.arguments)) for call in message.tool_calls or []]

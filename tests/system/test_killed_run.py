@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cli import processes
+from runtime.cli.local import processes
 from tests.system.serving import ROOT
 
 pytestmark = pytest.mark.real
@@ -48,7 +48,7 @@ def test_a_killed_test_run_takes_its_server_along(tmp_path: Path, when: str) -> 
         run = run_of(tmp_path)
         try:
             if core is not None:
-                assert core in processes.members(run)
+                assert core in {process.pid for process in processes.members(run)}
                 os.kill(core, signal.SIGSTOP)  # as a test of faults does: what is stopped goes, too
             parent.kill()
             parent.wait()

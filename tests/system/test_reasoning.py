@@ -13,7 +13,7 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from tests.contract.chat_script import write_script
+from tests.contract.chat.script import write_script
 from tests.system.serving import Server
 
 pytestmark = pytest.mark.real

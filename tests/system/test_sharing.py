@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.contract.embed_fixtures import text
-from tests.contract.transcribe_fixtures import RATE, silence, write
+from tests.contract.speech.fixtures import RATE, silence, write
+from tests.contract.text.fixtures import text
 from tests.system.serving import PACK, Server
 from tests.system.test_speech_surface import sample
 

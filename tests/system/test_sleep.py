@@ -112,7 +112,7 @@ def test_what_sleeps_and_wakes_cost_is_known_after_a_restart(server: Server) -> 
 
 @pytest.mark.skipif(not os.environ.get("LARGE_SLEEP"), reason="long form: set LARGE_SLEEP=1")
 def test_two_large_ones_take_turns_in_a_budget_for_one(tmp_path: Path) -> None:
-    from tests.contract.transcribe_fixtures import build
+    from tests.contract.speech.fixtures import build
 
     folder = build(tmp_path / "large", multilingual=True, width=2048)
     for name in ("one", "two"):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from openai import OpenAI
 
-from tests.contract.transcribe_fixtures import FORMATS, RATE, noise, silence, write
+from tests.contract.speech.fixtures import FORMATS, RATE, noise, silence, write
 from tests.system.serving import PACK, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]

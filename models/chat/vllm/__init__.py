@@ -1,6 +1,6 @@
 """Everything that Roundhouse uses of vLLM beside its documented interface, and all that it changes there.
 
-`touches.py` lists each place with its reason; tests/contract/test_vllm_touches.py fails when one moves. `plugin.py` is
+`touches.py` lists each place with its reason; tests/contract/vllm/test_touches.py fails when one moves. `plugin.py` is
 what vLLM calls in each of its processes, `launch.py` what the engine calls. Nothing else in the product imports vLLM's
 insides.
 """

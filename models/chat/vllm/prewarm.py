@@ -20,6 +20,8 @@ CPU = (
     "vllm.model_executor.models.llama",
     # what EngineCore imports when it reads weights and warms up
     "vllm.distributed.elastic_ep.elastic_execute",
+    "vllm.utils.cpu_triton_utils",
+    "vllm.triton_utils.dispatcher",
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.v1.pool.flash_maxsim.flash_maxsim_rerank",
 )

@@ -1,6 +1,6 @@
 """Every place where Roundhouse relies on vLLM's private side, or replaces something there.
 
-tests/contract/test_vllm_touches.py fails when one of them is gone or takes other parameters; `test` is the file that
+tests/contract/vllm/test_touches.py fails when one of them is gone or takes other parameters; `test` is the file that
 shows the fault without it, or uses it. EngineCore also gets one utility method of ours (`core.METHOD`).
 """
 
@@ -17,7 +17,7 @@ class Touch(NamedTuple):
     """First parameters that are relied on; None: it is not called."""
 
 
-CORE, LORA = "tests/contract/test_vllm_core.py", "tests/contract/test_staged.py"
+CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
 REPLACED = (
@@ -42,26 +42,26 @@ REPLACED = (
     Touch(
         "vllm.lora.model_manager:get_supported_lora_modules",
         "adapters of the embedding and the head have no way in",
-        "tests/contract/test_cpu_punica.py",
+        "tests/contract/vllm/test_cpu_punica.py",
         ("model",),
     ),
     Touch("vllm.lora.lora_model:safetensors", "a mapped file that is cut short ends the engine", LORA),
     Touch(
         "vllm.lora.peft_helper:PEFTHelper._match_pattern",
         "a regular expression for each two modules: 0.2 s for 224 of them",
-        "tests/contract/test_chat_plugin.py",
+        "tests/contract/vllm/test_plugin.py",
         ("pattern", "name"),
     ),
     Touch(
         "vllm.platforms.cpu:CpuPlatform.get_punica_wrapper",
         "CPU: a base request in a mixed batch gets the last place's adapter; slow",
-        "tests/contract/test_cpu_punica.py",
+        "tests/contract/vllm/test_cpu_punica.py",
         (),
     ),
     Touch(
         "vllm.v1.sample.logits_processor:BUILTIN_LOGITS_PROCESSORS",
         "typical decoding, which TGI's clients ask for; as a custom processor it would cost every request",
-        "tests/contract/test_typical.py",
+        "tests/contract/vllm/test_typical.py",
     ),
     Touch(
         "vllm.v1.engine.output_processor:OutputProcessor.add_request",
@@ -111,13 +111,13 @@ USED = (
     Touch(
         "vllm.v1.engine.utils:CoreEngineProcManager.processes",
         "how EngineCore ended, and its end by force",
-        "tests/contract/test_chat_death.py",
+        "tests/contract/chat/test_death.py",
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
         "vllm.model_executor.models.registry:_ModelRegistry.models",
         "CPU: a model's class is imported here, not by a process that vLLM starts for a look at it",
-        "tests/contract/test_chat_prewarm.py",
+        "tests/contract/vllm/test_prewarm.py",
     ),
 )
 

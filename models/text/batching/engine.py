@@ -3,7 +3,7 @@
 import asyncio
 from typing import Generic
 
-from models.life import Life, Sleeper
+from models.life import Life, Sleepable
 from models.messages import Held
 from models.text.batching.plan import P
 from models.text.batching.worker import Batcher, BatchLimits, R
@@ -31,7 +31,7 @@ class BatchedEngine(Generic[P, R]):
     def __init__(self, what: str) -> None:
         self._life = Life(what)
         self._batcher: Batcher[P, R] | None = None
-        self._sleeper: Sleeper | None = None
+        self._sleeper: Sleepable | None = None
 
     def _let_go(self) -> None:
         """Drop all references to the model, and stop what it started besides. Runs at each close."""

@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from models.text.bert import Bert, Layer, Linear, Rows
+from models.text.bert import Bert, BertLayer, Linear, LinearRows
 from models.text.cpu import int16 as cpu_int16
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
@@ -84,8 +84,8 @@ def _cosine(found: "Tensor", exact: "Tensor") -> float:
     return float(torch.nn.functional.cosine_similarity(found.double(), exact.double(), dim=1).min())
 
 
-def _rounded(library: "ctypes.CDLL", layer: Layer) -> Layer:
-    def rounded(linear: Rows) -> Rows:
+def _rounded(library: "ctypes.CDLL", layer: BertLayer) -> BertLayer:
+    def rounded(linear: LinearRows) -> LinearRows:
         assert isinstance(linear, Linear)
         return cpu_int16.Int16Linear(library, linear.weight, linear.bias)
 
@@ -99,5 +99,5 @@ def _rounded(library: "ctypes.CDLL", layer: Layer) -> Layer:
     )
 
 
-def _linears(layer: Layer) -> list[Any]:
+def _linears(layer: BertLayer) -> list[Any]:
     return [linear for linear in (layer.query, layer.qkv, layer.out, layer.up, layer.down) if linear is not None]

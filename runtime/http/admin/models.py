@@ -1,106 +1,70 @@
 """Models: OpenAI's list and retrieve, aliases, and residency by hand."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import Path, Query
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 
-from registry.errors import NotFound
-from registry.wording import quoted
-from runtime.gateway.core import Gateway
-from runtime.http.admin.views import adapter_card, model_view, plan_view
-from runtime.residency.entry import ModelEntry
+from runtime.http.admin.answers import json_answer
+from runtime.http.middleware import CurrentGateway
+from runtime.http.sending import Route
 
-ModelPath = Annotated[str, Path(description="model id or alias")]
+Name = Annotated[str, Path(alias="model", description="model id or alias")]
 
 
-class ModelEndpoints:
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+async def list_(gateway: CurrentGateway) -> Response:
+    """All models, then all adapters, in OpenAI's list shape."""
+    return json_answer({"object": "list", "data": gateway.models.all()})
 
-    def routes(self) -> list[tuple[str, Any, list[str]]]:
-        return [
-            ("/v1/models", self.list, ["GET"]),
-            ("/v1/models/{model:path}/load", self.load, ["POST"]),
-            ("/v1/models/{model:path}/unload", self.unload, ["POST"]),
-            ("/v1/models/{model:path}/plan", self.plan, ["POST"]),
-            ("/v1/models/{model:path}/pin", self.pin, ["PUT"]),
-            ("/v1/models/{model:path}/pin", self.unpin, ["DELETE"]),
-            ("/v1/models/{model:path}/aliases/{alias:path}", self.set_alias, ["PUT"]),
-            ("/v1/models/{model:path}/aliases/{alias:path}", self.remove_alias, ["DELETE"]),
-            ("/v1/models/{model:path}", self.show, ["GET"]),
-        ]
 
-    def _entry(self, model: str) -> ModelEntry:
-        gateway = self.gateway
-        target = gateway.catalog.resolve(model)
-        if target.version is not None:
-            raise NotFound(f"'{model}' is an adapter; see /v1/adapters/{target.adapter_name}.", code="model_not_found")
-        return gateway.residency.get(target.recipe.id)
+async def show(gateway: CurrentGateway, name: Name) -> Response:
+    """One model or adapter, with the progress of a load that is under way."""
+    return json_answer(gateway.models.show(name))
 
-    async def list(self) -> dict[str, Any]:
-        """All models, then all adapters, in OpenAI's list shape."""
-        gateway = self.gateway
-        data = [model_view(gateway, e) for e in gateway.residency.entries.values()]
-        for entry in gateway.residency.entries.values():
-            data += [adapter_card(gateway, a, entry) for a in gateway.catalog.adapters(entry.id)]
-        return {"object": "list", "data": data}
 
-    async def show(self, model: ModelPath) -> dict[str, Any]:
-        """One model or adapter, with the progress of a load that is under way."""
-        gateway = self.gateway
-        target = gateway.catalog.resolve(model)
-        entry = gateway.residency.get(target.recipe.id)
-        if target.version is not None and target.adapter_name is not None:
-            return adapter_card(gateway, gateway.service.show(entry.id, target.adapter_name), entry)
-        return model_view(gateway, entry)
+async def load(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:
+    """Bring the model in. With wait=false: 202 at once; ask /v1/models/{id} for the progress."""
+    view = await gateway.models.load(name, wait=wait)
+    return json_answer(view) if wait else json_answer(view, 202, {"Location": f"/v1/models/{view.id}"})
 
-    async def load(self, model: ModelPath, wait: Annotated[bool, Query()] = True) -> Response:
-        """Bring the model in. With wait=false: 202 at once; ask /v1/models/{id} for the progress."""
-        entry = self._entry(model)
-        if not wait:
-            self.gateway.residency.want(entry)
-            return JSONResponse(model_view(self.gateway, entry), 202, headers={"Location": f"/v1/models/{entry.id}"})
-        await self.gateway.residency.load(entry)
-        return JSONResponse(model_view(self.gateway, entry))
 
-    async def unload(self, model: ModelPath, force: Annotated[bool, Query()] = False) -> dict[str, Any]:
-        """Let the model leave: running requests finish first. A pinned one only with force=true."""
-        entry = self._entry(model)
-        await self.gateway.residency.unload(entry, force)
-        return model_view(self.gateway, entry)
+async def unload(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
+    """Let the model leave: running requests finish first. A pinned one only with force=true."""
+    return json_answer(await gateway.models.unload(name, force=force))
 
-    async def plan(self, model: ModelPath) -> dict[str, Any]:
-        """What a load would do now. Changes nothing."""
-        return plan_view(self.gateway.residency.plan(self._entry(model)))
 
-    async def pin(self, model: ModelPath) -> dict[str, Any]:
-        """Never evict this model. Does not load it."""
-        entry = self._entry(model)
-        self.gateway.state.models.set_pin(entry.id, True)
-        self.gateway.residency.pin(entry)
-        return model_view(self.gateway, entry)
+async def plan(gateway: CurrentGateway, name: Name) -> Response:
+    """What a load would do now. Changes nothing."""
+    return json_answer(gateway.models.plan(name))
 
-    async def unpin(self, model: ModelPath) -> dict[str, Any]:
-        entry = self._entry(model)
-        self.gateway.state.models.set_pin(entry.id, False)
-        self.gateway.residency.unpin(entry)
-        return model_view(self.gateway, entry)
 
-    async def set_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:
-        """A further name of the model, or one that moves to it from another model."""
-        gateway = self.gateway
-        recipe = gateway.catalog.check_alias(alias, model)
-        gateway.state.models.set_alias(alias, recipe.id)
-        gateway.refresh()
-        return model_view(gateway, gateway.residency.get(recipe.id))
+async def pin(gateway: CurrentGateway, name: Name) -> Response:
+    """Never evict this model. Does not load it."""
+    return json_answer(gateway.models.pin(name, True))
 
-    async def remove_alias(self, model: ModelPath, alias: str) -> dict[str, Any]:
-        """Remove an alias that was made by a call; those of recipes stay."""
-        gateway = self.gateway
-        entry = self._entry(model)
-        if gateway.catalog.aliases.get(alias) != entry.id:
-            raise NotFound(f"Model '{entry.id}' has no alias {quoted(alias)}.", code="alias_not_found", param="alias")
-        gateway.state.models.remove_alias(alias)
-        gateway.refresh()
-        return model_view(gateway, entry)
+
+async def unpin(gateway: CurrentGateway, name: Name) -> Response:
+    return json_answer(gateway.models.pin(name, False))
+
+
+async def set_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    """A further name of the model, or one that moves to it from another model."""
+    return json_answer(gateway.models.set_alias(alias, name))
+
+
+async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    """Remove an alias that was made by a call; those of recipes stay."""
+    return json_answer(gateway.models.remove_alias(alias, name))
+
+
+ROUTES: list[Route] = [
+    ("/v1/models", list_, ["GET"]),
+    ("/v1/models/{model:path}/load", load, ["POST"]),
+    ("/v1/models/{model:path}/unload", unload, ["POST"]),
+    ("/v1/models/{model:path}/plan", plan, ["POST"]),
+    ("/v1/models/{model:path}/pin", pin, ["PUT"]),
+    ("/v1/models/{model:path}/pin", unpin, ["DELETE"]),
+    ("/v1/models/{model:path}/aliases/{alias:path}", set_alias, ["PUT"]),
+    ("/v1/models/{model:path}/aliases/{alias:path}", remove_alias, ["DELETE"]),
+    ("/v1/models/{model:path}", show, ["GET"]),
+]

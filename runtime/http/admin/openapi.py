@@ -1,120 +1,72 @@
-"""Our own interface in the OpenAPI document: models, operations. Adapters: `openapi_adapters`."""
+"""Our own interface in the OpenAPI document: models, adapters, operations."""
 
+from pydantic.json_schema import models_json_schema
+
+from adapters.types import Limits
+from runtime.gateway.overview import StatusView
+from runtime.gateway.views import AdapterCardView, ModelView, PlanView
+from runtime.http.admin.answers import (
+    AdapterCheckView,
+    AdapterDeletedView,
+    AdapterListView,
+    HealthView,
+    LoadStartedView,
+)
+from runtime.http.admin.bodies import RegisterRequest
 from runtime.http.openapi_parts import (
-    BOOLEAN,
     CONFLICT,
-    COUNT,
-    INTEGER,
     MANAGEMENT,
-    NUMBER,
     STRING,
-    TASK,
     TEXT,
-    TIER,
     Json,
     Operation,
     answer,
     array,
     either,
-    nullable,
-    one_of,
+    json_body,
     other_answer,
     record,
     ref,
+    structs,
 )
-from runtime.residency.states import ModelState
 
-_MODELS, _OPERATIONS = "Models", "Operations"
-_FAULT = record({"message": STRING, "code": STRING})
+_MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
+_UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
+_REF = "#/components/schemas/{model}"
+_REGISTER_SCHEMAS = models_json_schema([(RegisterRequest, "validation")], ref_template=_REF)[1]["$defs"]
+_REGISTER_FIELDS = _REGISTER_SCHEMAS["RegisterRequest"]["properties"]
+_PROBE_FIELDS = _REGISTER_SCHEMAS["ProbeBody"]["properties"]
 
 SCHEMAS: dict[str, Json] = {
-    "Model": record(
-        {
-            "id": STRING,
-            "object": {"const": "model"},
-            "created": COUNT,
-            "owned_by": STRING,
-            "task": TASK,
-            "state": one_of(*(state.value for state in ModelState)),
-            "tier": TIER,
-            "revision": STRING,
-            "recipe_version": COUNT,
-            "engine": STRING,
-            "aliases": array(STRING),
-            "context_length": nullable(COUNT),
-            "pinned": BOOLEAN,
-            "bytes": {**COUNT, "description": "On the device."},
-            "host_bytes": {**COUNT, "description": "In host memory beside a GPU; 0 on a CPU."},
-            "expected_bytes": COUNT,
-            "expected_load_seconds": NUMBER,
-            "can_sleep": {**BOOLEAN, "description": "Whether it would sleep rather than end, if host memory has room."},
-            "expected_wake_seconds": nullable(NUMBER),
-            "last_used": nullable({**NUMBER, "description": "Seconds since the epoch."}),
-            "running": COUNT,
-            "waiting": COUNT,
-            "loads": COUNT,
-            "wakes": COUNT,
-            "deaths": COUNT,
-            "progress": nullable(record({"phase": STRING, "percent": NUMBER, "detail": STRING})),
-            "failure": nullable(_FAULT),
-            "problem": nullable(STRING),
-            "adapters": array(STRING),
-            "description": STRING,
-        }
+    **structs(
+        ModelView,
+        AdapterCardView,
+        LoadStartedView,
+        PlanView,
+        StatusView,
+        HealthView,
+        AdapterListView,
+        AdapterCheckView,
+        AdapterDeletedView,
     ),
+    **_REGISTER_SCHEMAS,
     "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
-    "LoadStarted": record(
-        {"object": {"const": "model.load"}, "model": STRING, "status_url": STRING, "expected_seconds": COUNT}
-    ),
-    "Plan": record(
+    "RegisterForm": record(
         {
-            "object": {"const": "plan"},
-            "model": STRING,
-            "verdict": one_of("resident", "load", "wake", "wait", "impossible"),
-            "why": STRING,
-            "bytes_needed": COUNT,
-            "bytes_free": INTEGER,
-            "budget_bytes": COUNT,
-            "host": nullable(record({"bytes_needed": COUNT, "bytes_free": INTEGER, "budget_bytes": COUNT})),
-            "victims": array(
-                record(
-                    {
-                        "model": STRING,
-                        "bytes": COUNT,
-                        "running": COUNT,
-                        "action": one_of("evict", "drain", "sleep"),
-                    }
-                )
-            ),
-            "expected_seconds": NUMBER,
-        }
-    ),
-    "Health": record({"status": STRING}),
-    "Status": record(
-        {
-            "device": record({"name": STRING, "label": STRING, "budget_bytes": COUNT, "resident_bytes": COUNT}),
-            "host": nullable(
-                record({"total_bytes": COUNT, "budget_bytes": COUNT, "resident_bytes": COUNT, "free_bytes": INTEGER})
-            ),
-            "slots": record(
-                {
-                    "total": COUNT,
-                    "free": COUNT,
-                    "restarts": COUNT,
-                    "prewarmed": array(
-                        record({"slot": COUNT, "engine": STRING, "state": one_of("warm", "importing"), "bytes": COUNT})
-                    ),
-                }
-            ),
-            "waiting": COUNT,
-            "uptime_seconds": NUMBER,
-            "models": array(ref("Model")),
-        }
+            "name": _REGISTER_FIELDS["name"],
+            "base": _REGISTER_FIELDS["base"],
+            "alias": {**STRING, "description": "Pointed at the new version."},
+            "probe_prompt": _PROBE_FIELDS["prompt"],
+            "probe_expected": _PROBE_FIELDS["expected"],
+            "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": _UPLOAD},
+        },
+        ["name", "base", "file"],
+        open_=False,
     ),
 }
 
 _LOAD = (*MANAGEMENT, 409, 429, 500, 503)
-
+_REGISTER = (*MANAGEMENT, 408, 409, 413, 422, 500, 503)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("get", "/v1/models"): Operation("listModels", _MODELS, "List models and adapters", answer("ModelList"), errors=()),
@@ -149,4 +101,46 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
+    ("get", "/v1/adapters"): Operation(
+        "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT
+    ),
+    ("post", "/v1/adapters"): Operation(
+        "registerAdapter", _ADAPTERS, "Register an adapter",
+        {"application/json": either(ref("Adapter"), ref("AdapterCheck"))},
+        body={**json_body("RegisterRequest"), "multipart/form-data": ref("RegisterForm")},
+        description="A name that exists gets a new version; the same content again changes nothing (200). With "
+        "`dry_run=true` it is only checked.",
+        examples={
+            "folder": {"name": "support", "base": "starter-chat", "source": {"path": "/srv/adapters/support"}},
+            "hub": {"name": "support", "base": "starter-chat", "source": {"hub": "team/support", "revision": "main"}},
+        },
+        errors=_REGISTER, others={"201": other_answer("A new version.", "Adapter")},
+    ),
+    ("get", "/v1/adapters/{name}"): Operation(
+        "getAdapter", _ADAPTERS, "Show an adapter", answer("Adapter"), errors=MANAGEMENT
+    ),
+    ("delete", "/v1/adapters/{name}"): Operation(
+        "deleteAdapter", _ADAPTERS, "Remove an adapter or a version", answer("AdapterDeleted"), errors=CONFLICT
+    ),
+    ("put", "/v1/adapters/{name}/aliases/{alias}"): Operation(
+        "setAlias", _ADAPTERS, "Point an alias at a version", answer("Adapter"), errors=CONFLICT
+    ),
+    ("delete", "/v1/adapters/{name}/aliases/{alias}"): Operation(
+        "deleteAlias", _ADAPTERS, "Remove an alias", answer("Adapter"), errors=CONFLICT
+    ),
+    ("post", "/v1/adapters/{name}/rollback"): Operation(
+        "rollbackAdapter", _ADAPTERS, "Go back to an earlier version", answer("Adapter"), errors=CONFLICT
+    ),
+    ("put", "/v1/adapters/{name}/pin"): Operation(
+        "pinAdapter", _ADAPTERS, "Pin an adapter in its place", answer("Adapter"), errors=(*CONFLICT, 500)
+    ),
+    ("delete", "/v1/adapters/{name}/pin"): Operation(
+        "unpinAdapter", _ADAPTERS, "Unpin an adapter", answer("Adapter"), errors=(*CONFLICT, 500)
+    ),
+    ("post", "/v1/load_lora_adapter"): Operation(
+        "vllmLoadAdapter", _ADAPTERS, "Register an adapter (vLLM)", TEXT, errors=(*CONFLICT, 413, 422, 500, 503)
+    ),
+    ("post", "/v1/unload_lora_adapter"): Operation(
+        "vllmUnloadAdapter", _ADAPTERS, "Remove an adapter (vLLM)", TEXT, errors=CONFLICT
+    ),
 }  # fmt: skip

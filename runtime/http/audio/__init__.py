@@ -1,0 +1,1 @@
+"""Transcription and translation as OpenAI has them."""

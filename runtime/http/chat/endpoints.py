@@ -1,23 +1,19 @@
-"""The chat family: vLLM's own application answers; the gateway resolves `model`, leases, and passes bytes on."""
+"""The chat family: vLLM's own application answers; the body is passed on, and so is what comes back."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-from fastapi import Request
-from fastapi.responses import Response
-from starlette.types import Send
-
-from models.messages import HttpCall
-from registry.errors import BadRequest, RoundhouseError
+from models.messages import Chunk, Event, Started
+from registry.errors import BadRequest
 from registry.recipes.definition import Task
-from runtime.gateway.core import Chosen, Gateway
-from runtime.gateway.prefer import PREFERENCE
+from runtime.gateway.backend import Call, ChatPayload, Target
+from runtime.gateway.names import Wanted
+from runtime.http import errors as http_errors
+from runtime.http.bodies import parse_object
 from runtime.http.chat.bounds import check_size
-from runtime.http.chat.progress import progress_stream
+from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts
 from runtime.http.errors import Dialect
-from runtime.http.relay import relay, serving
-from runtime.http.working import Working, error_response, parse_object, read_body
 
 PATHS: dict[str, Dialect] = {
     "/v1/chat/completions": Dialect.OPENAI,
@@ -30,45 +26,63 @@ PATHS: dict[str, Dialect] = {
 }
 
 
-class ChatEndpoints:
-    """One handler for all of vLLM's paths."""
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    path: str
+    data: Mapping[str, Any]
+    size: int
+    """Bytes of the body."""
+    wanted: Wanted
+    dialect: Dialect
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+    @property
+    def stream(self) -> bool:
+        return self.data.get("stream") is True
 
-    async def handle(self, request: Request) -> Response:
-        path = request.url.path
-        dialect = PATHS[path]
-        try:
-            body = await read_body(request, self.gateway.settings.max_json)
-            check_size(body, [recipe for recipe in self.gateway.recipes if recipe.task is Task.CHAT])
-            data = parse_object(body)
-            adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
-            if adapter is not None and not isinstance(adapter, str):
-                raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
-            chosen = self.gateway.choose(data.get("model"), Task.CHAT, adapter=adapter)
-            check_size(body, [chosen.entry.recipe])
-        except RoundhouseError as error:
-            return error_response(error, dialect)
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        if self.data.get("truncate_prompt_tokens") is None:
+            check_size(self.size, context_length)
+        return [ChatPayload(self.path, self.data)]
 
-        async def work(send: Send) -> None:
-            async with AsyncExitStack() as stack:
-                if data.get("stream") is True and PREFERENCE.get().progress and not chosen.entry.is_ready:
-                    send = await stack.enter_async_context(progress_stream(chosen.entry, send, dialect))
-                entered = serving(self.gateway, chosen, path, lambda: http_call(path, data, chosen))
-                served, call = await stack.enter_async_context(entered)
-                await relay(served, call, send, dialect)
+    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there
+        they are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
+        """
+        started: Started | None = None
+        opened, refusal = False, bytearray()
+        async for event in events:
+            if isinstance(event, Chunk) and started is not None:
+                if started.status >= 400:
+                    refusal += event.data
+                    continue
+                if not opened:
+                    yield head(started)
+                    opened = True
+                yield event.data
+            elif isinstance(event, Started):
+                started = event
+        if started is not None and not opened:
+            yield head(started)
+        if refusal and started is not None:
+            yield http_errors.adopted(started.status, bytes(refusal), self.dialect)
 
-        return Working(work, dialect)
+
+def head(started: Started) -> Head:
+    """The status line and headers of the engine's answer."""
+    found = Head(started.status, started.content_type)
+    return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
 
 
-def http_call(path: str, data: dict[str, Any], chosen: Chosen) -> HttpCall:
-    """The client's body under the engine's own name for the weights."""
-    served = chosen.adapter.digest if chosen.adapter else chosen.entry.id
-    return HttpCall(
-        path=path,
-        body=msgspec.json.encode({**data, "model": served}),
-        served=served,
-        shown=chosen.name,
-        adapter=chosen.ref,
-    )
+def _endpoint(path: str, dialect: Dialect) -> Endpoint:
+    def parse(body: bytes, _query: Mapping[str, str]) -> Parsed:
+        data = parse_object(body)
+        adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
+        if adapter is not None and not isinstance(adapter, str):
+            raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
+        return ChatRequest(path, data, len(body), Wanted(Task.CHAT, data.get("model"), adapter), dialect)
+
+    return Endpoint(path, parse, dialect)
+
+
+ENDPOINTS = [_endpoint(path, dialect) for path, dialect in PATHS.items()]

@@ -1,0 +1,1 @@
+"""Embeddings as OpenAI and Text Embeddings Inference have them."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import RequestTimedOut, TooLarge
-from runtime.http.working import error_response, too_large
+from runtime.http.bodies import too_large
+from runtime.http.sending import error_response
 
 
 @dataclass(frozen=True, slots=True)

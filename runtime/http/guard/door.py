@@ -4,7 +4,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import RoundhouseError
 from runtime.http.guard.origin import Allowed
-from runtime.http.working import error_response
+from runtime.http.sending import error_response
 
 
 class Door:

@@ -1,0 +1,1 @@
+"""Rerank and scores of pairs as Jina, Cohere, Text Embeddings Inference and vLLM have them."""

@@ -12,175 +12,186 @@ best chunk counts, unless the client asks for truncation; answers say when that 
 of tokens and chunks cut queries and documents before that.
 """
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
-from fastapi import Request
-from fastapi.responses import Response
-from starlette.types import Send
+import msgspec
 
-from models.messages import RerankRequest, RerankResult
-from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unfit
+from models.messages import Event, RerankRequest, RerankResult
+from registry.errors import BadRequest, EngineFailed, Unfit
 from registry.recipes.definition import Task
-from runtime.gateway.core import Chosen, Gateway
-from runtime.http.common import choose_or_only, convert, decode, unknown_fields
+from runtime.gateway.backend import Call, Target
+from runtime.gateway.names import Wanted
+from runtime.http.bodies import convert, decode, parse_object, unknown_fields
+from runtime.http.dialect import JSON, Endpoint, Parsed, Parts, whole
 from runtime.http.errors import Dialect
-from runtime.http.relay import Served, result, serving
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import Ranking
 from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody, TeiBody
-from runtime.http.rerank.score import by_query, pairs
+from runtime.http.rerank.score import Pairs, pairs
 from runtime.http.rerank.texts import context_only, document_texts, query_text, tightest
-from runtime.http.working import Working, error_response, parse_object, read_body
 
-Write = Callable[[Ranking], bytes]
+Write = Callable[[Ranking, str], bytes]
+"""Scores and the model's name to a body."""
 
 
-class RerankEndpoints:
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Event]) -> list[Ranking]:
+    """The engine's answers to the requests, in their order. Raises EngineFailed for what is none."""
+    found = [event async for event in events if isinstance(event, RerankResult)]
+    if len(found) != len(requests):
+        raise EngineFailed("The engine answered with something that is no ranking.")
+    return [Ranking(result, len(asked.documents)) for asked, result in zip(requests, found, strict=True)]
 
-    def routes(self) -> list[tuple[str, Any, list[str]]]:
-        return [
-            ("/v1/rerank", self.jina, ["POST"]),
-            ("/v2/rerank", self.cohere, ["POST"]),
-            ("/rerank", self.tei_or_jina, ["POST"]),
-            ("/score", self.score, ["POST"]),
-            ("/v1/score", self.score, ["POST"]),
-        ]
 
-    async def jina(self, request: Request) -> Response:
-        try:
-            return self._jina(decode(await self._body(request), JinaBody), request.url.path)
-        except RoundhouseError as error:
-            return error_response(error, Dialect.JINA)
+@dataclass(frozen=True, slots=True)
+class RerankQuestion:
+    request: RerankRequest
+    write: Write
+    wanted: Wanted
+    dialect: Dialect
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    stream: bool = False
 
-    async def cohere(self, request: Request) -> Response:
-        try:
-            data = parse_object(await self._body(request))
-            if unknown := unknown_fields(data, CohereBody):
-                raise Unfit(f"unknown field: '{unknown[0]}' is not a field of this request.", code="unknown_field")
-            return self._cohere(convert(data, CohereBody))
-        except RoundhouseError as error:
-            return error_response(error, Dialect.COHERE)
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        return [self.request]
 
-    async def tei_or_jina(self, request: Request) -> Response:
-        """The field `texts` tells TEI's clients from Jina's."""
-        dialect = Dialect.JINA
-        try:
-            data = parse_object(await self._body(request))
-            if "texts" not in data:
-                return self._jina(convert(data, JinaBody), "/rerank")
-            dialect = Dialect.TEI
-            return self._tei(convert(data, TeiBody), request.query_params.get("model"))
-        except RoundhouseError as error:
-            return error_response(error, dialect)
+    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        [ranking] = await rankings([self.request], events)
+        async for part in whole(self.write(ranking, target.asked), JSON, ranking.headers()):
+            yield part
 
-    async def _body(self, request: Request) -> bytes:
-        return await read_body(request, self.gateway.settings.max_json)
 
-    def _jina(self, body: JinaBody, path: str) -> Response:
-        wanted = RerankRequest(
-            query=query_text(body.query),
-            documents=document_texts(body.documents, fields=body.rank_fields),
-            truncate=bool(body.truncate or body.truncation or context_only(body.truncate_prompt_tokens)),
-            max_query_tokens=tightest(body.max_tokens_per_query, body.max_query_length),
-            max_document_tokens=tightest(body.max_tokens_per_doc, body.max_doc_length),
-            max_chunks=body.max_chunks_per_doc or 0,
+@dataclass(frozen=True, slots=True)
+class ScoreQuestion:
+    """Pairs of texts: one call for each query among them."""
+
+    pairs: Pairs
+    requests: Sequence[RerankRequest]
+    raw: bool
+    wanted: Wanted
+    dialect: Dialect = Dialect.OPENAI
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    stream: bool = False
+
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        return self.requests
+
+    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        found = await rankings(self.requests, events)
+        logits = self.pairs.in_order([ranking.result.logits for ranking in found])
+        tokens = sum(ranking.tokens for ranking in found)
+        async for part in whole(results.scores(logits, tokens, target.asked, raw=self.raw)):
+            yield part
+
+
+def _jina(body: JinaBody) -> Parsed:
+    wanted = RerankRequest(
+        query=query_text(body.query),
+        documents=document_texts(body.documents, fields=body.rank_fields),
+        truncate=bool(body.truncate or body.truncation or context_only(body.truncate_prompt_tokens)),
+        max_query_tokens=tightest(body.max_tokens_per_query, body.max_query_length),
+        max_document_tokens=tightest(body.max_tokens_per_doc, body.max_doc_length),
+        max_chunks=body.max_chunks_per_doc or 0,
+    )
+
+    def write(ranking: Ranking, model: str) -> bytes:
+        shown = None if body.return_documents is False else body.documents
+        return results.jina(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
+
+    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model), Dialect.JINA)
+
+
+def _cohere(body: CohereBody) -> Parsed:
+    if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
+        raise BadRequest(
+            "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
+            param="relevant_spans",
+            code="unsupported_value",
         )
-        chosen = self.gateway.choose(body.model, Task.RERANK)
+    wanted = RerankRequest(
+        query=query_text(body.query),
+        documents=document_texts(body.documents, fields=body.rank_fields),
+        max_document_tokens=body.max_tokens_per_doc or 0,
+        max_chunks=body.max_chunks_per_doc or 0,
+    )
 
-        def write(ranking: Ranking) -> bytes:
-            shown = None if body.return_documents is False else body.documents
-            return results.jina(ranking, chosen.name, body.top_n, shown, raw=bool(body.raw_scores))
+    def write(ranking: Ranking, _model: str) -> bytes:
+        return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-        return self._answer(chosen, path, wanted, write, Dialect.JINA)
+    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model), Dialect.COHERE)
 
-    def _cohere(self, body: CohereBody) -> Response:
-        if body.relevant_spans is not None and body.relevant_spans.get("mode") != "disabled":
-            raise BadRequest(
-                "Relevant spans cannot be had from this model. Leave 'relevant_spans' out.",
-                param="relevant_spans",
-                code="unsupported_value",
-            )
-        wanted = RerankRequest(
-            query=query_text(body.query),
-            documents=document_texts(body.documents, fields=body.rank_fields),
+
+def _tei(body: TeiBody, named: str | None) -> Parsed:
+    if body.truncate and body.truncation_direction in ("Left", "left"):
+        raise BadRequest(
+            "Texts can be cut on the right only. Leave 'truncation_direction' out.",
+            param="truncation_direction",
+            code="unsupported_value",
+        )
+    query, texts = query_text(body.query), document_texts(body.texts, "texts")
+    wanted = RerankRequest(query=query, documents=texts, truncate=bool(body.truncate))
+
+    def write(ranking: Ranking, _model: str) -> bytes:
+        return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
+
+    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI)
+
+
+def _score(body: ScoreBody) -> Parsed:
+    found = pairs(body)
+    truncate = context_only(body.truncate_prompt_tokens)
+    requests = [
+        RerankRequest(
+            query=query,
+            documents=documents,
+            truncate=truncate,
+            max_query_tokens=body.max_tokens_per_query or 0,
             max_document_tokens=body.max_tokens_per_doc or 0,
-            max_chunks=body.max_chunks_per_doc or 0,
         )
-        chosen = self.gateway.choose(body.model, Task.RERANK)
+        for query, documents in found.by_query()
+    ]
+    wanted = Wanted(Task.RERANK, body.model, optional=True)
+    return ScoreQuestion(found, requests, body.use_activation is False, wanted)
 
-        def write(ranking: Ranking) -> bytes:
-            return results.cohere(ranking, body.top_n, body.documents if body.return_documents else None)
 
-        return self._answer(chosen, "/v2/rerank", wanted, write, Dialect.COHERE)
+# --- paths -----------------------------------------------------------------------------------------------------------
+def _parse_jina(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    return _jina(decode(body, JinaBody))
 
-    def _tei(self, body: TeiBody, named: str | None) -> Response:
-        if body.truncate and body.truncation_direction in ("Left", "left"):
-            raise BadRequest(
-                "Texts can be cut on the right only. Leave 'truncation_direction' out.",
-                param="truncation_direction",
-                code="unsupported_value",
-            )
-        query, texts = query_text(body.query), document_texts(body.texts, "texts")
-        wanted = RerankRequest(query=query, documents=texts, truncate=bool(body.truncate))
-        chosen = choose_or_only(self.gateway, body.model or named, Task.RERANK)
 
-        def write(ranking: Ranking) -> bytes:
-            return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
+def _parse_cohere(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    data = parse_object(body)
+    if unknown := unknown_fields(data, CohereBody):
+        raise Unfit(f"unknown field: '{unknown[0]}' is not a field of this request.", code="unknown_field")
+    return _cohere(convert(data, CohereBody))
 
-        return self._answer(chosen, "/rerank", wanted, write, Dialect.TEI)
 
-    def _answer(
-        self,
-        chosen: Chosen,
-        path: str,
-        wanted: RerankRequest,
-        write: Write,
-        dialect: Dialect,
-    ) -> Response:
-        async def work(_send: Send) -> Response:
-            ranking, served = await self._rank(chosen, path, wanted)
-            headers = {**served.headers(), **ranking.headers()}
-            return Response(write(ranking), headers=headers, media_type="application/json")
+def _parse_tei_or_jina(body: bytes, query: Mapping[str, str]) -> Parsed:
+    """The field `texts` tells TEI's clients from Jina's."""
+    data = parse_object(body)
+    return _tei(convert(data, TeiBody), query.get("model")) if "texts" in data else _jina(convert(data, JinaBody))
 
-        return Working(work, dialect)
 
-    async def _rank(self, chosen: Chosen, path: str, wanted: RerankRequest) -> tuple[Ranking, Served]:
-        async with serving(self.gateway, chosen, path, lambda: wanted) as (served, call):
-            found = await result(served, call)
-            if not isinstance(found, RerankResult):
-                raise EngineFailed("The engine answered with something that is no ranking.")
-            return Ranking(found, len(wanted.documents)), served
+class _TextsOrNot(msgspec.Struct):
+    texts: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
 
-    async def score(self, request: Request) -> Response:
-        path = request.url.path
-        try:
-            body = decode(await self._body(request), ScoreBody)
-            wanted = pairs(body)
-            truncate = context_only(body.truncate_prompt_tokens)
-            chosen = choose_or_only(self.gateway, body.model, Task.RERANK)
-        except RoundhouseError as error:
-            return error_response(error)
 
-        async def work(_send: Send) -> Response:
-            headers: dict[str, str] = {}
+def _tei_or_jina(body: bytes) -> Dialect:
+    try:
+        found = msgspec.json.decode(body, type=_TextsOrNot)
+    except (msgspec.DecodeError, RecursionError):
+        return Dialect.JINA
+    return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
 
-            async def rank(query: str, documents: list[str]) -> Ranking:
-                asked = RerankRequest(
-                    query=query,
-                    documents=documents,
-                    truncate=truncate,
-                    max_query_tokens=body.max_tokens_per_query or 0,
-                    max_document_tokens=body.max_tokens_per_doc or 0,
-                )
-                ranking, served = await self._rank(chosen, path, asked)
-                headers.update(served.headers())
-                return ranking
 
-            logits, tokens = await by_query(wanted, rank)
-            answer = results.scores(logits, tokens, chosen.name, raw=body.use_activation is False)
-            return Response(answer, headers=headers, media_type="application/json")
+def _parse_score(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    return _score(decode(body, ScoreBody))
 
-        return Working(work)
+
+ENDPOINTS = [
+    Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
+    Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
+    Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, _tei_or_jina),
+    Endpoint("/score", _parse_score, Dialect.OPENAI),
+    Endpoint("/v1/score", _parse_score, Dialect.OPENAI),
+]

@@ -1,21 +1,36 @@
 """vLLM's /score: pairs of texts, grouped by query so that each query is one call of the engine."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from registry.errors import BadRequest
-from runtime.http.rerank.answers import Ranking
 from runtime.http.rerank.bodies import MAX_DOCUMENTS, ScoreBody, TextObject
 from runtime.http.rerank.texts import plain, query_text
-
-AT_ONCE = 4
-"""Queries of one request that are in the engine at a time: a long list must not fill the model's line."""
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
 
 
-def pairs(body: ScoreBody) -> list[tuple[str, str]]:
-    """(query, document) in the order of the answer. Raises BadRequest unless the sides are 1:1, 1:N or N:N."""
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """(query, document) in the order of the answer."""
+
+    all: Sequence[tuple[str, str]]
+
+    def by_query(self) -> list[tuple[str, list[str]]]:
+        """Each query with its documents."""
+        groups: dict[str, list[str]] = {}
+        for query, document in self.all:
+            groups.setdefault(query, []).append(document)
+        return list(groups.items())
+
+    def in_order(self, scores: Sequence[Sequence[float]]) -> list[float]:
+        """Scores of the documents as `by_query` gives them, in the order of the answer."""
+        left = {query: iter(row) for (query, _), row in zip(self.by_query(), scores, strict=True)}
+        return [next(left[query]) for query, _ in self.all]
+
+
+def pairs(body: ScoreBody) -> Pairs:
+    """The pairs in the order of the answer. Raises BadRequest unless the sides are 1:1, 1:N or N:N."""
     for one, two in SIDES:
         left, right = getattr(body, one), getattr(body, two)
         if left is not None and right is not None:
@@ -37,7 +52,7 @@ def pairs(body: ScoreBody) -> list[tuple[str, str]]:
         )
     for index, query in enumerate(first):
         query_text(query, f"{one}[{index}]")
-    return list(zip(first * len(second) if len(first) == 1 else first, second, strict=True))
+    return Pairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)))
 
 
 def _texts(side: str | TextObject | list[str | TextObject], name: str) -> list[str]:
@@ -46,33 +61,3 @@ def _texts(side: str | TextObject | list[str | TextObject], name: str) -> list[s
     if not side:
         raise BadRequest(f"'{name}' is an empty list. Send at least one text.", param=name)
     return [plain(value) for value in side]
-
-
-async def by_query(
-    wanted: list[tuple[str, str]], rank: Callable[[str, list[str]], Awaitable[Ranking]]
-) -> tuple[list[float], int]:
-    """Logits in the order of the pairs, and the tokens of all. The first error ends the other calls."""
-    groups: dict[str, list[int]] = {}
-    for index, (query, _) in enumerate(wanted):
-        groups.setdefault(query, []).append(index)
-    logits, tokens = [0.0] * len(wanted), 0
-    turn = asyncio.Semaphore(AT_ONCE)
-
-    async def one(query: str, indices: list[int]) -> None:
-        nonlocal tokens
-        async with turn:
-            ranking = await rank(query, [wanted[i][1] for i in indices])
-        for index, logit in zip(indices, ranking.result.logits, strict=True):
-            logits[index] = logit
-        tokens += ranking.tokens
-
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            for query, indices in groups.items():
-                tasks.create_task(one(query, indices))
-    except ExceptionGroup as group:
-        first: BaseException = group
-        while isinstance(first, ExceptionGroup):
-            first = first.exceptions[0]
-        raise first from None
-    return logits, tokens

@@ -1,0 +1,1 @@
+"""Text Generation Inference's and LoRAX's dialect, written anew from vLLM's completions."""

@@ -11,155 +11,112 @@ or, where no model is named and there are several, an adapter by itself. Errors 
 for what is wrong in a request; unknown fields are ignored.
 """
 
-import functools
-from collections.abc import AsyncGenerator
-from contextlib import AsyncExitStack, aclosing
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
 
 import msgspec
-from fastapi import Request
-from fastapi.responses import Response
-from starlette.types import Send
 
-from models.messages import Chunk, HttpCall, Started
-from registry.errors import EngineFailed, NotFound, RoundhouseError
-from registry.files.context import context_of
+from models.messages import Chunk, Event, Started
+from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Task
 from runtime import sse
-from runtime.gateway.core import Chosen, Gateway
-from runtime.gateway.prefer import PREFERENCE
-from runtime.http import errors as http_errors
-from runtime.http.chat.bounds import check_size
-from runtime.http.chat.endpoints import http_call
-from runtime.http.chat.progress import progress_stream
-from runtime.http.common import choose_or_only, decode
+from runtime.gateway.backend import Call, ChatPayload, Target
+from runtime.gateway.names import Wanted
+from runtime.http.bodies import decode
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
 from runtime.http.errors import Dialect
-from runtime.http.relay import Served, answer, serving, start
-from runtime.http.text_generation.answers import Completion, Stream, told, whole
+from runtime.http.text_generation import answers
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
-from runtime.http.working import Working, error_response, read_body
-from runtime.slots.link import Call
 
 ENGINE_PATH = "/v1/completions"
-EVENT_STREAM = Started(status=200, content_type="text/event-stream")
+STREAM_HEAD = Head(200, EVENT_STREAM, NO_BUFFERING)
 
 
-class GenerateEndpoints:
-    def __init__(self, gateway: Gateway) -> None:
-        self.gateway = gateway
+@dataclass(frozen=True, slots=True)
+class GenerateRequest:
+    path: str
+    asked: Generation
+    wanted: Wanted
+    dialect: Dialect = Dialect.TGI
+    renamed: Mapping[str, str] = field(default_factory=dict)
 
-    def routes(self) -> list[tuple[str, Any, list[str]]]:
-        return [(path, self.handle, ["POST"]) for path in ("/generate", "/generate_stream", "/")]
+    @property
+    def stream(self) -> bool:
+        return self.asked.stream
 
-    async def handle(self, request: Request) -> Response:
-        path = request.url.path
-        try:
-            raw = await read_body(request, self.gateway.settings.max_json)
-            check_size(raw, [recipe for recipe in self.gateway.recipes if recipe.task is Task.CHAT])
-            body = decode(raw, GenerateBody)
-            streams = path == "/generate_stream" or bool(body.stream)
-            asked = generation(body, stream=streams, full_text=path == "/")
-            chosen = self._choose(body.model or request.query_params.get("model"), asked.parameters.adapter_id)
-        except RoundhouseError as error:
-            return error_response(error, Dialect.TGI)
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length))]
 
-        def make() -> HttpCall:  # once the model is there, and tells its context
-            entry = chosen.entry
-            context = (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
-            return http_call(ENGINE_PATH, asked.completion(context), chosen)
+    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        parts = self._stream(events) if self.stream else self._whole(events)
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
 
-        async def work(send: Send) -> Response | None:
-            async with AsyncExitStack() as stack:
-                if streams and PREFERENCE.get().progress and not chosen.entry.is_ready:
-                    send = await stack.enter_async_context(progress_stream(chosen.entry, send, Dialect.TGI))
-                served, call = await stack.enter_async_context(serving(self.gateway, chosen, path, make))
-                if streams:
-                    await _stream(served, call, asked, send)
-                    return None
-                found = whole(asked, await _body(served, call))
-                data = msgspec.json.encode([found] if path == "/" else found)
-                return Response(data, headers=served.headers(), media_type="application/json")
-
-        return Working(work, Dialect.TGI)
-
-    def _choose(self, name: str | None, adapter: str | None) -> Chosen:
-        """Raises NotFound, or BadRequest where nothing names a model and there are several."""
-        if not adapter:
-            return choose_or_only(self.gateway, name, Task.CHAT)
-        if name is not None:
-            return self.gateway.choose(name, Task.CHAT, adapter=adapter)
-        ids = [recipe.id for recipe in self.gateway.recipes if recipe.task is Task.CHAT]
-        if len(ids) == 1:
-            return self.gateway.choose(ids[0], Task.CHAT, adapter=adapter)
-        chosen = self.gateway.choose(adapter, Task.CHAT)
-        if chosen.adapter is None:
-            raise NotFound(
-                f"'{adapter}' is a model, not an adapter: name it in 'model'.", param="parameters.adapter_id"
-            )
-        return chosen
-
-
-async def _body(served: Served, call: Call) -> bytes:
-    """The engine's answer as a whole. Raises its refusal."""
-    status, parts = 200, []
-    async for event in answer(served, call):
-        if isinstance(event, Chunk):
-            parts.append(event.data)
-        else:
-            status = event.status
-    data = b"".join(parts)
-    if status >= 400:
-        raise _refusal(status, data)
-    return data
-
-
-async def _stream(served: Served, call: Call, asked: Generation, send: Send) -> None:
-    """One event per token. The status line waits for the first; an error after it is the last event."""
-    open_ = False
-    stream = Stream(asked)
-    write = functools.partial(_write, send)
-    try:
-        async with aclosing(_lines(served, call)) as lines:
-            async for line in lines:
-                if line == sse.DONE or not (events := stream.feed(line)):
-                    continue
-                if not open_:
-                    await start(send, EVENT_STREAM, served)
-                    open_ = True
-                await write(b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in events))
-        if not stream.finished:
-            raise EngineFailed("The answer ended before it was complete.")
-    except RoundhouseError as error:
-        if not open_:
-            raise
-        served.outcome = error.code
-        await write(http_errors.sse(error, Dialect.TGI))
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-async def _write(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
-
-
-async def _lines(served: Served, call: Call) -> AsyncGenerator[bytes, None]:
-    """The data of the engine's server-sent events, however they were cut. Raises its refusal."""
-    status, refusal, reader = 200, b"", sse.Reader()
-    async with aclosing(answer(served, call)) as events:
+    async def _whole(self, events: AsyncIterator[Event]) -> Parts:
+        status, chunks = 200, []
         async for event in events:
             if isinstance(event, Started):
                 status = event.status
-            elif status >= 400:
-                refusal += event.data
-            else:
-                for data in reader.feed(event.data):
-                    yield data
+            elif isinstance(event, Chunk):
+                chunks.append(event.data)
+        data = b"".join(chunks)
+        if status >= 400:
+            raise _refusal(status, data)
+        found = answers.whole(self.asked, data)
+        async for part in whole(msgspec.json.encode([found] if self.path == "/" else found)):
+            yield part
+
+    async def _stream(self, events: AsyncIterator[Event]) -> Parts:
+        """One event per token. The head waits for the first, so that an error before it keeps its status."""
+        opened, stream = False, answers.Stream(self.asked)
+        async with aclosing(_lines(events)) as lines:
+            async for line in lines:
+                if line == sse.DONE or not (told := stream.feed(line)):
+                    continue
+                if not opened:
+                    yield STREAM_HEAD
+                    opened = True
+                yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in told)
+        if not stream.finished:
+            raise EngineFailed("The answer ended before it was complete.")
+
+
+async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
+    """The data of the engine's server-sent events, however they were cut. Raises its refusal."""
+    status, refusal, reader = 200, b"", sse.Reader()
+    async for event in events:
+        if isinstance(event, Started):
+            status = event.status
+        elif not isinstance(event, Chunk):
+            continue
+        elif status >= 400:
+            refusal += event.data
+        else:
+            for data in reader.feed(event.data):
+                yield data
     if status >= 400:
         raise _refusal(status, refusal)
 
 
 def _refusal(status: int, data: bytes) -> RoundhouseError:
     try:
-        found = msgspec.json.decode(data, type=Completion).error
+        found = msgspec.json.decode(data, type=answers.Completion).error
     except msgspec.DecodeError:
         found = None
-    return told(status, found.message if found is not None else "The engine refused this request.")
+    return answers.told(status, found.message if found is not None else "The engine refused this request.")
+
+
+def _endpoint(path: str) -> Endpoint:
+    def parse(body: bytes, query: Mapping[str, str]) -> Parsed:
+        found = decode(body, GenerateBody)
+        streams = path == "/generate_stream" or bool(found.stream)
+        asked = generation(found, stream=streams, full_text=path == "/")
+        name, adapter = found.model or query.get("model"), asked.parameters.adapter_id
+        return GenerateRequest(path, asked, Wanted(Task.CHAT, name, adapter or None, optional=True))
+
+    return Endpoint(path, parse, Dialect.TGI)
+
+
+ENDPOINTS = [_endpoint(path) for path in ("/generate", "/generate_stream", "/")]

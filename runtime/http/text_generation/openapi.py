@@ -1,9 +1,7 @@
 """Text generation in the OpenAPI document. Schemas come from the structs that check bodies and write answers."""
 
-import msgspec
-
 from runtime.http.errors import Dialect
-from runtime.http.openapi_parts import LOADING, STREAM, Json, Operation, answer, array, json_body, ref
+from runtime.http.openapi_parts import LOADING, STREAM, Json, Operation, answer, array, json_body, ref, structs
 from runtime.http.text_generation.answers import GeneratedText
 from runtime.http.text_generation.bodies import GenerateBody
 
@@ -18,9 +16,7 @@ _TEXT = (
 )
 
 
-SCHEMAS: dict[str, Json] = msgspec.json.schema_components(
-    (GenerateBody, GeneratedText), ref_template="#/components/schemas/{name}"
-)[1]
+SCHEMAS: dict[str, Json] = structs(GenerateBody, GeneratedText)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("post", "/generate"): Operation(

@@ -9,8 +9,8 @@ from models.chat.call import ChatCall
 from models.chat.engine import VllmEngine
 from models.chat.vllm import core, launch
 from models.messages import AdapterRef, Chunk, Finished, HttpCall, Progress, Started, Usage
-from tests.contract.chat_nasty import TEXT
-from tests.contract.chat_oracle import Oracle, tokens_of
+from tests.contract.chat.nasty import TEXT
+from tests.contract.chat.oracle import Oracle, tokens_of
 
 PLACES = 4
 

@@ -7,9 +7,9 @@ import pytest_asyncio
 
 from models.chat.engine import VllmEngine
 from registry.errors import EngineFailed
-from tests.contract import chat_fixtures
+from tests.contract.chat import fixtures as chat_fixtures
+from tests.contract.chat.oracle import Oracle
 from tests.contract.chat_engine.bench import Bench
-from tests.contract.chat_oracle import Oracle
 
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")

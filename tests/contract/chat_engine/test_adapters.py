@@ -10,10 +10,10 @@ import pytest
 
 from models.messages import AdapterRef, HttpCall
 from registry.errors import Conflict, EngineFailed, RoundhouseError, Unfit
-from tests.contract import chat_fixtures
+from tests.contract.chat import fixtures as chat_fixtures
+from tests.contract.chat.nasty import TEXT
+from tests.contract.chat.oracle import Oracle
 from tests.contract.chat_engine.bench import PLACES, Bench
-from tests.contract.chat_nasty import TEXT
-from tests.contract.chat_oracle import Oracle
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 

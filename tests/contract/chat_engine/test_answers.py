@@ -7,9 +7,9 @@ import pytest
 
 from models.chat.vllm import core, launch
 from models.messages import Chunk, Progress
-from tests.contract import chat_nasty
+from tests.contract.chat import nasty as chat_nasty
+from tests.contract.chat.nasty import CHAT, MESSAGES, RESPONSES, TEXT
 from tests.contract.chat_engine.bench import Bench
-from tests.contract.chat_nasty import CHAT, MESSAGES, RESPONSES, TEXT
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 

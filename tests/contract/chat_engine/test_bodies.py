@@ -3,9 +3,9 @@
 import pytest
 
 from registry.errors import NotFound, RoundhouseError
-from tests.contract import chat_nasty
+from tests.contract.chat import nasty as chat_nasty
+from tests.contract.chat.nasty import CHAT
 from tests.contract.chat_engine.bench import Bench
-from tests.contract.chat_nasty import CHAT
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 

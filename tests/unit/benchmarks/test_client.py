@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from benchmarks.client import Reply, connect, request_bytes
+from benchmarks.load.client import Reply, connect, request_bytes
 
 EVENTS = [
     b'data: {"a":"\\"error\\""}\n\n',

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.client import Reply
 from benchmarks.harness import Bench, RunSettings
-from benchmarks.load import Cell
-from benchmarks.stats import Figure, percentile
+from benchmarks.load.client import Reply
+from benchmarks.load.clients import Cell
+from benchmarks.load.stats import Figure, percentile
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Workload, peers' flags, generated adapters."""
 
 import asyncio
+import itertools
 import json
 import os
 import subprocess
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import environment, processes
-from benchmarks.generated import size, write_adapters
-from benchmarks.servers import vllm_flags
-from benchmarks.workload import Workload
+from benchmarks.load.workload import Workload
+from benchmarks.peers import processes
+from benchmarks.peers.servers import vllm_flags
+from benchmarks.report import environment
+from benchmarks.report.generated import size, write_adapters
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
 
@@ -56,7 +58,7 @@ def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:
 
 def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
     code = (
-        "import os, subprocess, sys; from benchmarks import environment\n"
+        "import os, subprocess, sys; from benchmarks.report import environment\n"
         "print(environment.go_first(), environment.record()['client'], flush=True)\n"
         "subprocess.run([sys.executable, '-c', 'import os; print(os.sched_getscheduler(0))'])"
     )
@@ -66,21 +68,15 @@ def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
     assert int(server) == os.SCHED_OTHER
 
 
-def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer() -> None:
-    code = (
-        "import select, sys, time\nwhile not select.select([sys.stdin], [], [], 0)[0]: pass\n"
-        "print('rests', flush=True); time.sleep(600)"
-    )
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
-        try:
-            assert not asyncio.run(processes.come_to_rest([child.pid], within=0.5))
-            assert child.stdin is not None
-            child.stdin.close()
-            assert asyncio.run(processes.come_to_rest([child.pid], within=200))
-            assert child.stdout is not None
-            assert child.stdout.readline() == b"rests\n"
-        finally:
-            child.kill()
+def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "REST_SECONDS", 0.001)
+    readings = itertools.count(0.0, 10.0)  # ten seconds of CPU since the last look, however soon that was
+    monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: next(readings))
+    assert not asyncio.run(processes.come_to_rest([1], within=0.05))
+    falls_silent = itertools.chain([0.0, 10.0, 20.0, 30.0], itertools.repeat(30.0))
+    monkeypatch.setattr(processes, "cpu_seconds", lambda _pid: next(falls_silent))
+    assert asyncio.run(processes.come_to_rest([1], within=200))
+    assert next(falls_silent) == 30.0
 
 
 def test_a_kernel_that_pages_idle_memory_out_is_seen(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import quoted, results
+from benchmarks.report import quoted, results
 
 SECTION: dict[str, Any] = {
     "environment": {
@@ -32,7 +32,7 @@ HELD = {"day": {"benchmarks": {"gateway_tax": SECTION}}}
 @pytest.mark.parametrize("page", [page for page in quoted.PAGES if page.exists()], ids=lambda page: page.name)
 def test_quoted_figures_stand_in_a_results_file(page: Path) -> None:
     text = page.read_text()
-    assert quoted.fill(text, results.load_all()) == text, "run: python -m benchmarks.quoted"
+    assert quoted.fill(text, results.load_all()) == text, "run: python -m benchmarks.report.quoted"
 
 
 def test_tables_belong_to_their_results_files() -> None:

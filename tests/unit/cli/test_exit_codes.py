@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runtime.cli import inspect
+from runtime.cli.commands import inspect
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, FakeServer
 
@@ -62,7 +62,7 @@ def test_ctrl_c(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_command_imports_nothing_heavy() -> None:
     code = (
-        "import sys, runtime.cli.main, runtime.cli.client, httpx\n"
+        "import sys, runtime.cli.main, runtime.cli.remote.client, httpx\n"
         "heavy = {'torch', 'vllm', 'transformers', 'litserve', 'fastapi', 'numpy', 'sentence_transformers'}\n"
         "print(sorted(heavy & set(sys.modules)))"
     )

@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 import pytest
 
-from runtime.cli.progress import NoBar, RichBar, Watch, bar
+from runtime.cli.remote.progress import NoBar, RichBar, Watch, bar
 from tests.unit.cli.conftest import model
 from tests.unit.cli.fake_server import FakeServer
 

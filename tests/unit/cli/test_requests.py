@@ -36,8 +36,8 @@ def test_chat_prints_the_answer_as_it_comes(server: FakeServer, run: Run) -> Non
 
 
 def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
-    from runtime.cli.client import Client
-    from runtime.cli.events import events
+    from runtime.cli.remote.client import Client
+    from runtime.cli.remote.events import events
 
     server.on("POST", CHAT, stream("Hel", "lo"))
     seen = Seen()
@@ -94,8 +94,8 @@ def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pyt
         except StopIteration:
             raise EOFError from None
 
-    from runtime.cli.chat import Conversation
-    from runtime.cli.client import Client
+    from runtime.cli.commands.chat import Conversation
+    from runtime.cli.remote.client import Client
 
     monkeypatch.setattr("builtins.input", typed)
     with Client(server.url) as client:

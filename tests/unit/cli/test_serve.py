@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from runtime.cli import announce, processes
-from runtime.cli.data_dir import DataDir
+from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
+from runtime.cli.local import announce, processes
+from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
-from runtime.cli.setting_options import options
-from runtime.cli.tries import tries
+from runtime.cli.remote.tries import tries
 from runtime.server.settings import Settings
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
@@ -37,8 +37,8 @@ UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_o
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
     """Those with which `serve` would start."""
     found: list[Settings] = []
-    monkeypatch.setattr("runtime.cli.serve.own_id", lambda: "1-test")
-    monkeypatch.setattr("runtime.cli.serve._run", lambda settings, _: found.append(settings))
+    monkeypatch.setattr("runtime.cli.commands.serve.own_id", lambda: "1-test")
+    monkeypatch.setattr("runtime.cli.commands.serve._run", lambda settings, _: found.append(settings))
     result = run("serve", *arguments)
     assert result.exit_code == 0, result.stderr
     return found[0]
@@ -120,8 +120,8 @@ def holder(tmp_path: Path) -> "subprocess.Popen[str]":
     code = (
         "import os, sys, time\n"
         "from pathlib import Path\n"
-        "from runtime.cli import processes\n"
-        "from runtime.cli.data_dir import DataDir\n"
+        "from runtime.cli.local import processes\n"
+        "from runtime.cli.local.data_dir import DataDir\n"
         "if processes.own_id() is None: processes.restart_with_id()\n"
         f"with DataDir(Path({str(tmp_path)!r}), 'http://x'):\n"
         "    if os.fork() == 0: time.sleep(600)\n"

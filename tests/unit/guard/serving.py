@@ -11,7 +11,7 @@ from typing import Any
 import uvicorn
 
 from runtime.http.guard.layers import layers, uvicorn_options
-from tests.unit.endpoints.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway, application
 
 HOST = b"Host: localhost\r\n"
 JSON = b"Content-Type: application/json\r\n"

@@ -12,6 +12,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
 from tests.fakes.pool import FakePool
@@ -62,7 +63,9 @@ def recipe(name: str, **residency: object) -> Recipe:
 class World:
     """A manager over `names`, each model 100 bytes, a budget for two."""
 
-    def __init__(self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT) -> None:
+    def __init__(
+        self, folder: Path, names: str = "abc", budget: int = 250, host_budget: int = NO_LIMIT, parts: int = 1
+    ) -> None:
         self.witness = Witness()
         self.pool = FakePool(folder, 3, FakeEngine)
         self.queues: dict[str, ModelQueue] = {}
@@ -85,7 +88,8 @@ class World:
         async def back(held: int) -> None:
             return None
 
-        self.manager = ResidencyManager(entries, self.pool, budget, "cpu", self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
+        budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
+        self.manager = ResidencyManager(entries, self.pool, budgets, self.witness, back, 0.05, host_budget)  # type: ignore[arg-type]
         self.pool.on_death = self.manager.died
 
     def state(self, name: str) -> ModelState:

@@ -13,8 +13,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import AWAY
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.slots import frames
-from runtime.slots.death import Cause
-from runtime.slots.link import SlotLink
+from runtime.slots.link import Cause, SlotLink
 from tests.fakes.virtual import VirtualCall, VirtualLink, VirtualWorld
 
 S = ModelState
@@ -34,18 +33,18 @@ class MortalLink(VirtualLink):
 
     def __init__(self, world: "Storm") -> None:
         super().__init__(world)
-        self.gone = asyncio.get_running_loop().create_future()
+        self.ending = asyncio.get_running_loop().create_future()
         self.storm = world
         self.changing = self.ended = False
 
     @property
     def alive(self) -> bool:
-        return not self.gone.done()
+        return not self.ending.done()
 
     async def work(self, seconds: float, *ended_by: asyncio.Future[Any]) -> None:
         """What runs in the slot, until one of the futures ends it. Raises when it dies."""
-        await asyncio.wait({self.gone, *ended_by}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        if self.gone.done():
+        await asyncio.wait({self.ending, *ended_by}, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if self.ending.done():
             raise FAILED
 
     def call(self, make: Any) -> "MortalCall":
@@ -76,7 +75,7 @@ class MortalLink(VirtualLink):
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         if self.alive:
             self.ended = True
-            self.gone.set_result(None)
+            self.ending.set_result(None)
             await asyncio.sleep(0.05)
             asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
 
@@ -84,7 +83,7 @@ class MortalLink(VirtualLink):
         if not self.alive:
             return
         self.cause = Cause("killed", "its process was ended by SIGKILL")
-        self.gone.set_result(None)
+        self.ending.set_result(None)
         self.world.manager.died(self)  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
 

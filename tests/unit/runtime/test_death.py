@@ -9,7 +9,8 @@ import pytest
 
 from models.memory_group import Kills
 from registry.errors import EngineFailed
-from runtime.slots.death import UNKNOWN, Cause, cause_of, hold
+from runtime.slots.death import cause_of, hold
+from runtime.slots.link import UNKNOWN, Cause
 
 
 def ended(code: str) -> int:

@@ -28,5 +28,6 @@ def test_a_gpu_has_host_memory_beside_it(machine: pytest.MonkeyPatch) -> None:
 def test_a_cpu_has_one_memory(machine: pytest.MonkeyPatch) -> None:
     found = device.detect("cpu", None)
     assert (found.total, found.host_total, found.host_budget) == (32 * GIB, 0, 0)
+    assert [budget.bytes for budget in device.detect("cpu:4", 8 * GIB).budgets] == [2 * GIB] * 4
     with pytest.raises(RuntimeError, match="--device-memory"):
         device.detect("cpu", None, 8 * GIB)

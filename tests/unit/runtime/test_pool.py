@@ -2,11 +2,12 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
+from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
 from runtime.slots.pool import SlotPool
 from tests.fakes.engine import FakeEngine
@@ -17,19 +18,22 @@ def in_process(pool: SlotPool, warms: str | None = None) -> list[FakeLink]:
     """Its slots, in this process; the first one begins to import `warms` by itself."""
     links = []
     for link in pool._links:
-        fake = FakeLink(link.slot_id, link.address, pool._died)
-        fake.server = SlotServer(
+        assert isinstance(link, FakeLink)
+        link.server = SlotServer(
             link.address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms=None if links else warms
         )
-        links.append(fake)
-    pool._links = list(links)
+        links.append(link)
     return links
+
+
+def fake_links(folder: Path) -> Callable[[int, Callable[[SlotLink], None]], SlotLink]:
+    return lambda slot_id, on_death: FakeLink(slot_id, str(folder / f"{slot_id}.sock"), on_death)
 
 
 @pytest.fixture
 async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
     """Three slots in this process; prewarming them imports nothing, as their engine is none that we know."""
-    pool = SlotPool(str(tmp_path), 3, lambda link: None)
+    pool = SlotPool(fake_links(tmp_path), 3, lambda link: None)
     links = in_process(pool)
     for fake in links:
         fake.task = asyncio.create_task(fake.server.serve())
@@ -45,7 +49,9 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
 
 async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
     told: list[int] = []
-    pool = SlotPool(str(tmp_path), 2, lambda link: None, wanted=("engine-a",), on_free=lambda: told.append(pool.free))
+    pool = SlotPool(
+        fake_links(tmp_path), 2, lambda link: None, wanted=("engine-a",), on_free=lambda: told.append(pool.free)
+    )
     slow, quick = in_process(pool, warms="engine-a")
     quick.task = asyncio.create_task(quick.server.serve())
     pool.start()

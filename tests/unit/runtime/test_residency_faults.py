@@ -6,7 +6,7 @@ import pytest
 
 from registry.errors import EngineFailed, Unavailable
 from runtime.residency.states import ModelState
-from runtime.slots.death import Cause
+from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.scripted import World
 

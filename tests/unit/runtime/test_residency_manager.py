@@ -10,6 +10,7 @@ import pytest
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
+from runtime.server.device import DeviceBudget
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.scripted import World, in_use, recipe
 
@@ -168,7 +169,7 @@ async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
 
 async def test_nobody_starves_under_a_hot_model(world: World) -> None:
     """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
-    world.manager.table.budget = 150
+    world.manager.table.budgets = (DeviceBudget("cpu:0", 150),)
     stop = asyncio.Event()
 
     async def hot() -> None:

@@ -8,8 +8,13 @@ from hypothesis import strategies as st
 
 from runtime.residency.policy import Need, Resident, Snapshot, Victim, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
+from runtime.server.device import DeviceBudget
 
 NOW = 1000.0
+
+
+def on_one(size: int) -> tuple[DeviceBudget, ...]:
+    return (DeviceBudget("", size),)
 
 
 def resident(name: str, **more: object) -> Resident:
@@ -25,14 +30,14 @@ def need(size: int = 100, since: float = NOW, patience: float = 1.0) -> Need:
 
 
 def test_free_room_is_used_first() -> None:
-    found = plan(Snapshot(250, (resident("a"),), 1, NOW), need())
+    found = plan(Snapshot(on_one(250), (resident("a"),), 1, NOW), need())
     assert found.verdict == "load"
     assert found.victims == ()
 
 
 def test_least_recently_used_idle_one_leaves() -> None:
     a, b = resident("a", last_used=NOW - 10), resident("b", last_used=NOW - 90)
-    found = plan(Snapshot(250, (a, b), 1, NOW), need())
+    found = plan(Snapshot(on_one(250), (a, b), 1, NOW), need())
     assert [v.id for v in found.victims] == ["b"]
     assert found.victims[0].action == "evict"
 
@@ -40,18 +45,18 @@ def test_least_recently_used_idle_one_leaves() -> None:
 def test_of_two_idle_for_about_as_long_the_cheap_one_leaves() -> None:
     slow = resident("slow", last_used=NOW - 50.5, load_seconds=30.0)
     quick = resident("quick", last_used=NOW - 50.0, load_seconds=1.0)
-    found = plan(Snapshot(250, (slow, quick), 1, NOW), need())
+    found = plan(Snapshot(on_one(250), (slow, quick), 1, NOW), need())
     assert [v.id for v in found.victims] == ["quick"]
 
 
 def test_just_loaded_stays_and_the_plan_says_when_to_ask_again() -> None:
-    found = plan(Snapshot(150, (resident("a", loaded_at=NOW - 1.5),), 1, NOW), need(since=NOW - 10))
+    found = plan(Snapshot(on_one(150), (resident("a", loaded_at=NOW - 1.5),), 1, NOW), need(since=NOW - 10))
     assert found.verdict == "wait"
     assert found.retry_at == NOW + 0.5
 
 
 def test_busy_one_drains_only_when_patience_is_over() -> None:
-    busy = Snapshot(150, (resident("a", leases=3),), 1, NOW)
+    busy = Snapshot(on_one(150), (resident("a", leases=3),), 1, NOW)
     assert plan(busy, need(since=NOW - 0.5)).verdict == "wait"
     late = plan(busy, need(since=NOW - 1.5))
     assert late.verdict == "load"
@@ -60,7 +65,7 @@ def test_busy_one_drains_only_when_patience_is_over() -> None:
 
 def test_what_can_never_fit_states_the_sum() -> None:
     pinned = resident("kept", pinned=True, bytes=100)
-    found = plan(Snapshot(150, (pinned,), 1, NOW), need(60))
+    found = plan(Snapshot(on_one(150), (pinned,), 1, NOW), need(60))
     assert found.verdict == "impossible"
     assert "60 B" in found.why
     assert "150 B" in found.why
@@ -68,7 +73,7 @@ def test_what_can_never_fit_states_the_sum() -> None:
 
 
 def test_a_slot_is_needed_as_well_as_bytes() -> None:
-    found = plan(Snapshot(10_000, (resident("a"),), 0, NOW), need())
+    found = plan(Snapshot(on_one(10_000), (resident("a"),), 0, NOW), need())
     assert [v.id for v in found.victims] == ["a"]
 
 
@@ -83,7 +88,7 @@ def asleep(name: str, **more: object) -> Resident:
 
 
 def acts(them: tuple[Resident, ...], one: Need, *, budget: int = 105, host: int = 1000, slots: int = 1) -> list[str]:
-    found = plan(Snapshot(budget, them, slots, NOW, host), one)
+    found = plan(Snapshot(on_one(budget), them, slots, NOW, host), one)
     assert found.verdict in ("load", "wake"), found
     return [f"{v.action} {v.id}" for v in found.victims]
 
@@ -122,14 +127,14 @@ def test_without_a_slot_and_sleepers_one_ends_instead_of_sleeping() -> None:
 
 def test_a_wake_takes_the_place_of_one_that_falls_asleep() -> None:
     them = (sleeper("a"), asleep("new"))
-    found = plan(Snapshot(110, them, 0, NOW, 1000), replace(need(), host=90))
+    found = plan(Snapshot(on_one(110), them, 0, NOW, 1000), replace(need(), host=90))
     assert (found.verdict, [v.action for v in found.victims]) == ("wake", ["sleep"])
 
 
 def test_one_that_falls_asleep_already_is_not_counted_twice() -> None:
     them = (sleeper("a", state=ModelState.DRAINING, falling_asleep=True),)
     assert acts(them, need()) == []
-    assert plan(Snapshot(105, them, 0, NOW), need()).verdict == "wait", "its slot stays"
+    assert plan(Snapshot(on_one(105), them, 0, NOW), need()).verdict == "wait", "its slot stays"
 
 
 def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
@@ -139,7 +144,7 @@ def test_of_two_the_one_that_wakes_quickly_leaves() -> None:
 
 
 def test_what_can_never_fit_on_the_host_states_the_sum() -> None:
-    found = plan(Snapshot(1000, (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
+    found = plan(Snapshot(on_one(1000), (asleep("kept", pinned=True),), 1, NOW, 100), replace(need(), host=60))
     assert found.verdict == "impossible"
     for words in ("60 Bytes of host memory", "100 Bytes", "kept", "--host-memory"):
         assert words in found.why
@@ -198,7 +203,7 @@ def test_never_a_pinned_fresh_or_foreign_victim_and_always_enough(
     them: tuple[Resident, ...], budget: int, host_budget: int, slots: int, size: int, host: int, waited: float
 ) -> None:
     one = replace(need(size, since=NOW - waited), host=host)
-    found = plan(Snapshot(budget, them, slots, NOW, host_budget), one)
+    found = plan(Snapshot(on_one(budget), them, slots, NOW, host_budget), one)
     by_id = {r.id: r for r in them}
     for victim in found.victims:
         r = by_id[victim.id]
@@ -232,7 +237,7 @@ def test_a_wake_needs_no_slot_and_what_it_holds_asleep_is_its_own(
 ) -> None:
     own = resident("new", state=ModelState.ASLEEP, bytes=10, host=100, asleep_bytes=10, asleep_host=100)
     one = replace(need(100, since=NOW - 2), host=100)
-    found = plan(Snapshot(budget, (*them, own), 0, NOW, host_budget), one)
+    found = plan(Snapshot(on_one(budget), (*them, own), 0, NOW, host_budget), one)
     assert found.verdict in ("wake", "wait", "impossible")
     assert "new" not in [v.id for v in found.victims]
     if found.verdict == "wake":
@@ -246,7 +251,7 @@ def test_an_idle_model_sleeps_only_in_room_that_is_free_or_held_by_older_sleeper
     them: tuple[Resident, ...], host_budget: int
 ) -> None:
     idle = resident("idle", last_used=NOW - 30, host=10, asleep_bytes=5, asleep_host=200)
-    found = to_sleep(Snapshot(1000, (*them, idle), 1, NOW, host_budget), "idle")
+    found = to_sleep(Snapshot(on_one(1000), (*them, idle), 1, NOW, host_budget), "idle")
     older = [r for r in them if r.state is ModelState.ASLEEP and not r.pinned]
     older = [r for r in older if r.last_used + r.load_seconds < idle.last_used + idle.wake_seconds]
     asleep = (Victim("idle", 100, 0, "sleep"),)

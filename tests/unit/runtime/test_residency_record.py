@@ -9,9 +9,10 @@ import pytest
 from models.messages import Held, Loaded
 from registry.state.database import State
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import ResidencyRecord, load_key, recall
+from runtime.residency.record import load_key, recall
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device
@@ -80,9 +81,10 @@ def test_the_next_plan_is_made_with_what_was_measured(state: State) -> None:
         if known:
             recall(one, state, GPU)
         one.state, one.loaded, one.bytes, one.needed = ModelState.READY, CAN_SLEEP, 100, 100
+        one.device = GPU.name
         resident = one.resident()
         assert resident is not None
-        snapshot = policy.Snapshot(GPU.budget, (resident,), 1, 100.0, 110)
+        snapshot = policy.Snapshot(GPU.budgets, (resident,), 1, 100.0, 110)
         plans.append(policy.plan(snapshot, policy.Need("b", 100, 2.0, 100.0)))
     assert [[v.action for v in plan.victims] for plan in plans] == [["evict"], ["sleep"]]
     assert plans[0].expected_seconds == 2.0

@@ -11,6 +11,7 @@ from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import DeviceBudget
 from tests.unit.runtime.scripted import World, recipe
 from tests.unit.runtime.sleepers import can_sleep, held, reached, world_of_sleepers
 
@@ -156,7 +157,7 @@ async def test_a_recipe_forbids_or_forces_it(world: World) -> None:
 
 
 async def test_two_that_fall_asleep_into_room_for_one_do_not_wait_for_each_other(world: World) -> None:
-    world.manager.table.budget, world.manager.table.host_budget = 250, 100
+    world.manager.table.budgets, world.manager.table.host_budget = (DeviceBudget("cpu:0", 250),), 100
     await world.ask("a")
     await world.ask("b")
     for name in "ab":

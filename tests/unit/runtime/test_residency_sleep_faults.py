@@ -9,7 +9,7 @@ import pytest
 from models.messages import Held
 from registry.errors import EngineFailed
 from runtime.residency.states import ModelState
-from runtime.slots.death import Cause
+from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.runtime.scripted import World
 from tests.unit.runtime.sleepers import ASLEEP, can_sleep, held, reached, world_of_sleepers

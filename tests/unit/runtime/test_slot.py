@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from runtime.slots.loop import SlotServer
+from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.engine import FakeEngine
 
 RECIPE = Recipe.model_validate(
@@ -26,7 +27,7 @@ class Slot:
         self.engine = FakeEngine()
         self.deaths: list[SlotLink] = []
         self.server = SlotServer(address, lambda *_: self.engine, exit_on_disconnect=False)
-        self.link = SlotLink(0, address, self.deaths.append)
+        self.link = UnixSlotLink(0, address, self.deaths.append)
 
     async def load(self) -> None:
         async with self.link.call(lambda uid: frames.Load(uid, RECIPE.model_dump_json().encode(), "x", "cpu")) as call:
@@ -58,6 +59,14 @@ async def test_a_second_load_is_refused(slot: Slot) -> None:
     await slot.load()
     with pytest.raises(EngineFailed, match="has an engine already"):
         await slot.load()
+
+
+async def test_what_was_made_is_known_with_every_chunk(slot: Slot) -> None:
+    """So it is counted also when the engine dies under the call."""
+    await slot.load()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL, "r-1")) as call:
+        seen = [call.usage async for event in call.events() if isinstance(event, Chunk)]
+        assert seen[-1] == call.usage == Usage(prompt_tokens=2, completion_tokens=3)
 
 
 async def test_events_arrive_in_order(slot: Slot) -> None:

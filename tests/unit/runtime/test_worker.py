@@ -6,14 +6,15 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, cast
 
 import pytest
 from litserve import LitServer
 
-from runtime.slots.link import SlotLink
+from runtime.http.routes import routes
+from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.slots.loop import SlotServer
-from runtime.slots.worker import RuntimeAPI, RuntimeSpec, SlotLoop, own_temporary_folder
+from runtime.slots.unix_link import UnixSlotLink
+from runtime.slots.worker import SlotLoop, own_temporary_folder
 from tests.fakes.engine import FakeEngine
 
 
@@ -36,8 +37,8 @@ def test_only_the_first_process_of_a_slot_is_its_first(tmp_path: Path, monkeypat
 
 def test_a_worker_does_not_import_the_gateway() -> None:
     code = """
-import sys, runtime.slots.worker
-print([m for m in ("runtime.gateway.core", "sqlite3", "torch", "typer") if m in sys.modules])
+import sys, runtime.server.hooks, runtime.slots.worker
+print([m for m in ("runtime.gateway.core", "runtime.http.routes", "sqlite3", "torch", "typer") if m in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240, check=True)
     assert done.stdout == "[]\n"
@@ -45,7 +46,7 @@ print([m for m in ("runtime.gateway.core", "sqlite3", "torch", "typer") if m in 
 
 def test_what_a_worker_is_sent_needs_no_server() -> None:
     """LitServe gives each spec a method of its server."""
-    spec = RuntimeSpec(cast(Any, None))
+    spec = RuntimeSpec(routes())
     spec.data_streamer = LitServer.data_streamer
     sent = pickle.dumps(RuntimeAPI(spec=spec, loop=SlotLoop("/run", ()), enable_async=False))
     assert b"litserve.server" not in sent
@@ -62,11 +63,11 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr("models.engines.prewarm", fails)
     address = str(tmp_path / "s.sock")
-    server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="engine-a")
+    server = SlotServer(address, lambda *_: FakeEngine(), exit_on_disconnect=False, warms="vllm")
     serving = asyncio.create_task(server.serve())
-    link = SlotLink(0, address, lambda link: None)
+    link = UnixSlotLink(0, address, lambda link: None)
     await link.connect(200)
-    assert link.prewarmed == "engine-a"
+    assert link.prewarmed == "vllm"
     await asyncio.wait_for(tried.wait(), 200)
     assert not serving.done()
     link.pid = 0  # it is this process

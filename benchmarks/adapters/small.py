@@ -1,0 +1,156 @@
+"""Adapters: what a swap costs the request that needs it, the streams beside it, and the server as a whole.
+
+Roundhouse beside stock `vllm serve` with its own `/v1/load_lora_adapter` path, in the same run, with the same model,
+places and adapter files:
+
+- tiers: time to first token added over the base, for an adapter that is in a device place, in host memory, and on
+  disk (in the page cache). Roundhouse says before each request where the adapter is; stock vLLM has no such call and
+  is brought there by the same order of requests over the same LRU sizes.
+- storm: gaps between the tokens of other streams while adapters that are on disk are asked for without a pause; beside
+  it the same storm of base requests, which swaps nothing, to tell the work of the requests from the work of the swaps.
+- mixed: output tokens a second with twenty adapters in one batch against the base alone.
+- many: 1,000 registrations: how many a second, memory before and after, the time of a step before and after.
+
+Added p99 is the 99th percentile of (TTFT - the base's median TTFT in the same round); `base` shows how much of that is
+the machine's own noise, and `p99_over_p99` is the 99th percentile less the base's 99th percentile.
+
+Physical limit: a resident adapter costs two thin matrix products per layer. A swap must copy the adapter's bytes once
+(0.3 MB: 0.1 ms; 45 MB: about 10 ms at 5 GB/s), and from disk read them once more. On two cores, staging shares the
+cores with the step that it runs beside. Stock vLLM also computes LoRA by gathering a matrix per token on the CPU, so
+its resident adapters are slow by more than their placement: that is part of what its users get.
+"""
+
+import asyncio
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.adapters import many as adapters_many
+from benchmarks.adapters import storm as adapters_storm
+from benchmarks.adapters.pair import pair, register, rounds
+from benchmarks.harness import Bench
+from benchmarks.load.client import Connection, Reply, connect
+from benchmarks.load.clients import TIMEOUT, Cell, one
+from benchmarks.load.stats import percentile
+from benchmarks.load.workload import Workload
+from benchmarks.models import Chat, chat
+from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.report import environment
+from benchmarks.report.generated import size, write_adapters
+
+TIERS = ("device", "host", "disk")
+AIMS = {"device": 2.0, "host": 10.0, "disk": 50.0}
+"""Milliseconds to first token that an adapter may add at p99, by where it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class TierSizes:
+    """Sizes of the tiers part: one adapter stays resident, `host` less four fit into host memory but not all into the
+    places, and the rest fit nowhere."""
+
+    device: int
+    host: int
+    files: int
+    asked: tuple[int, int, int]
+    """Requests per tier and round: full, quick, smoke."""
+
+    def of(self, names: list[str]) -> dict[str, list[str]]:
+        """The names by the tier that each is to be asked in."""
+        return {"device": names[:1], "host": names[1 : self.host - 3], "disk": names[self.host - 3 :]}
+
+
+SMALL = TierSizes(device=4, host=16, files=40, asked=(100, 27, 3))
+WIDE = TierSizes(device=2, host=8, files=14, asked=(9, 9, 3))
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = chat(s, s.work / "adapters", device=SMALL.device, host=SMALL.host)
+    files = write_adapters(s.work / "adapters" / "small", model.path, SMALL.files, 8)
+    bench.note(f"generated adapters of {size(files[0]) / 1e6:.2f} MB, rank 8")
+    await few_places(bench, model, files, "small", SMALL)
+    many = s.pick(1000, 100, 24)
+    await adapters_many.run(bench, chat(s, s.work / "adapters" / "many", device=24, host=max(64, many)), many)
+    for tier, aim in AIMS.items():
+        bench.bar(f"{tier}: TTFT added, p99", f"small.roundhouse.{tier}.added_p99", "<=", aim)
+    bench.bar("storm: longest gap / undisturbed p99", "small.roundhouse.storm.longest_ratio", "<=", 1.2)
+    bench.bar("mixed: tokens/s, 20 adapters / base", "mixed.roundhouse.ratio", ">=", 0.9)
+    bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
+
+
+async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, places: TierSizes) -> None:
+    """The tiers and the storm parts; `label` begins the names of their figures."""
+    s = bench.settings
+    folder = s.work / "adapters" / f"{label}-servers"
+    with ExitStack() as stack:
+        servers = pair(model, folder)
+        start_all(stack, servers)
+        bench.say("the servers are ready")
+        for server in servers:
+            for file in files:
+                register(server, file.name, file)
+        groups = places.of([file.name for file in files])
+        await _tiers(bench, servers, groups, bench.settings.pick(*places.asked), label, files[0].parent)
+        await adapters_storm.run(bench, servers, groups["disk"], label)
+
+
+async def _tiers(
+    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str, files: Path
+) -> None:  # fmt: skip
+    workload = Workload(bench.settings.seed)
+    elsewhere = 0
+
+    async def turn(server: Server, _: int) -> dict[str, list[float]]:
+        nonlocal elsewhere
+        connection = await connect(server.port)
+        found: dict[str, list[float]] = {}
+        try:
+            # what a kernel took back of memory and files while the other server had its turn (`environment.pages_out`)
+            await asyncio.to_thread(environment.read_through, server.folder, files)
+            for group in groups.values():
+                await _ask(bench, server, connection, workload, group[-4:], "warm")
+            await _ask(bench, server, connection, workload, [server.model] * 5, "warm")
+            found["base"] = await _ask(bench, server, connection, workload, [server.model] * number, "base")
+            for tier, group in groups.items():
+                if tier != "disk":  # brought to where they are to be found; what is on disk is there by its number
+                    await _ask(bench, server, connection, workload, group, "warm")
+                asked = [group[i % len(group)] for i in range(number)]
+                if isinstance(server, Roundhouse):
+                    elsewhere += sum(_tier(server, name) != tier for name in group[: number if tier == "disk" else 1])
+                found[tier] = await _ask(bench, server, connection, workload, asked, tier)
+        finally:
+            connection.close()
+        return found
+
+    found = await bench.turns(servers, turn, rounds(bench.settings))
+    if elsewhere:
+        bench.note(f"{label}: {elsewhere} adapters were not in the tier that was to be measured")
+    for name, turns in found.items():
+        for tier in ("base", *TIERS):
+            both = [(percentile(t["base"], 50), t[tier]) for t in turns if t["base"] and t[tier]]
+            for q in (50, 99):
+                added = [(percentile(times, q) - base) * 1e3 for base, times in both]
+                bench.figure(f"{label}.{name}.{tier}.added_p{q}", added, "ms")
+            over = [(percentile(t[tier], 99) - percentile(t["base"], 99)) * 1e3 for t in turns if t["base"] and t[tier]]
+            bench.figure(f"{label}.{name}.{tier}.p99_over_p99", over, "ms")
+        bench.figure(
+            f"{label}.{name}.base.ttft_p50", [percentile(t["base"], 50) * 1e3 for t in turns if t["base"]], "ms"
+        )
+
+
+async def _ask(
+    bench: Bench, server: Server, connection: Connection, workload: Workload, models: list[str], what: str
+) -> list[float]:
+    """Seconds to first token of one request after another, failed ones left out and counted."""
+    replies: list[Reply] = []
+    for model in models:
+        if not connection.open:
+            replies.append(await one(server, workload.chat(model, tokens=1)))
+        else:
+            replies.append(await connection.ask(workload.chat(model, tokens=1), TIMEOUT))
+    bench.count(f"tiers {server.name} {what}", Cell(replies, 1.0, 0.0, 0.0))
+    return [reply.ttft for reply in replies if reply.error is None]
+
+
+def _tier(server: Server, name: str) -> str:
+    return str(server.http.get(f"/v1/adapters/{name}").json()["tier"])

@@ -1,0 +1,81 @@
+"""Part of `benchmarks.adapters.small`: gaps between other streams' tokens while adapters are swapped."""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+
+from benchmarks.adapters.pair import rounds
+from benchmarks.harness import Bench
+from benchmarks.load.client import Reply, connect
+from benchmarks.load.clients import TIMEOUT, Cell
+from benchmarks.load.stats import percentile
+from benchmarks.load.workload import Workload
+from benchmarks.peers.servers import Server
+
+STREAMS = 4
+"""Base streams whose gaps are looked at."""
+TOKENS = 128
+"""Of a stream: each kind ends when those that run have ended, which takes stock vLLM ten seconds in a storm."""
+KINDS = ("alone", "base", "storm")
+"""Nothing else runs; requests to the base come one after another; requests to adapters on disk come so."""
+
+
+async def run(bench: Bench, servers: Sequence[Server], names: Sequence[str], label: str) -> None:
+    """Record gap p50, p99 and the longest for each kind, and the longest in the storm over the undisturbed p99."""
+    workload = Workload(bench.settings.seed + 1)
+    seconds = bench.settings.pick(3.0, 3.0, 0.5)
+
+    async def turn(server: Server, _: int) -> dict[str, list[float]]:
+        # what a kernel took back while the other server had its turn comes back (`environment.pages_out`)
+        await _gaps(bench, server, workload, names, "warm", seconds / 3)
+        return {kind: await _gaps(bench, server, workload, names, kind, seconds) for kind in KINDS}
+
+    for name, turns in (await bench.turns(servers, turn, rounds(bench.settings))).items():
+        for kind in KINDS:
+            key = f"{label}.{name}.{kind}"
+            good = [turn[kind] for turn in turns if turn[kind]]
+            bench.figure(f"{key}.gap_p50", [percentile(gaps, 50) * 1e3 for gaps in good], "ms")
+            bench.figure(f"{key}.gap_p99", [percentile(gaps, 99) * 1e3 for gaps in good], "ms")
+            bench.figure(f"{key}.gap_longest", [max(gaps) * 1e3 for gaps in good], "ms")
+        both = [(turn["alone"], turn["storm"]) for turn in turns if turn["alone"] and turn["storm"]]
+        longest = [max(storm) / percentile(alone, 99) for alone, storm in both]
+        bench.figure(f"{label}.{name}.storm.longest_ratio", longest, "x")
+        ratio = [percentile(storm, 99) / percentile(alone, 99) for alone, storm in both]
+        bench.figure(f"{label}.{name}.storm.p99_ratio", ratio, "x")
+
+
+async def _gaps(
+    bench: Bench, server: Server, workload: Workload, names: Sequence[str], kind: str, seconds: float
+) -> list[float]:
+    """Gaps in seconds of the background streams, of those that ended while the disturbance ran."""
+    over = asyncio.Event()
+    streams: list[Reply] = []
+    disturbing: list[Reply] = []
+
+    async def background() -> None:
+        connection = await connect(server.port)
+        while not over.is_set() and connection.open:
+            streams.append(await connection.ask(workload.chat(server.model, tokens=TOKENS), TIMEOUT))
+        connection.close()
+
+    tasks = [asyncio.create_task(background()) for _ in range(STREAMS)]
+    await asyncio.sleep(0.5)
+    began = time.perf_counter()
+    if kind == "alone":
+        await asyncio.sleep(seconds)
+    else:
+        connection = await connect(server.port)
+        while time.perf_counter() - began < seconds and connection.open:
+            model = server.model if kind == "base" else names[len(disturbing) % len(names)]
+            disturbing.append(await connection.ask(workload.chat(model, tokens=1), TIMEOUT))
+        connection.close()
+    ended = time.perf_counter()
+    over.set()
+    await asyncio.gather(*tasks)
+    bench.count(f"storm {server.name} {kind} streams", Cell(streams, 1.0, 0.0, 0.0))
+    bench.count(f"storm {server.name} {kind} requests", Cell(disturbing, 1.0, 0.0, 0.0))
+    bench.series.setdefault(f"storm {server.name} {kind} requests per second", []).append(len(disturbing) / seconds)
+    return [
+        b - a for reply in streams if reply.error is None for a, b in pairwise(reply.arrivals) if began <= b <= ended
+    ]

@@ -1,0 +1,22 @@
+"""Adapters of 45 MB: the tiers and the storm of `benchmarks.adapters.small` once more, on a base of 31 M parameters.
+
+Not on the starter pack, and stock vLLM needs minutes for it: it runs when it is named. Few requests per tier: each p99
+is the longest.
+
+Physical limit: 45 MB are read from the page cache, packed and copied: about 30 ms at 5 GB/s for three passes.
+"""
+
+from benchmarks.adapters.small import AIMS, WIDE, few_places
+from benchmarks.harness import Bench
+from benchmarks.models import wide_chat
+from benchmarks.report.generated import size, write_adapters
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = wide_chat(s, s.work / "adapters" / "wide", device=WIDE.device, host=WIDE.host)
+    files = write_adapters(s.work / "adapters" / "wide", model.path, WIDE.files, s.pick(256, 256, 8))
+    bench.note(f"wide adapters of {size(files[0]) / 1e6:.1f} MB, rank 256, on a base of 31 M parameters")
+    await few_places(bench, model, files, "wide", WIDE)
+    bench.bar("45 MB, disk: TTFT added, p99", "wide.roundhouse.disk.added_p99", "<=", AIMS["disk"])
+    bench.bar("45 MB, storm: longest gap / undisturbed p99", "wide.roundhouse.storm.longest_ratio", "<=", 2.0)

@@ -1,0 +1,113 @@
+"""Closed-loop load: so many clients, each asks again as soon as its answer has ended."""
+
+import asyncio
+import gc
+import time
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import uvloop
+
+from benchmarks.load.client import Connection, Reply, connect
+from benchmarks.load.stats import percentile
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server
+
+TIMEOUT = 120.0
+"""Seconds after which a request counts as failed."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What one server did in one round of one setting.
+
+    Attributes:
+        replies: all answers, failed ones too.
+        wall: seconds from the first request to the last answer.
+        cpu: CPU seconds of the server's process tree in that time.
+        client_cpu: CPU seconds of this process in that time.
+    """
+
+    replies: Sequence[Reply]
+    wall: float
+    cpu: float
+    client_cpu: float
+
+    @property
+    def good(self) -> list[Reply]:
+        return [reply for reply in self.replies if reply.error is None]
+
+    @property
+    def failures(self) -> Counter[str]:
+        return Counter(reply.error for reply in self.replies if reply.error is not None)
+
+    @property
+    def tokens(self) -> int:
+        return sum(reply.tokens for reply in self.good)
+
+    def ttft_ms(self, q: float) -> float:
+        return percentile([reply.ttft for reply in self.good], q) * 1e3
+
+    def total_ms(self, q: float) -> float:
+        return percentile([reply.total for reply in self.good], q) * 1e3
+
+    def gap_ms(self, q: float) -> float:
+        return percentile([gap for reply in self.good for gap in reply.gaps], q) * 1e3
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.wall
+
+    @property
+    def requests_per_second(self) -> float:
+        return len(self.good) / self.wall
+
+
+async def closed_loop(server: Server, requests: Sequence[bytes], at_once: int) -> Cell:
+    """Ask `requests` with `at_once` clients. A client whose connection broke takes a new one for its next request."""
+    connections = await asyncio.gather(*(connect(server.port) for _ in range(at_once)))
+    waiting = iter(requests)
+    replies: list[Reply] = []
+    gc.collect()
+    gc.disable()  # a collection in this process would look like a gap between tokens
+    try:
+        cpu, own, began = processes.cpu_seconds(server.pid), time.process_time(), time.perf_counter()
+        await asyncio.gather(*(_client(server.port, c, waiting, replies) for c in connections))
+        wall = time.perf_counter() - began
+        own, cpu = time.process_time() - own, processes.cpu_seconds(server.pid) - cpu
+    finally:
+        gc.enable()
+        for connection in connections:
+            connection.close()
+    return Cell(replies, wall, cpu, own)
+
+
+async def _client(port: int, connection: Connection, waiting: Iterator[bytes], replies: list[Reply]) -> None:
+    for request in waiting:
+        if not connection.open:
+            try:
+                connection = await connect(port)
+            except OSError:
+                replies.append(Reply(time.perf_counter(), error="no connection"))
+                continue
+        replies.append(await connection.ask(request, TIMEOUT))
+    connection.close()
+
+
+async def one(server: Server, request: bytes, connection: Connection | None = None) -> Reply:
+    """One request by itself, on a connection of its own unless one is given."""
+    used = connection if connection is not None and connection.open else await connect(server.port)
+    try:
+        return await used.ask(request, TIMEOUT)
+    finally:
+        if used is not connection:
+            used.close()
+
+
+def on_loop(work: Callable[[], Coroutine[None, None, T]]) -> T:
+    """Run the client's side on uvloop, which spends less of the cores that both sides share."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work())

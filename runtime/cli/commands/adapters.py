@@ -1,0 +1,229 @@
+"""`roundhouse adapters`: register LoRA adapters and look after them."""
+
+from typing import Annotated
+
+import typer
+
+from runtime.cli.commands.adapter_source import send
+from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
+from runtime.cli.output import ago, emit, pairs, short, size, table
+from runtime.cli.remote.client import Client, Json, part
+
+app = typer.Typer(no_args_is_help=True, help="Add, list, show, point, roll back, pin and remove LoRA adapters.")
+
+NewName = Annotated[str, typer.Argument(metavar="NAME", help="The name that requests will use.", show_default=False)]
+Base = Annotated[str, typer.Option("--base", "-b", help="Id or alias of the model that it is for.", show_default=False)]
+SourceText = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A folder on the server's machine, an archive to upload (.zip, .tar, .tar.gz), or owner/name@revision.",
+        show_default=False,
+    ),
+]
+Upload = Annotated[bool, typer.Option("--upload", help="Pack a folder and send it: for a server on another machine.")]
+
+
+@app.command("list")
+def list_(
+    base: Annotated[str | None, typer.Option("--base", "-b", help="Only those of one model.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """List adapters with their version, where they are and how they are used.
+
+    Example: roundhouse adapters list --base starter-chat
+    """
+    with Client(url) as client:
+        found = client.get("/v1/adapters", base=base)
+    if as_json:
+        emit(found)
+        return
+    rows = [
+        [
+            a["name"],
+            a["base"],
+            a["version"],
+            str(a["rank"]),
+            size(a["bytes"]),
+            a["tier"],
+            _pinned(a),
+            ago(a["last_used"]),
+        ]
+        for a in found["data"]
+    ]
+    columns = ["NAME", "BASE", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
+    table(columns, rows, right=["RANK", "SIZE"])
+
+
+@app.command()
+def add(
+    name: NewName,
+    source: SourceText,
+    base: Base,
+    alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    probe: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and how the greedy answer to it must begin."),
+    ] = None,
+    upload: Upload = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Register an adapter, or a new version of one, while the server runs.
+
+    Examples: roundhouse adapters add legal ./out/legal --base llama-8b;
+    roundhouse adapters add legal legal.tar.gz --base llama-8b;
+    roundhouse adapters add legal acme/legal-lora@4f2c9d1 --base llama-8b --alias prod
+    """
+    with Client(url) as client:
+        found = send(client, name, base, source, upload=upload, alias=alias, probe=probe, quiet=as_json)
+    if as_json:
+        emit(found)
+        return
+    word = "registered" if found["new"] else "unchanged"
+    print(f"{found['name']}: {word}, {found['registered']} {short(found['digest'])}, base {found['base']}")
+    print(f'Use it: roundhouse chat --model {found["name"]} "..."')
+
+
+@app.command()
+def validate(
+    name: NewName,
+    source: SourceText,
+    base: Base,
+    upload: Upload = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Check an adapter and register nothing. Every fault is told at once.
+
+    Example: roundhouse adapters validate legal ./out/legal --base llama-8b
+    """
+    with Client(url) as client:
+        found = send(client, name, base, source, upload=upload, dry_run=True, quiet=as_json)
+    if as_json:
+        emit(found)
+        return
+    print(f"{found['name']}: fit for {found['base']}, rank {found['rank']}, {size(found['bytes'])}, {found['digest']}")
+    for remark in found["notes"]:
+        print(f"  {remark}")
+
+
+@app.command()
+def show(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show one adapter: versions, aliases, where it is, hits and misses.
+
+    Example: roundhouse adapters show legal
+    """
+    with Client(url) as client:
+        _told(client.get(f"/v1/adapters/{part(name)}"), as_json)
+
+
+@app.command()
+def remove(
+    name: AdapterName,
+    version: Annotated[str | None, typer.Option(help="Only this version: v3 or sha256:...")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Also while aliases point to it.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Remove an adapter, or one version of it. Refused while requests use it.
+
+    Example: roundhouse adapters remove legal --version v2
+    """
+    with Client(url) as client:
+        found = client.delete(f"/v1/adapters/{part(name)}", version=version, force=force or None)
+    if as_json:
+        emit(found)
+    else:
+        print(f"{found['base']}:{found['name']}: removed {', '.join(short(d) for d in found['digests'])}")
+
+
+@app.command()
+def alias(
+    name: AdapterName,
+    alias: Annotated[str, typer.Argument(help="The alias, as in NAME@ALIAS.", show_default=False)],
+    version: Annotated[str | None, typer.Argument(help="v3 or sha256:...; none: the current one.")] = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take the alias away.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Point an alias at a version, at once for all new requests.
+
+    Example: roundhouse adapters alias legal prod v3; then use the model legal@prod
+    """
+    path = f"/v1/adapters/{part(name)}/aliases/{part(alias)}"
+    with Client(url) as client:
+        if remove:
+            found = client.delete(path)
+        else:
+            wanted = version or client.get(f"/v1/adapters/{part(name)}")["version"]
+            found = client.put(path, {"version": wanted})
+    _told(found, as_json)
+
+
+@app.command()
+def rollback(
+    name: AdapterName,
+    version: Annotated[
+        str | None, typer.Argument(help="v3 or sha256:...; none: the one before the current one.")
+    ] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Make an earlier version the current one.
+
+    Example: roundhouse adapters rollback legal
+    """
+    with Client(url) as client:
+        _told(client.post(f"/v1/adapters/{part(name)}/rollback", {"version": version} if version else None), as_json)
+
+
+@app.command()
+def pin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Keep an adapter in its place on the device.
+
+    Example: roundhouse adapters pin legal
+    """
+    with Client(url) as client:
+        _told(client.put(f"/v1/adapters/{part(name)}/pin"), as_json)
+
+
+@app.command()
+def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let an adapter's place be used by others again.
+
+    Example: roundhouse adapters unpin legal
+    """
+    with Client(url) as client:
+        _told(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
+
+
+def _pinned(adapter: Json) -> str:
+    return "yes" if adapter["pinned"] else ""
+
+
+def _told(adapter: Json, as_json: bool) -> None:
+    if as_json:
+        emit(adapter)
+        return
+    points: dict[str, list[str]] = {}
+    for name, version in adapter["aliases"].items():
+        points.setdefault(version, []).append(f"@{name}")
+    pairs(
+        [
+            ("adapter", f"{adapter['name']} on {adapter['base']}"),
+            ("current", f"{adapter['version']} {adapter['digest']}"),
+            ("rank, size", f"{adapter['rank']}, {size(adapter['bytes'])}"),
+            ("source", adapter["source"]),
+            ("where", adapter["tier"] + (", pinned" if adapter["pinned"] else "")),
+            ("requests", f"{adapter['running']} running, {adapter['waiting']} waiting"),
+            ("place", f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
+            ("last used", ago(adapter["last_used"])),
+            *([("probe", adapter["probe"]["state"])] if adapter.get("probe") else []),
+        ]
+    )
+    for version in adapter["versions"]:
+        marks = " ".join(points.get(version["version"], []))
+        print(f"  {version['version']}  {short(version['digest'])}  {ago(version['created'])}  {marks}")
+        print(f"      {version['source']}")

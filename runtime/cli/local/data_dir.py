@@ -1,0 +1,115 @@
+"""The data directory belongs to one server at a time; what a killed one left behind is cleared at the next start."""
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from filelock import FileLock, Timeout
+
+from registry.state.files import make_private, make_private_file
+from runtime.cli.failures import Refused
+from runtime.cli.local import processes
+from runtime.cli.output import note
+
+RUN_PREFIX = "roundhouse-"
+SOCKET_PATH_LIMIT = 107
+"""Longest path of a Unix socket on Linux."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What is known of a server that uses, or used, the directory."""
+
+    id: str
+    pid: int
+    run_dir: str
+    url: str
+
+    def alive(self) -> bool:
+        return processes.alive(self.pid, self.id)
+
+
+def make_run_dir() -> Path:
+    """A fresh folder for sockets that only this user can enter, with a path that is short enough for them."""
+    import tempfile
+
+    # platformdirs would warn where XDG_RUNTIME_DIR is not set, as in containers, and name a folder that nobody made
+    for parent in (os.environ.get("XDG_RUNTIME_DIR"), tempfile.gettempdir()):
+        if (
+            parent
+            and os.access(parent, os.W_OK)
+            and len(parent) + len("/roundhouse-12345678/slot-63.sock") < SOCKET_PATH_LIMIT
+        ):
+            return Path(tempfile.mkdtemp(prefix=RUN_PREFIX, dir=parent))
+    raise Refused("No folder for sockets: /tmp cannot be written, or TMPDIR is too long. Set TMPDIR to a short path.")
+
+
+class DataDir:
+    """A context manager that holds the directory. Raises Refused when another server has it.
+
+    | on entry                     | what happens                                              |
+    |------------------------------|-----------------------------------------------------------|
+    | free, no record              | taken                                                     |
+    | free, a record of a dead run | its processes are ended, its socket folder removed; taken |
+    | held by a living server      | Refused                                                   |
+
+    Only the server's own process holds it: filelock gives it up in what that forks.
+    """
+
+    def __init__(self, path: Path, url: str) -> None:
+        self.path, self._url = path.absolute(), url
+        self._record = self.path / "server.json"
+        self._lock = FileLock(self.path / "lock", mode=0o600)
+
+    def __enter__(self) -> Self:
+        try:
+            make_private(self.path)
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            last = self._last()
+            raise Refused(self._in_use(last if last is not None and last.alive() else None)) from None
+        except OSError as error:
+            raise Refused(f"The data directory {self.path} cannot be used: {error.strerror}. See --data-dir.") from None
+        if (last := self._last()) is not None:
+            self._clear(last)
+        self.run_dir = make_run_dir()
+        self.run = Run(processes.own_id() or "", os.getpid(), str(self.run_dir), self._url)
+        make_private_file(self._record)
+        self._record.write_text(json.dumps(asdict(self.run)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.run.id:
+            processes.sweep(self.run.id)
+        _remove(self.run_dir)
+        self._record.unlink(missing_ok=True)
+        self._lock.release()
+
+    def _last(self) -> Run | None:
+        try:
+            return Run(**json.loads(self._record.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def _in_use(self, run: Run | None) -> str:
+        who = f"the server at {run.url} (process {run.pid})" if run else "another process"
+        return f"The data directory {self.path} is in use by {who}. Stop it, or give this one its own --data-dir."
+
+    def _clear(self, run: Run) -> None:
+        ended = processes.sweep(run.id) if run.id else 0
+        folder = Path(run.run_dir)
+        if folder.name.startswith(RUN_PREFIX) and folder.is_dir() and folder.stat().st_uid == os.getuid():
+            _remove(folder)
+        self._record.unlink(missing_ok=True)
+        note(f"The last server here was killed: {ended} processes that it left were ended, its sockets removed.")
+
+
+def _remove(folder: Path) -> None:
+    import shutil
+
+    shutil.rmtree(folder, ignore_errors=True)

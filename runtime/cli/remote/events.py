@@ -1,0 +1,44 @@
+"""Server-sent events of an answer."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from runtime.cli.failures import ServerFailed
+from runtime.cli.remote.client import Json, failure_from
+from runtime.cli.remote.progress import Bar
+
+if TYPE_CHECKING:
+    from httpx import Response
+
+_PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
+
+
+def events(response: "Response", shown: Bar) -> Iterator[Json]:
+    """Each event's object until [DONE]. Comments tell the progress of a load and go to the bar.
+
+    Raises Refused or ServerFailed for an error event.
+    """
+    import httpx
+    from httpx_sse import EventSource, SSEError
+
+    told = httpx.Response(response.status_code, headers=response.headers, content=_drawn(response.iter_bytes(), shown))
+    try:
+        for event in EventSource(told).iter_sse():
+            if event.data == "[DONE]":
+                return
+            found = json.loads(event.data)
+            if "error" in found:
+                raise failure_from(found, 500)
+            yield found
+    except SSEError as error:
+        raise ServerFailed(f"The answer is no event stream: {error}.") from None
+
+
+def _drawn(chunks: Iterator[bytes], shown: Bar) -> Iterator[bytes]:
+    """The bytes as they are. httpx-sse passes over comments, so they are looked for here."""
+    for chunk in chunks:
+        for model, phase, percent in _PROGRESS.findall(chunk):
+            shown.show(f"{model.decode()}: {phase.decode()}", int(percent) / 100)
+        yield chunk

@@ -1,0 +1,51 @@
+"""Requests to try on the server that has just started, as commands to copy."""
+
+import json
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from runtime.cli.options import root
+from runtime.cli.remote.client import Json
+
+SAMPLE = "models/starter/pack/samples/kitchen-light.wav"
+QUESTION = "What is a slot?"
+SENTENCE = "hello world"
+ADAPTER = "uppercase"
+TEXTS = ["a cat sat on the mat"]
+QUERY = "What is the capital of France?"
+DOCUMENTS = ["Bananas are yellow.", "Paris is the capital of France.", "Berlin is in Germany."]
+
+
+def tries(url: str, models: Sequence[Json]) -> list[tuple[str, str]]:
+    """One request per task that is served: a title, and a curl command that works where the server was started."""
+    by_task = {str(model["task"]): model for model in reversed(models)}
+    found: list[tuple[str, str]] = []
+    if chat := by_task.get("chat"):
+        adapters = chat["adapters"]
+        name = ADAPTER if ADAPTER in adapters else (adapters[0] if adapters else chat["id"])
+        said = SENTENCE if adapters else QUESTION
+        body: Json = {"model": name, "messages": [{"role": "user", "content": said}], "temperature": 0}
+        title = f"chat, answered by the adapter {name}" if adapters else "chat"
+        found.append((title, _curl(f"{url}/v1/chat/completions", body)))
+    if embed := by_task.get("embed"):
+        found.append(("embeddings", _curl(f"{url}/v1/embeddings", {"model": embed["id"], "input": TEXTS})))
+    if rerank := by_task.get("rerank"):
+        body = {"model": rerank["id"], "query": QUERY, "documents": DOCUMENTS}
+        found.append(("rerank", _curl(f"{url}/v1/rerank", body)))
+    if speech := by_task.get("transcribe"):
+        command = f"curl -s {url}/v1/audio/transcriptions -F model={speech['id']} -F file=@{shlex.quote(_sample())}"
+        found.append(("transcription", command))
+    return found
+
+
+def _curl(url: str, body: Json) -> str:
+    return f"curl -s {url} -H 'Content-Type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}"
+
+
+def _sample() -> str:
+    """A recording that ships, relative to where the user is if it lies below."""
+    file = root() / SAMPLE
+    if not file.is_file():
+        return "recording.wav"
+    return str(file.relative_to(Path.cwd())) if file.is_relative_to(Path.cwd()) else str(file)

@@ -1,0 +1,190 @@
+"""What may be done with adapters, for HTTP and at the start: register, remove, aliases, rollback, pins."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from adapters.service import AdapterService
+from adapters.sources import AdapterSource
+from adapters.types import Base, Checked
+from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
+from registry.recipes.definition import Recipe
+from registry.records import Adapter, AdapterKey, Probe
+from runtime.gateway.local import reference
+from runtime.gateway.names import Names
+from runtime.gateway.views import AdapterView, adapter_view
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What registering has given: the adapter, its version's tag, and whether that is a new one."""
+
+    adapter: AdapterView
+    tag: str
+    is_new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    key: AdapterKey
+    digests: tuple[str, ...]
+    """That nothing refers to any more."""
+
+
+class Adapters:
+    def __init__(
+        self,
+        names: Names,
+        residency: ResidencyManager,
+        queues: Mapping[str, ModelQueue],
+        service: AdapterService,
+    ) -> None:
+        self._names, self._residency, self._queues, self._service = names, residency, queues, service
+        self.faults: dict[str, str] = {}
+        """Adapters of recipes that could not be registered, and why."""
+
+    # --- look up ----------------------------------------------------------------------------------------------------
+    @property
+    def incoming(self) -> Path:
+        """Where archives are put that are about to be registered."""
+        return self._service.incoming
+
+    @property
+    def archive_bytes(self) -> int:
+        return self._service.limits.archive_bytes
+
+    def all(self, base: str | None = None) -> list[AdapterView]:
+        entry = self._base(base) if base else None
+        return [self._view(adapter) for adapter in self._service.list(entry.id if entry else None)]
+
+    def show(self, name: str) -> AdapterView:
+        key = self._key(name)
+        return self._view(self._service.show(key.base, key.name))
+
+    def _view(self, adapter: Adapter) -> AdapterView:
+        return adapter_view(adapter, self._queues[self._residency.get(adapter.key.base).id])
+
+    def _key(self, name: str) -> AdapterKey:
+        return self._names.catalog.adapter(name).key
+
+    def _base(self, name: str) -> ModelEntry:
+        found = self._names.catalog.resolve(name)
+        if found.adapter_name is not None:
+            raise BadRequest(f"'{name}' is an adapter; 'base' must name a model.", param="base")
+        return self._residency.get(found.recipe.id)
+
+    def only_base(self) -> str:
+        """The base of calls that name none: there must be exactly one that takes adapters."""
+        takers = [e.id for e in self._residency.entries.values() if e.recipe.memory.adapters.device]
+        if len(takers) != 1:
+            names = ", ".join(takers) or "none"
+            raise BadRequest(f"Say which base: 'base_model_name' is needed here. Models that take adapters: {names}.")
+        return takers[0]
+
+    def check_name(self, base: str, name: str | None) -> None:
+        """May an adapter be registered under these names? Before its upload. Raises NotFound, BadRequest, Conflict."""
+        entry = self._base(base)
+        if name is not None:
+            self._names.catalog.check_adapter(AdapterKey(entry.id, name))
+
+    # --- registration -----------------------------------------------------------------------------------------------
+    async def check(self, name: str, base: str, source: AdapterSource) -> tuple[str, Checked]:
+        """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
+        where = self._checked_base(self._base(base), name)
+        return where.id, await self._service.validate(where, source)
+
+    async def register(
+        self, name: str, base: str, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
+    ) -> Registration:
+        """A name that exists gets a new version; the same content again changes nothing."""
+        where = self._checked_base(self._base(base), name)
+        done = await self._service.register(name, where, source, probe=probe, alias=alias)
+        return Registration(self._changed(done.adapter), done.version.tag, done.created)
+
+    async def register_of(self, recipe: Recipe) -> None:
+        """The adapters of a recipe whose names are not there yet. What is refused is kept in `faults`."""
+        for wanted in recipe.adapters:
+            if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self._service.list(recipe.id)):
+                continue
+            try:
+                base = self._checked_base(self._residency.get(recipe.id), wanted.name)
+                await self._service.register(wanted.name, base, wanted.source)
+                if wanted.pin:
+                    await self._service.pin(recipe.id, wanted.name, True)
+            except RoundhouseError as error:
+                faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+                self.faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
+                log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+
+    def _checked_base(self, entry: ModelEntry, name: str) -> Base:
+        """The model as the base of an adapter `name`. Raises as `Catalog.check_adapter`; Unavailable without files."""
+        self._names.catalog.check_adapter(AdapterKey(entry.id, name))
+        if entry.broken is not None:
+            raise entry.broken
+        if entry.path is None:
+            raise Unavailable(
+                f"The files of model '{entry.id}' are not here yet: load it first, then its adapters can be checked.",
+                code="source_not_downloaded",
+                retry_after=entry.load_seconds,
+            )
+        return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank)
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+    async def remove(self, name: str, version: str | None = None, *, force: bool = False) -> Removal:
+        """Remove an adapter or one version of it. Raises Conflict while requests use it or aliases point to it."""
+        key = self._key(name)
+        gone = await self._service.remove(key.base, key.name, version, force=force)
+        self._names.refresh()
+        if queue := self._queues.get(key.base):  # its recipe may be gone
+            for digest in gone:
+                queue.forget_adapter(digest)
+        await self._service.collect()
+        return Removal(key, gone)
+
+    async def set_alias(self, name: str, alias: str, version: str) -> AdapterView:
+        key = self._key(name)
+        return self._changed(await self._service.alias(key.base, key.name, alias, version))
+
+    async def remove_alias(self, name: str, alias: str) -> AdapterView:
+        key = self._key(name)
+        return self._changed(await self._service.unalias(key.base, key.name, alias))
+
+    async def rollback(self, name: str, version: str | None = None) -> AdapterView:
+        """Make the version before the current one, or the one that is named, the current one."""
+        key = self._key(name)
+        return self._changed(await self._service.rollback(key.base, key.name, version))
+
+    async def pin(self, name: str, pinned: bool) -> AdapterView:
+        """Keep the current version in its device place, or no longer so. Raises Conflict when no place stays open."""
+        key = self._key(name)
+        adapter = self._service.show(key.base, key.name)
+        self._hold_pins(replace(adapter, pinned=pinned))  # a Conflict leaves the registry as it was
+        return self._changed(await self._service.pin(key.base, key.name, pinned))
+
+    def hold_all_pins(self) -> None:
+        """At the start: those that were pinned before."""
+        for adapter in self._service.list():
+            if adapter.key.base in self._queues:
+                self._hold_pins(adapter)
+
+    def _changed(self, adapter: Adapter) -> AdapterView:
+        """After every change of an adapter: names and pins follow."""
+        self._names.refresh()
+        self._hold_pins(adapter)
+        return self._view(adapter)
+
+    def _hold_pins(self, adapter: Adapter) -> None:
+        """Have the placement hold the current version of a pinned adapter, and no other version of it."""
+        queue = self._queues[adapter.key.base]
+        current = adapter.current.digest if adapter.pinned else None
+        for version in adapter.versions:
+            if version.digest != current:
+                queue.unpin_adapter(version.digest)
+        if adapter.pinned:
+            queue.pin_adapter(reference(self._service.stored(adapter.current)))

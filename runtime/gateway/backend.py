@@ -1,0 +1,119 @@
+"""What answers requests: a model on this machine (`runtime.gateway.local`); later a provider or another machine.
+
+resolve(name) -> Target -> Backend.lease(context, target) -> Lease.run(call) -> events
+"""
+
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
+from registry.records import Version
+from runtime.gateway.context import RequestContext
+
+LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a request's name means: exactly one set of weights."""
+
+    asked: str
+    """The name as the client wrote it."""
+    model: str
+    revision: str
+    adapter: str | None = None
+    """The adapter's name, where one was named."""
+    version: Version | None = None
+    """The version of it that answers."""
+    backend: str = LOCAL
+    """`local`, or a provider's id."""
+
+    @property
+    def label(self) -> str | None:
+        """`name@sha256:…`, where an adapter answers."""
+        return None if self.version is None else f"{self.adapter}@{self.version.digest}"
+
+    def headers(self) -> dict[str, str]:
+        """X-Roundhouse-Model and, where one answers, X-Roundhouse-Adapter."""
+        found = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
+        if self.label is not None:
+            found["X-Roundhouse-Adapter"] = self.label
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPayload:
+    """A request of OpenAI's or Anthropic's chat family. The backend puts its own name for the weights into `body`."""
+
+    path: str
+    body: Mapping[str, Any]
+
+
+Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Coming:
+    """How far a target is that cannot answer yet."""
+
+    phase: str
+    fraction: float
+
+
+class NotYet(Exception):
+    """The client asked not to wait, and the model is not resident: its load has begun."""
+
+    def __init__(self, model: str, expected_seconds: float) -> None:
+        super().__init__(model)
+        self.model, self.expected_seconds = model, expected_seconds
+
+
+class Lease(Protocol):
+    """A turn on something that answers. The context manager that gave it ends it, and with it what still runs."""
+
+    @property
+    def queued_seconds(self) -> float: ...
+    @property
+    def load_seconds(self) -> float:
+        """Of these, waiting for a load."""
+        ...
+
+    @property
+    def context_length(self) -> int | None:
+        """Tokens that the target takes, if known."""
+        ...
+
+    @property
+    def usage(self) -> Usage:
+        """Of all calls so far, by the engine's own count. Complete once the lease has ended."""
+        ...
+
+    def run(self, call: Call) -> AsyncIterator[Event]:
+        """The answer's events. Raises the engine's error, or DeadlineExceeded."""
+        ...
+
+
+class Backend(Protocol):
+    def handles(self, target: Target) -> bool: ...
+
+    def coming(self, target: Target) -> Coming | None:
+        """None: it can answer at once."""
+        ...
+
+    def lease(self, context: RequestContext, target: Target) -> AbstractAsyncContextManager[Lease]:
+        """Raises QueueFull, Unavailable, DeadlineExceeded or NotYet before anything was sent."""
+        ...
+
+
+def total(usages: Iterable[Usage]) -> Usage:
+    """The sum of several calls' usage; `batch` is the largest."""
+    found = list(usages)
+    return Usage(
+        prompt_tokens=sum(u.prompt_tokens for u in found),
+        completion_tokens=sum(u.completion_tokens for u in found),
+        cached_tokens=sum(u.cached_tokens for u in found),
+        audio_seconds=sum(u.audio_seconds for u in found),
+        batch=max((u.batch for u in found), default=0),
+    )

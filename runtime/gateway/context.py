@@ -1,0 +1,53 @@
+"""What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from runtime.scheduling.rank import ServiceClass
+
+SCOPES = frozenset({"infer", "adapters", "models", "usage", "admin"})
+Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. Without keys everybody is the team `default` and may do everything."""
+
+    team: str = "default"
+    key: str | None = None
+    """The key's id, never the key."""
+    scopes: frozenset[str] = SCOPES
+
+
+@dataclass(frozen=True, slots=True)
+class Preference:
+    """How the client wants to wait for a model that is not resident (`runtime.http.preferences`)."""
+
+    respond_async: bool = False
+    wait: float | None = None
+    """Seconds at most; None: as long as the recipe's queue.max_wait."""
+    progress: bool = False
+    """A stream may begin before the model is there, with comments that tell the progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestContext:
+    """Who asks, how urgently, and since when."""
+
+    id: str
+    """The client's X-Request-Id, so not unique; or ours, which is."""
+    caller: Caller = field(default_factory=Caller)
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    arrived: float = field(default_factory=time.monotonic)
+    """Monotonic seconds."""
+    deadline: float | None = None
+    """Monotonic seconds; None: as long as it takes."""
+    attempt: int = 1
+    source: Source = "api"
+    """Who is charged, and what is counted."""
+    preference: Preference = field(default_factory=Preference)
+
+    def seconds_left(self) -> float | None:
+        """Until the deadline, 0 once it has passed; None: there is none."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())

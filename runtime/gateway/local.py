@@ -1,0 +1,173 @@
+"""Models of this machine as a backend: a turn in the model's queue, then a call to the slot that holds it."""
+
+import asyncio
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+
+import msgspec
+
+from adapters.types import StoredAdapter
+from models.messages import AdapterRef, Event, HttpCall, Progress, Request, Usage
+from registry.errors import DeadlineExceeded, Unavailable
+from registry.files.context import context_of
+from registry.records import Version
+from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, NotYet, Target, total
+from runtime.gateway.context import RequestContext
+from runtime.gateway.metrics import Metrics
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.lease import Lease as Turn
+from runtime.scheduling.queue import ModelQueue
+from runtime.slots import frames
+from runtime.slots.link import SlotCall
+
+
+def reference(stored: StoredAdapter) -> AdapterRef:
+    """A stored adapter as engines take it."""
+    return AdapterRef(digest=stored.digest, path=str(stored.path), rank=stored.rank, bytes=stored.bytes)
+
+
+def context_length(entry: ModelEntry) -> int | None:
+    """As the engine told; before the first load, and after an unload, as recipe and files say."""
+    return (entry.loaded.context_length if entry.loaded else 0) or context_of(entry.recipe, entry.path)
+
+
+class LocalBackend:
+    """`runtime.gateway.backend.Backend`.
+
+    Args:
+        stored: where the files of an adapter's version are.
+    """
+
+    def __init__(
+        self,
+        residency: ResidencyManager,
+        queues: Mapping[str, ModelQueue],
+        stored: Callable[[Version], StoredAdapter],
+        metrics: Metrics,
+    ) -> None:
+        self._residency, self._queues, self._stored, self._metrics = residency, queues, stored, metrics
+
+    def handles(self, target: Target) -> bool:
+        return target.backend == LOCAL
+
+    def coming(self, target: Target) -> Coming | None:
+        entry = self._residency.get(target.model)
+        if entry.is_ready:
+            return None
+        progress = entry.progress
+        return Coming(progress.phase, progress.fraction) if progress else Coming(entry.state.value, 0.0)
+
+    @asynccontextmanager
+    async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[LocalLease]":
+        entry = self._residency.get(target.model)
+        if not entry.is_ready:
+            self._metrics.cold.labels(entry.id).inc()
+            if context.preference.respond_async:
+                self._residency.want(entry)
+                raise NotYet(entry.id, entry.remaining_load_seconds)
+        loads = entry.link is None
+        adapter = None if target.version is None else reference(self._stored(target.version))
+        async with await self._turn(context, target, entry, adapter) as turn, AsyncExitStack() as calls:
+            yield LocalLease(context, target, entry, adapter, turn, turn.queued_seconds if loads else 0.0, calls)
+
+    async def _turn(
+        self, context: RequestContext, target: Target, entry: ModelEntry, adapter: AdapterRef | None
+    ) -> Turn:
+        """Wait for the model, a turn and the adapter's place, as long as the client wants to and its deadline lets."""
+        wait, left = context.preference.wait, context.seconds_left()
+        if left is not None:
+            wait = min(left, entry.recipe.queue.max_wait if wait is None else wait)
+        try:
+            if left == 0.0:
+                raise Unavailable("Its deadline passed on its way.")
+            probe = target.version.probe if target.version else None
+            queue = self._queues[entry.id]
+            return await queue.acquire(adapter, wait, probe, service_class=context.service_class)
+        except Unavailable as error:
+            if context.seconds_left() == 0.0:
+                raise too_late(entry.id) from None
+            if error.code == "queue_timeout" and not entry.is_ready:
+                error.retry_after = max(error.retry_after or 1.0, entry.remaining_load_seconds)
+            raise
+
+
+class LocalLease:
+    """`runtime.gateway.backend.Lease`."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        target: Target,
+        entry: ModelEntry,
+        adapter: AdapterRef | None,
+        turn: Turn,
+        load_seconds: float,
+        calls: AsyncExitStack,
+    ) -> None:
+        self._context, self._target, self._entry, self._adapter = context, target, entry, adapter
+        self._turn, self._stack = turn, calls
+        self._calls: list[SlotCall] = []
+        self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
+
+    @property
+    def context_length(self) -> int | None:
+        return context_length(self._entry)
+
+    @property
+    def usage(self) -> Usage:
+        return total(call.usage for call in self._calls if call.usage is not None)
+
+    async def run(self, call: Call) -> AsyncIterator[Event]:
+        request = self._request(call)
+        number = self._context.id
+        made = self._turn.link.call(lambda uid: frames.Call(uid, request, number))
+        self._calls.append(made)
+        await self._stack.enter_async_context(made)
+        self._watch_drain(made)
+        events = made.events()
+        if self._context.deadline is not None:
+            events = self._until(events, self._context.deadline)
+        async for event in events:
+            if not isinstance(event, Progress):
+                yield event
+
+    def _request(self, call: Call) -> Request:
+        if not isinstance(call, ChatPayload):
+            return call
+        served = self._adapter.digest if self._adapter else self._entry.id
+        return HttpCall(
+            path=call.path,
+            body=msgspec.json.encode({**call.body, "model": served}),
+            served=served,
+            shown=self._target.asked,
+            adapter=self._adapter,
+            request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
+        )
+
+    def _watch_drain(self, call: SlotCall) -> None:
+        """A drain deadline ends the call with its error."""
+        aborted = self._turn.ticket.aborted
+        if aborted is not None:
+            aborted.add_done_callback(lambda done: None if done.cancelled() else call.fail(done.result()))
+
+    async def _until(
+        self, events: AsyncIterator[Event | Progress], deadline: float
+    ) -> AsyncGenerator[Event | Progress, None]:
+        while True:
+            try:
+                async with asyncio.timeout(deadline - time.monotonic()):
+                    event = await anext(events)
+            except TimeoutError:
+                raise too_late(self._entry.id) from None
+            except StopAsyncIteration:
+                return
+            yield event
+
+
+def too_late(model: str) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"The request's deadline passed before '{model}' had answered. Send it again with more time, or later."
+    )

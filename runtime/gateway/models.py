@@ -1,0 +1,109 @@
+"""What may be done with models, for HTTP and for whoever else asks: list, load, unload, plan, pin, aliases."""
+
+from collections.abc import Mapping
+
+from registry.errors import NotFound
+from registry.recipes.definition import Tier
+from registry.state.database import State
+from registry.wording import quoted
+from runtime.gateway.names import Names
+from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
+from runtime.slots.pool import SlotPool
+
+
+class Models:
+    def __init__(
+        self,
+        names: Names,
+        residency: ResidencyManager,
+        queues: Mapping[str, ModelQueue],
+        pool: SlotPool,
+        state: State,
+    ) -> None:
+        self._names, self._residency, self._queues, self._pool, self._state = names, residency, queues, pool, state
+
+    # --- look up ----------------------------------------------------------------------------------------------------
+    def all(self) -> list[ModelView | AdapterCardView]:
+        """All models, then all adapters."""
+        entries = self._residency.entries.values()
+        cards = [adapter_card(a, e) for e in entries for a in self._names.catalog.adapters(e.id)]
+        return [*map(self._view, entries), *cards]
+
+    def views(self) -> list[ModelView]:
+        return [self._view(entry) for entry in self._residency.entries.values()]
+
+    def show(self, name: str) -> ModelView | AdapterCardView:
+        """One model or adapter, with the progress of a load that is under way. Raises NotFound."""
+        found = self._names.catalog.resolve(name)
+        entry = self._residency.get(found.recipe.id)
+        if found.version is None:
+            return self._view(entry)
+        return adapter_card(self._state.adapters.get(found.version.key), entry)
+
+    def _view(self, entry: ModelEntry) -> ModelView:
+        catalog = self._names.catalog
+        adapters = [adapter.key.name for adapter in catalog.adapters(entry.id)]
+        return model_view(entry, self._queues[entry.id], self._tier(entry), catalog.aliases, adapters)
+
+    def _tier(self, entry: ModelEntry) -> Tier:
+        """Where the model is, pre-warmed slots counted."""
+        warm = (slot.prewarmed for slot in self._pool.prewarmed() if slot.warm)
+        if entry.tier is Tier.DISK and entry.recipe.engine.name in warm:
+            return Tier.PREWARMED
+        return entry.tier
+
+    def _entry(self, name: str) -> ModelEntry:
+        found = self._names.catalog.resolve(name)
+        if found.version is not None:
+            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{found.adapter_name}.", code="model_not_found")
+        return self._residency.get(found.recipe.id)
+
+    # --- residency by hand ------------------------------------------------------------------------------------------
+    async def load(self, name: str, *, wait: bool = True) -> ModelView:
+        """Bring the model in; without `wait` it has only begun. Raises the load's error."""
+        entry = self._entry(name)
+        if wait:
+            await self._residency.load(entry)
+        else:
+            self._residency.want(entry)
+        return self._view(entry)
+
+    async def unload(self, name: str, *, force: bool = False) -> ModelView:
+        """Let the model leave: running requests finish first. Raises Conflict for a pinned one, unless forced."""
+        entry = self._entry(name)
+        await self._residency.unload(entry, force)
+        return self._view(entry)
+
+    def plan(self, name: str) -> PlanView:
+        """What a load would do now. Changes nothing."""
+        return plan_view(self._residency.plan(self._entry(name)))
+
+    def pin(self, name: str, pinned: bool) -> ModelView:
+        """Never evict this model, or no longer so. Does not load it."""
+        entry = self._entry(name)
+        self._state.models.set_pin(entry.id, pinned)
+        if pinned:
+            self._residency.pin(entry)
+        else:
+            self._residency.unpin(entry)
+        return self._view(entry)
+
+    # --- aliases ----------------------------------------------------------------------------------------------------
+    def set_alias(self, alias: str, name: str) -> ModelView:
+        """A further name of the model, or one that moves to it from another model."""
+        recipe = self._names.catalog.check_alias(alias, name)
+        self._state.models.set_alias(alias, recipe.id)
+        self._names.refresh()
+        return self._view(self._residency.get(recipe.id))
+
+    def remove_alias(self, alias: str, name: str) -> ModelView:
+        """Remove an alias that was made by a call; those of recipes stay."""
+        entry = self._entry(name)
+        if self._names.catalog.aliases.get(alias) != entry.id:
+            raise NotFound(f"Model '{entry.id}' has no alias {quoted(alias)}.", code="alias_not_found", param="alias")
+        self._state.models.remove_alias(alias)
+        self._names.refresh()
+        return self._view(entry)

@@ -1,0 +1,138 @@
+"""From settings to a running gateway, and back: the one place that knows how all rooms are put together."""
+
+import asyncio
+import logging
+import shutil
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+from adapters.service import AdapterService
+from models.sources import resolve as sources
+from registry.errors import RoundhouseError
+from registry.recipes.definition import Recipe
+from registry.state.database import State
+from runtime.gateway.adapter_facts import AdapterFacts
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.core import Gateway
+from runtime.gateway.files import ModelFiles
+from runtime.gateway.local import LocalBackend
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.models import Models
+from runtime.gateway.names import Names
+from runtime.gateway.overview import Overview
+from runtime.gateway.sinks.log import RequestLog
+from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.sinks.residency import ResidencyRecord
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.prewarming import keep_warm, wanted_at_once
+from runtime.residency.victims import NO_LIMIT
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import Device, MemoryWatch
+from runtime.server.settings import Settings
+from runtime.slots.pool import SlotPool
+from runtime.slots.unix_link import unix_links
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+@asynccontextmanager
+async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: Device) -> AsyncIterator[Gateway]:
+    """Opens the state, connects the slots, begins preloads. At its end that is closed; the slots are LitServe's.
+
+    The adapters of recipes are registered in the background: `phase` tells when that is done.
+    """
+    state = await asyncio.to_thread(State, settings.data_dir)
+    metrics, names, bounds = Metrics(), Names(recipes, state), Bounds(settings.max_waiting)
+    for note in names.catalog.notes:
+        log.warning(note)
+    service = AdapterService(
+        settings.data_dir, state, leased=lambda digest: any(queue.holds(digest) for queue in queues.values())
+    )
+
+    def queue_of(recipe: Recipe) -> ModelQueue:
+        return ModelQueue(
+            recipe,
+            bounds,
+            want=lambda: residency.want(residency.get(recipe.id)),
+            released=lambda: residency.released(residency.get(recipe.id)),
+            registry=AdapterFacts(names, service, metrics, recipe.id),
+        )
+
+    queues = {recipe.id: queue_of(recipe) for recipe in recipes}
+    files = ModelFiles(state, device)
+    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in recipes]
+
+    async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
+        await files.fetch(entry, told)
+        await adapters.register_of(entry.recipe)
+        names.refresh()
+
+    pool = SlotPool(
+        unix_links(str(settings.run_dir)),
+        settings.slots,
+        lambda link: residency.died(link),
+        wanted_at_once(settings, recipes),
+        lambda: residency.decide(),
+    )
+    residency = ResidencyManager(
+        entries,
+        pool,
+        device.budgets,
+        ResidencyRecord(metrics, state, device),
+        MemoryWatch(device).back,
+        settings.patience,
+        device.host_budget or NO_LIMIT,
+        fetch,
+        device.kind == "cpu",
+    )
+    adapters = Adapters(names, residency, queues, service)
+    models = Models(names, residency, queues, pool, state)
+
+    gateway = Gateway(
+        settings,
+        names,
+        residency,
+        [LocalBackend(residency, queues, service.stored, metrics)],
+        [RequestMetrics(metrics), RequestLog()],
+        models,
+        adapters,
+        Overview(device, names, models, residency, queues, pool, bounds, metrics),
+    )
+    metrics.budget.set(device.budget)
+    metrics.host_budget.set(device.host_budget)
+    await service.start()
+    pool.start()
+
+    async def begin() -> None:
+        """After the port is open: preloads, adapters of the recipes meanwhile, then warm spare slots."""
+        for entry in [e for e in entries if e.pinned or e.recipe.residency.preload]:
+            try:
+                residency.want(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+        for entry in entries:
+            if entry.path is not None or entry.broken is not None:
+                await adapters.register_of(entry.recipe)  # else when its files have been fetched
+        names.refresh()
+        adapters.hold_all_pins()
+        if gateway.phase == "starting":
+            gateway.phase = "ready"
+        if settings.prewarm:
+            await keep_warm(pool, residency.table, device)
+
+    background = [
+        asyncio.create_task(residency.watch(settings.heartbeat, settings.hung_after), name="watch"),
+        asyncio.create_task(begin(), name="begin"),
+    ]
+    try:
+        yield gateway
+    finally:
+        gateway.phase = "stopping"
+        for task in background:
+            task.cancel()
+        await residency.close()
+        await pool.close()
+        await service.close()
+        await asyncio.to_thread(state.close)
+        shutil.rmtree(settings.run_dir, ignore_errors=True)

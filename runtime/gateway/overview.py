@@ -1,0 +1,167 @@
+"""The server as a whole: what is resident where, and the metrics that are read off at the moment they are asked for."""
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from registry.recipes.definition import Tier
+from runtime.gateway.adapter_facts import AdapterRow, fill, row
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.models import Models
+from runtime.gateway.names import Names
+from runtime.gateway.views import Count, ModelView
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.states import ModelState
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import Device
+from runtime.slots.pool import SlotPool
+
+IN_MEMORY = (Tier.DEVICE, Tier.HOST)
+
+
+class DeviceView(msgspec.Struct, frozen=True):
+    name: str
+    label: str
+    total_bytes: Count
+    budget_bytes: Count
+    resident_bytes: Count
+    free_bytes: int
+
+
+class HostView(msgspec.Struct, frozen=True):
+    total_bytes: Count
+    budget_bytes: Count
+    resident_bytes: Count
+    free_bytes: int
+
+
+class PrewarmedView(msgspec.Struct, frozen=True):
+    slot: Count
+    engine: str
+    state: Literal["warm", "importing"]
+    bytes: Count
+
+
+class SlotsView(msgspec.Struct, frozen=True):
+    total: Count
+    free: Count
+    restarts: Count
+    prewarmed: list[PrewarmedView]
+
+
+class StatusView(msgspec.Struct, frozen=True):
+    device: DeviceView
+    host: Annotated[HostView | None, Meta(description="Host memory beside a GPU.")]
+    slots: SlotsView
+    waiting: Annotated[int, Meta(ge=0, description="Requests that wait in the whole server.")]
+    pid: int
+    uptime_seconds: float
+    models: list[ModelView]
+
+
+class Overview:
+    def __init__(
+        self,
+        device: Device,
+        names: Names,
+        models: Models,
+        residency: ResidencyManager,
+        queues: Mapping[str, ModelQueue],
+        pool: SlotPool,
+        bounds: Bounds,
+        metrics: Metrics,
+    ) -> None:
+        self._device, self._names, self._models, self._residency = device, names, models, residency
+        self._queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
+        self._began = time.time()
+        self._rendering = asyncio.Lock()
+
+    def status(self) -> StatusView:
+        device, pool = self._device, self._pool
+        held = self._residency.held()
+        return StatusView(
+            device=DeviceView(device.name, device.label, device.total, device.budget, held, device.budget - held),
+            host=self._host(),
+            slots=SlotsView(
+                pool.size,
+                pool.free,
+                pool.restarts,
+                [
+                    PrewarmedView(
+                        link.slot_id, link.prewarmed or "", "warm" if link.warm else "importing", link.prewarmed_bytes
+                    )
+                    for link in pool.prewarmed()
+                ],
+            ),
+            waiting=self._bounds.waiting,
+            pid=os.getpid(),
+            uptime_seconds=round(time.time() - self._began, 1),
+            models=self._models.views(),
+        )
+
+    def _host(self) -> HostView | None:
+        """On a CPU there is no host memory besides the device's."""
+        device = self._device
+        if device.kind == "cpu":
+            return None
+        held = self._residency.held_on_host()
+        return HostView(device.host_total, device.host_budget, held, device.host_budget - held)
+
+    def left(self) -> tuple[int, int, int]:
+        """Requests in engines, requests that wait, models in memory."""
+        queues = self._queues.values()
+        models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
+        return sum(q.running for q in queues), sum(q.waiting for q in queues), models
+
+    async def metrics(self) -> bytes:
+        """Prometheus text."""
+        m = self._metrics
+        rows: list[AdapterRow] = []
+        for entry in self._residency.entries.values():
+            m.resident.labels(entry.id, "device").set(entry.bytes if entry.tier in IN_MEMORY else 0)
+            m.resident.labels(entry.id, "host").set(entry.host_bytes if entry.tier in IN_MEMORY else 0)
+            for state in ModelState:
+                m.state.labels(entry.id, state.value).set(entry.state is state)
+            queue = self._queues[entry.id]
+            m.running.labels(entry.id).set(queue.running)
+            m.waiting.labels(entry.id).set(queue.waiting)
+            rows += [row(adapter, queue) for adapter in self._names.catalog.adapters(entry.id)]
+        m.restarts.set(self._pool.restarts)
+        info = self._lora_info()
+        async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
+            text = await asyncio.to_thread(_render, m, rows)
+        return text + info
+
+    def _lora_info(self) -> bytes:
+        """vLLM's own series name and labels, so that dashboards made for it go on working."""
+        lines = [
+            "# HELP vllm:lora_requests_info Running stats on lora requests.",
+            "# TYPE vllm:lora_requests_info gauge",
+        ]
+        now = time.time()
+        for entry in self._residency.entries.values():
+            places = entry.recipe.memory.adapters.device
+            if not places:
+                continue
+            queue = self._queues[entry.id]
+            running, waiting = [], []
+            for adapter in self._names.catalog.adapters(entry.id):
+                statuses = [queue.policy.status(digest) for digest in {v.digest for v in adapter.versions}]
+                running += [adapter.key.name] if any(status.running for status in statuses) else []
+                waiting += [adapter.key.name] if any(status.waiting for status in statuses) else []
+            labels = (
+                f'max_lora="{places}",running_lora_adapters="{",".join(running)}",'
+                f'waiting_lora_adapters="{",".join(waiting)}"'
+            )
+            lines.append(f"vllm:lora_requests_info{{{labels}}} {now}")
+        return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
+
+
+def _render(metrics: Metrics, rows: Sequence[AdapterRow]) -> bytes:
+    fill(metrics, rows)
+    return metrics.render()

@@ -1,0 +1,157 @@
+"""One record per request at its end, whatever the end. Metrics are one sink of them; a ledger would be another.
+
+| how it ended                                       | end         | status        | code        |
+|----------------------------------------------------|-------------|---------------|-------------|
+| answered                                           | done        | 200           | -           |
+| the engine's own refusal (such as a prompt too long) | refused   | the engine's  | -           |
+| refused before it ran: bad, unknown, full, loading | refused     | the error's   | the error's |
+| `Prefer: respond-async`                            | refused     | 202           | not_yet     |
+| the client left, or stopped reading                | cancelled   | as far as sent | -          |
+| its deadline passed                                | deadline    | 504, or as sent | the error's |
+| the engine died under it                           | engine_died | 503, or as sent | the error's |
+| anything else that broke                           | failed      | the error's, or as sent | the error's |
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from models.messages import Usage
+from registry.errors import DeadlineExceeded, RoundhouseError
+from runtime.gateway.backend import Lease, NotYet, Target, total
+from runtime.gateway.context import RequestContext
+
+log = logging.getLogger("roundhouse.gateway")
+LEFT = (asyncio.CancelledError, GeneratorExit)
+"""What a client's leaving looks like from inside."""
+
+
+class End(StrEnum):
+    DONE = "done"
+    REFUSED = "refused"
+    CANCELLED = "cancelled"
+    DEADLINE = "deadline"
+    ENGINE_DIED = "engine_died"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """Who asked for what, how it ended, what it took."""
+
+    context: RequestContext
+    endpoint: str
+    """The path; never with anything of the client's in it."""
+    target: Target | None
+    """None: refused before its name was known."""
+    end: End
+    status: int | None
+    """That the client was told; None: it left before."""
+    code: str | None
+    """Of the error that ended it."""
+    usage: Usage
+    """By the engine's own count, as far as it is known."""
+    seconds: Mapping[str, float]
+    """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte."""
+
+
+class Sink(Protocol):
+    def take(self, record: RequestRecord) -> None:
+        """Never raises and never waits: what is slow has a queue and a thread of its own."""
+        ...
+
+
+class Recorder:
+    """A request under way: notes what its record will hold. Only the first end counts."""
+
+    def __init__(
+        self,
+        context: RequestContext,
+        endpoint: str,
+        sinks: Sequence[Sink],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.context, self.endpoint = context, endpoint
+        self.target: Target | None = None
+        self._sinks, self._clock = sinks, clock
+        self._began = clock()
+        self._leases: list[Lease] = []
+        self._first: float | None = None
+        self._status: int | None = None
+        self._ended = False
+
+    def received(self) -> None:
+        """Its body is there: from here on the time is ours."""
+        self._began = self._clock()
+
+    def leased(self, lease: Lease) -> None:
+        """It has its turn."""
+        self._leases.append(lease)
+
+    def answered(self, status: int) -> None:
+        """The answer's first byte is there."""
+        if self._first is None:
+            self._first, self._status = self._clock(), status
+
+    def headers(self) -> dict[str, str]:
+        """Who answers, and where the time went until now, for the answer's head."""
+        target = {} if self.target is None else self.target.headers()
+        queue, load = self._waited()
+        first = (self._first or self._clock()) - self._began
+        timing = f"queue;dur={queue * 1e3:.2f}, load;dur={load * 1e3:.2f}, first;dur={first * 1e3:.2f}"
+        return {**target, "Server-Timing": timing}
+
+    def _waited(self) -> tuple[float, float]:
+        queue = sum(lease.queued_seconds for lease in self._leases)
+        return queue, min(queue, sum(lease.load_seconds for lease in self._leases))
+
+    # --- its end ----------------------------------------------------------------------------------------------------
+    def done(self) -> None:
+        """It was answered; an answer with an error's status was a refusal."""
+        status = self._status or 200
+        self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
+
+    def left(self) -> None:
+        """The client is gone."""
+        self._end(End.CANCELLED, self._status)
+
+    def failed(self, error: BaseException) -> None:
+        """It ended with this."""
+        if isinstance(error, NotYet):
+            self._end(End.REFUSED, 202, "not_yet")
+        elif isinstance(error, LEFT):
+            self.left()
+        elif isinstance(error, RoundhouseError):
+            self._end(self._end_by(error), self._status or error.status, error.code)
+        else:
+            self._end(End.FAILED, self._status or 500, "internal_error")
+
+    def _end_by(self, error: RoundhouseError) -> End:
+        if isinstance(error, DeadlineExceeded):
+            return End.DEADLINE
+        if error.code == "engine_died":
+            return End.ENGINE_DIED
+        if error.code == "client_too_slow":
+            return End.CANCELLED
+        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._leases) else End.FAILED
+
+    def _end(self, end: End, status: int | None, code: str | None = None) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - self._began}
+        if self._leases:
+            seconds["queue"], seconds["load"] = self._waited()
+        if self._first is not None:
+            seconds["first"] = self._first - self._began
+        usage = total(lease.usage for lease in self._leases)
+        record = RequestRecord(self.context, self.endpoint, self.target, end, status, code, usage, seconds)
+        for sink in self._sinks:
+            try:
+                sink.take(record)
+            except Exception:  # a sink that breaks its word must not break the request
+                log.exception("a sink failed", extra={"request_id": self.context.id})

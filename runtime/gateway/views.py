@@ -1,0 +1,281 @@
+"""What is told of models and adapters to whoever asks: HTTP, the command line, a console. Values only, no live objects.
+
+The structs are the answers of our own interface, and their part of the OpenAPI document.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from registry.recipes.definition import Task, Tier
+from registry.records import Adapter, Version
+from runtime.gateway.local import context_length
+from runtime.residency.entry import ModelEntry
+from runtime.residency.policy import Plan
+from runtime.residency.states import ModelState
+from runtime.residency.victims import NO_LIMIT
+from runtime.scheduling.probes import Probes
+from runtime.scheduling.queue import ModelQueue
+
+Count = Annotated[int, Meta(ge=0)]
+Digest = Annotated[str, Meta(pattern="^sha256:[0-9a-f]{64}$")]
+Tag = Annotated[str, Meta(pattern="^v[1-9][0-9]*$")]
+Epoch = Annotated[float, Meta(description="Seconds since the epoch.")]
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+class ProgressView(msgspec.Struct, frozen=True):
+    phase: str
+    percent: float
+    detail: str
+
+
+class FailureView(msgspec.Struct, frozen=True):
+    message: str
+    code: str
+
+
+class ModelView(msgspec.Struct, frozen=True, kw_only=True):
+    """OpenAI's model object with what we know beside it."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: str
+    task: Task
+    state: ModelState
+    pid: int | None
+    tier: Tier
+    revision: str
+    recipe_version: Count
+    engine: str
+    aliases: list[str]
+    context_length: Count | None
+    pinned: bool
+    bytes: Annotated[int, Meta(ge=0, description="On the device.")]
+    host_bytes: Annotated[int, Meta(ge=0, description="In host memory beside a GPU; 0 on a CPU.")]
+    expected_bytes: Count
+    weights_bytes: Count | None
+    kv_cache_bytes: Count | None
+    expected_load_seconds: float
+    can_sleep: Annotated[bool, Meta(description="Whether it would sleep rather than end, if host memory has room.")]
+    expected_wake_seconds: float | None
+    last_load_seconds: dict[str, float] | None
+    last_used: Epoch | None
+    running: Count
+    waiting: Count
+    loads: Count
+    wakes: Count
+    deaths: Count
+    progress: ProgressView | None
+    failure: FailureView | None
+    problem: str | None
+    adapters: list[str]
+    description: str
+
+
+class AdapterCardView(msgspec.Struct, frozen=True, kw_only=True):
+    """An adapter in OpenAI's model list, as vLLM shows it: `parent` names the base."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: str
+    root: str
+    parent: Annotated[str, Meta(description="The base model.")]
+    task: Task
+    digest: Digest
+    version: Tag
+    context_length: Count | None
+
+
+def model_view(
+    entry: ModelEntry, queue: ModelQueue, tier: Tier, aliases: Mapping[str, str], adapters: list[str]
+) -> ModelView:
+    """aliases: alias to model id, of all models."""
+    recipe, loaded, failure, progress = entry.recipe, entry.loaded, entry.failure, entry.progress
+    return ModelView(
+        id=entry.id,
+        created=int(entry.created),
+        owned_by=recipe.owned_by,
+        task=recipe.task,
+        state=entry.state,
+        pid=entry.link.pid if entry.link else None,
+        tier=tier,
+        revision=entry.revision,
+        recipe_version=recipe.version,
+        engine=recipe.engine.name,
+        aliases=sorted(alias for alias, model in aliases.items() if model == entry.id),
+        context_length=context_length(entry),
+        pinned=entry.pinned,
+        bytes=entry.bytes,
+        host_bytes=entry.host_bytes,
+        expected_bytes=entry.needed,
+        weights_bytes=loaded.weights_bytes if loaded else None,
+        kv_cache_bytes=loaded.kv_cache_bytes if loaded else None,
+        expected_load_seconds=round(entry.load_seconds, 3),
+        can_sleep=entry.asleep is not None,
+        expected_wake_seconds=round(entry.wake_seconds, 3) if entry.asleep is not None else None,
+        last_load_seconds={k: round(v, 3) for k, v in loaded.seconds.items()} if loaded else None,
+        last_used=round(time.time() - (entry.clock() - entry.last_used), 3) if entry.last_used else None,
+        running=queue.running,
+        waiting=queue.waiting,
+        loads=entry.loads,
+        wakes=entry.wakes,
+        deaths=entry.deaths,
+        progress=ProgressView(progress.phase, round(progress.fraction * 100, 1), progress.detail) if progress else None,
+        failure=FailureView(failure.cause.message, failure.cause.code) if failure else None,
+        problem=entry.broken.message if entry.broken else None,
+        adapters=adapters,
+        description=recipe.description,
+    )
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+class HostPlanView(msgspec.Struct, frozen=True):
+    bytes_needed: Count
+    bytes_free: int
+    budget_bytes: Count
+
+
+class VictimView(msgspec.Struct, frozen=True):
+    model: str
+    bytes: Count
+    running: Count
+    action: Literal["evict", "drain", "sleep"]
+
+
+class PlanView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["plan"] = "plan"
+    model: str
+    verdict: Literal["resident", "load", "wake", "wait", "impossible"]
+    why: str
+    bytes_needed: Count
+    bytes_free: int
+    budget_bytes: Count
+    host: HostPlanView | None
+    victims: list[VictimView]
+    expected_seconds: float
+
+
+def plan_view(plan: Plan) -> PlanView:
+    host = HostPlanView(plan.host_needed, plan.host_free, plan.host_budget)
+    return PlanView(
+        model=plan.model,
+        verdict=plan.verdict,
+        why=plan.why,
+        bytes_needed=plan.needed,
+        bytes_free=plan.free,
+        budget_bytes=plan.budget,
+        host=None if plan.host_budget == NO_LIMIT else host,
+        victims=[VictimView(v.id, v.bytes, v.leases, v.action) for v in plan.victims],
+        expected_seconds=round(plan.expected_seconds, 3),
+    )
+
+
+# --- adapters --------------------------------------------------------------------------------------------------------
+class VersionView(msgspec.Struct, frozen=True):
+    version: Tag
+    digest: Digest
+    rank: int
+    bytes: Count
+    created: Count
+    source: str
+
+
+class ProbeView(msgspec.Struct, frozen=True):
+    """What the version's probe gave after the last commit to the engine that runs now."""
+
+    prompt: str
+    expected: str
+    state: Literal["unchecked", "passed", "failed"]
+    answered: str | None
+    checked_at: Epoch | None
+
+
+class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
+    """One adapter: its current version, all versions, aliases, where it is, and how it is used."""
+
+    object: Literal["adapter"] = "adapter"
+    name: str
+    base: str
+    version: Tag
+    digest: Digest
+    rank: int
+    bytes: Count
+    source: str
+    created: Count
+    versions: list[VersionView]
+    aliases: dict[str, Tag]
+    pinned: bool
+    tier: Tier
+    running: Count
+    waiting: Count
+    hits: Count
+    misses: Count
+    evictions: Count
+    last_stage_seconds: float | None
+    last_place_seconds: float | None
+    last_used: float | None
+    probe: ProbeView | None
+
+
+def adapter_card(adapter: Adapter, entry: ModelEntry) -> AdapterCardView:
+    return AdapterCardView(
+        id=adapter.key.name,
+        created=int(adapter.created),
+        owned_by=entry.recipe.owned_by,
+        root=str(adapter.key),
+        parent=adapter.key.base,
+        task=entry.recipe.task,
+        digest=adapter.current.digest,
+        version=adapter.current.tag,
+        context_length=context_length(entry),
+    )
+
+
+def version_view(version: Version) -> VersionView:
+    return VersionView(version.tag, version.digest, version.rank, version.bytes, int(version.created), version.source)
+
+
+def adapter_view(adapter: Adapter, queue: ModelQueue) -> AdapterView:
+    current = adapter.current
+    status = queue.policy.status(current.digest)
+    stats = queue.effects.stats.get(current.digest)
+    return AdapterView(
+        name=adapter.key.name,
+        base=adapter.key.base,
+        version=current.tag,
+        digest=current.digest,
+        rank=current.rank,
+        bytes=current.bytes,
+        source=current.source,
+        created=int(adapter.created),
+        versions=[version_view(v) for v in adapter.versions],
+        aliases={alias: f"v{number}" for alias, number in adapter.aliases.items()},
+        pinned=adapter.pinned,
+        tier=Tier.DISK if status.tier == "staging" else Tier(status.tier),
+        running=status.running,
+        waiting=status.waiting,
+        hits=status.hits,
+        misses=status.misses,
+        evictions=status.evictions,
+        last_stage_seconds=round(stats.stage_seconds, 4) if stats else None,
+        last_place_seconds=round(stats.place_seconds, 4) if stats else None,
+        last_used=stats.last_used or None if stats else None,
+        probe=_probe_view(current, queue.effects.probes),
+    )
+
+
+def _probe_view(version: Version, probes: Probes) -> ProbeView | None:
+    probe = version.probe
+    if probe is None:
+        return None
+    result = probes.result(version.digest, probe)
+    if result is None:
+        return ProbeView(probe.prompt, probe.expected, "unchecked", None, None)
+    state: Literal["passed", "failed"] = "passed" if result.passed else "failed"
+    return ProbeView(probe.prompt, probe.expected, state, result.answered, round(result.at, 3))

@@ -1,0 +1,53 @@
+"""Answers of our own interface: structs as JSON."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import msgspec
+from fastapi.responses import Response
+
+from runtime.gateway.views import AdapterView, Count, Digest
+
+
+def json_answer(
+    value: msgspec.Struct | Mapping[str, object], status: int = 200, headers: Mapping[str, str] | None = None
+) -> Response:
+    data = msgspec.json.encode(value)
+    return Response(data, status, dict(headers or {}), media_type="application/json")
+
+
+class LoadStartedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["model.load"] = "model.load"
+    model: str
+    status_url: str
+    expected_seconds: Count
+
+
+class AdapterListView(msgspec.Struct, frozen=True):
+    data: list[AdapterView]
+    object: Literal["list"] = "list"
+
+
+class AdapterCheckView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["adapter.check"] = "adapter.check"
+    name: str
+    base: str
+    fit: bool = True
+    digest: Digest
+    rank: int
+    bytes: Count
+    notes: list[str]
+
+
+class AdapterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["adapter.deleted"] = "adapter.deleted"
+    name: str
+    base: str
+    deleted: bool = True
+    digests: list[Digest]
+
+
+class HealthView(msgspec.Struct, frozen=True, omit_defaults=True):
+    status: str
+    faults: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
+    """Adapters of recipes that could not be registered, and why."""

@@ -1,0 +1,57 @@
+"""Bodies of our own interface."""
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from registry.names import AdapterName
+from registry.recipes.definition import HubSource, PathSource
+from registry.records import PROBE_BYTES
+
+
+class ProbeBody(BaseModel):
+    """Asked after each commit to an engine: the greedy answer must begin with `expected`."""
+
+    model_config = ConfigDict(extra="forbid")
+    prompt: str = Field(min_length=1, max_length=4096)
+    expected: str = Field(min_length=1, max_length=PROBE_BYTES)
+
+    @field_validator("expected")
+    @classmethod
+    def _short(cls, value: str) -> str:
+        if len(value.encode()) > PROBE_BYTES:
+            raise ValueError(f"at most {PROBE_BYTES} bytes of UTF-8: the beginning of the answer is enough")
+        return value
+
+
+class RegisterRequest(BaseModel):
+    """Register an adapter. A name that exists gets a new version; the same content again changes nothing."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: AdapterName
+    base: str = Field(description="id or alias of the base model")
+    source: PathSource | HubSource
+    alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
+    probe: ProbeBody | None = None
+
+
+class AliasBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    version: str = Field(description="'v3' or 'sha256:…'")
+
+
+class RollbackBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    version: str | None = None
+
+
+class VllmLoadBody(BaseModel):
+    """vLLM's own body; what is unknown to us is ignored, as vLLM does."""
+
+    lora_name: AdapterName
+    lora_path: str
+    load_inplace: bool = False
+    base_model_name: str | None = None
+
+
+class VllmUnloadBody(BaseModel):
+    lora_name: str
+    lora_int_id: int | None = None

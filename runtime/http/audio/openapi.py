@@ -1,0 +1,81 @@
+"""Audio in the OpenAPI document."""
+
+from runtime.http.audio.fields import FORMATS, GRANULARITIES
+from runtime.http.openapi_parts import (
+    COUNT,
+    LOADING,
+    NUMBER,
+    STRING,
+    Json,
+    Operation,
+    answer,
+    array,
+    either,
+    one_of,
+    record,
+    ref,
+)
+
+_FLAG = one_of("true", "false", "1", "0")
+_DURATION = record({"type": {"const": "duration"}, "seconds": COUNT})
+_WORD = record({"word": STRING, "start": NUMBER, "end": NUMBER})
+_SEGMENT = record(
+    {
+        "id": COUNT, "seek": COUNT, "start": NUMBER, "end": NUMBER, "text": STRING, "tokens": array(COUNT),
+        "temperature": NUMBER, "avg_logprob": NUMBER, "compression_ratio": NUMBER, "no_speech_prob": NUMBER,
+    }
+)  # fmt: skip
+
+_FORM: dict[str, Json] = {
+    "model": {**STRING, "description": "Before `file`, an unknown name is answered without waiting for the upload."},
+    "file": {
+        "type": "string",
+        "contentMediaType": "application/octet-stream",
+        "description": "A recording: wav, mp3, flac, ogg, m4a or webm.",
+    },
+    "language": {**STRING, "description": "ISO 639-1 code or English name; left out: detected."},
+    "prompt": {**STRING, "description": "Text that came before, or words in the wanted spelling."},
+    "response_format": {**one_of(*FORMATS), "default": "json"},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 1, "default": 0},
+    "timestamp_granularities[]": array(one_of(*GRANULARITIES), description="Only with verbose_json."),
+    "stream": {**_FLAG, "description": "Events transcript.text.delta and transcript.text.done; with json or text."},
+    "hotwords": {**STRING, "description": "Words to expect."},
+    "keywords[]": array(STRING, description="Words to expect, one per entry."),
+    "vad_filter": {**_FLAG, "description": "Leave out what is not speech; default as the recipe says."},
+    "chunking_strategy": one_of("auto", "server_vad", '{"type": "server_vad"}'),
+    "user": STRING,
+}
+
+
+SCHEMAS: dict[str, Json] = {
+    "AudioForm": record(_FORM, ["model", "file"], open_=False),
+    "Transcript": either(
+        record({"text": STRING, "usage": _DURATION}, open_=False),
+        record(
+            {
+                "task": one_of("transcribe", "translate"),
+                "language": STRING,
+                "duration": NUMBER,
+                "text": STRING,
+                "segments": array(_SEGMENT),
+                "words": array(_WORD),
+                "usage": _DURATION,
+            },
+            ["task", "language", "duration", "text", "usage"],
+        ),
+    ),
+}
+
+_TEXTS = ("text/plain", "application/x-subrip", "text/vtt", "text/event-stream")
+_AUDIO_ANSWERS: Json = {**answer("Transcript"), **dict.fromkeys(_TEXTS, STRING)}
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("post", "/v1/audio/transcriptions"): Operation(
+        "createTranscription", "Audio", "Transcription (OpenAI)", _AUDIO_ANSWERS,
+        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"), others=LOADING,
+    ),
+    ("post", "/v1/audio/translations"): Operation(
+        "createTranslation", "Audio", "Translation into English (OpenAI)", _AUDIO_ANSWERS,
+        body={"multipart/form-data": ref("AudioForm")}, parameters=("Prefer", "Progress"), others=LOADING,
+    ),
+}  # fmt: skip

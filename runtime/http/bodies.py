@@ -1,0 +1,83 @@
+"""Bodies: read within bounds, then decoded.
+
+A struct is the one definition of a body: it decodes, checks, and shows in the OpenAPI document.
+"""
+
+import re
+from typing import Any, TypeVar
+
+import msgspec
+from fastapi import Request
+
+from registry.errors import BadRequest, TooLarge
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+# msgspec gives the place of a fault only inside its message; it is read for `param` and for nothing else.
+_PLACE = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The whole body. Raises TooLarge over `limit` bytes, before reading on. How slow it may be: `guard.bodies`."""
+    declared = request.headers.get("content-length", "")
+    if declared.isdigit() and int(declared) > limit:
+        raise too_large(limit)
+    parts: list[bytes] = []
+    size = 0
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
+    return b"".join(parts)
+
+
+def too_large(limit: int) -> TooLarge:
+    return TooLarge(f"The body is over this server's limit of {limit / 2**20:.0f} MiB for this endpoint.")
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises BadRequest that says where it is broken."""
+    try:
+        data = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(error) from None
+    if not isinstance(data, dict):
+        raise BadRequest("The body must be a JSON object.", code="invalid_json")
+    return data
+
+
+def unreadable(error: Exception) -> BadRequest:
+    """What is wrong with a body that msgspec could not decode."""
+    if isinstance(error, RecursionError):
+        return BadRequest("the JSON body is nested too deeply", code="json_too_deep")
+    return BadRequest(f"The body is not valid JSON: {error}.", code="invalid_json")
+
+
+def decode(body: bytes, kind: type[T]) -> T:
+    """JSON bytes as `kind`. Raises BadRequest that says what is wrong and where."""
+    try:
+        return msgspec.json.decode(body, type=kind)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise unreadable(error) from None
+
+
+def convert(data: dict[str, Any], kind: type[T]) -> T:
+    """An object that was parsed already as `kind`. Raises BadRequest as `decode` does."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        raise invalid(error) from None
+
+
+def invalid(error: msgspec.ValidationError) -> BadRequest:
+    text = str(error)
+    places = [inside or field for inside, field in _PLACE.findall(text)]
+    return BadRequest(f"{text}.", param=".".join(dict.fromkeys(p for p in reversed(places) if p)) or None)
+
+
+def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
+    """The keys of `data` that `kind` does not have."""
+    return [key for key in data if key not in kind.__struct_fields__]

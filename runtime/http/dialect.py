@@ -1,0 +1,87 @@
+"""A vendor's way to say a task: `parse` takes bytes, `render` gives bytes. No HTTP object on either side, so that a
+line of a batch is answered as a request is.
+
+    body -> Endpoint.parse -> Parsed -> Parsed.calls -> the engine's events -> Parsed.render -> head and bytes
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from models.messages import Event
+from runtime.gateway.backend import Call, Target
+from runtime.gateway.names import Wanted
+from runtime.http.errors import Dialect
+
+JSON = "application/json"
+EVENT_STREAM = "text/event-stream"
+NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """The status line and headers of an answer."""
+
+    status: int
+    content_type: str
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_stream(self) -> bool:
+        return self.content_type.startswith(EVENT_STREAM)
+
+
+Part = Head | bytes
+Parts = AsyncGenerator[Part, None]
+"""One head, then the body's bytes as they come."""
+
+
+class Parsed(Protocol):
+    """A request that was understood."""
+
+    @property
+    def wanted(self) -> Wanted: ...
+    @property
+    def stream(self) -> bool:
+        """Whether the answer is a stream of events."""
+        ...
+
+    @property
+    def dialect(self) -> Dialect:
+        """Of its errors."""
+        ...
+
+    @property
+    def renamed(self) -> Mapping[str, str]:
+        """Fields of the engine's request whose name is another one here."""
+        ...
+
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        """What is asked of the engine. context_length: tokens that the target takes, if known."""
+        ...
+
+    def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        """The answer. `events`: of all calls in their order; once they have been read, the engine is free again."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One path of inference."""
+
+    path: str
+    parse: Callable[[bytes, Mapping[str, str]], Parsed]
+    """Body and query parameters. Raises BadRequest with the field's name."""
+    dialect: Dialect
+    """Of errors, as long as the body is not understood."""
+    dialect_of: Callable[[bytes], Dialect] | None = None
+    """Where two dialects share a path: the one of a body that is not understood."""
+
+    def error_dialect(self, body: bytes) -> Dialect:
+        return self.dialect if self.dialect_of is None else self.dialect_of(body)
+
+
+async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:
+    """An answer that is no stream."""
+    yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
+    yield data

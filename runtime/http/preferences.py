@@ -1,0 +1,35 @@
+"""How a client wants to wait for a model that is not resident, by standard and own request headers.
+
+| header                      | while the model loads                                                          |
+|-----------------------------|--------------------------------------------------------------------------------|
+| (none)                      | the request waits, at most the recipe's queue.max_wait                         |
+| Prefer: respond-async       | 202 at once with Location: /v1/models/{id}, which shows phase and percent      |
+| Prefer: wait=N              | waits N seconds at most, then 503 with Retry-After from the expected load time |
+| X-Roundhouse-Progress: sse  | a chat stream starts at once: SSE comments tell the progress until the answer  |
+
+Prefer is RFC 7240. With the last one the status line leaves before the answer is known, so a failure is the stream's
+last event: that is why a client must ask for it.
+"""
+
+import re
+from collections.abc import Iterable
+
+from runtime.gateway.context import Preference
+
+_WAIT = re.compile(r"^wait\s*=\s*\"?(\d{1,6})\"?$")
+
+
+def parse(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
+    """Raw ASGI headers to a preference; what is not understood is ignored, as RFC 7240 says."""
+    respond_async, wait, progress = False, None, False
+    for name, value in headers:
+        if name == b"prefer":
+            for part in value.decode("latin-1").split(","):
+                token = part.strip().lower()
+                if token == "respond-async":
+                    respond_async = True
+                elif found := _WAIT.match(token):
+                    wait = float(found.group(1))
+        elif name == b"x-roundhouse-progress":
+            progress = value.strip().lower() == b"sse"
+    return Preference(respond_async, wait, progress)

@@ -1,0 +1,192 @@
+"""The way of a request from its body to its answer, with its one record. HTTP and batch lines go the same way."""
+
+import asyncio
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
+from contextlib import aclosing, contextmanager
+from typing import NamedTuple
+
+import msgspec
+
+from models.messages import Event
+from registry.errors import EngineFailed, RoundhouseError
+from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
+from runtime.gateway.context import RequestContext
+from runtime.gateway.core import Gateway
+from runtime.gateway.record import LEFT, Recorder
+from runtime.http import errors as http_errors
+from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
+from runtime.http.errors import Dialect
+
+log = logging.getLogger("roundhouse.http")
+AT_ONCE = 4
+"""Calls of one request that are in the engine at a time."""
+COMMENT_SECONDS = 0.5
+
+
+class Answered(NamedTuple):
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+async def answer(gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes) -> Answered:
+    """One request's whole answer, without HTTP: errors too are answers."""
+    head, parts = Head(500, JSON), []
+    async for part in serve(gateway, context, endpoint, body):
+        if isinstance(part, Head):
+            head = part
+        else:
+            parts.append(part)
+    return Answered(head.status, {"content-type": head.content_type, **head.headers}, b"".join(parts))
+
+
+async def serve(
+    gateway: Gateway, context: RequestContext, endpoint: Endpoint, body: bytes, query: Mapping[str, str] | None = None
+) -> Parts:
+    """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
+    with gateway.record(context, endpoint.path) as recorder:
+        try:
+            parsed = endpoint.parse(body, query or {})
+        except RoundhouseError as error:
+            recorder.failed(error)
+            for part in refusal(error, endpoint.error_dialect(body)):
+                yield part
+            return
+        async with aclosing(serve_parsed(gateway, recorder, parsed)) as parts:
+            async for part in parts:
+                yield part
+
+
+async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> Parts:
+    """The answer to what was understood; `serve` with its first step done."""
+    opened: Head | None = None
+    try:
+        target = recorder.target = gateway.resolve(parsed.wanted)
+        parts = _parts(gateway, recorder, parsed, target)
+        if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
+            parts = with_progress(target.model, lambda: gateway.coming(target), parts)
+        async with aclosing(parts):
+            async for part in parts:
+                if isinstance(part, Head):
+                    opened = part
+                yield part
+    except LEFT:
+        recorder.left()
+        raise
+    except NotYet as later:
+        recorder.failed(later)
+        for part in accepted(later) if opened is None else []:
+            yield part
+    except Exception as error:
+        recorder.failed(error)
+        for part in refusal(_told(error, parsed, recorder), parsed.dialect, opened):
+            yield part
+
+
+def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseError:
+    """The error as this client may read it."""
+    if not isinstance(error, RoundhouseError):
+        log.error("unmapped error in an endpoint", exc_info=error, extra={"request_id": recorder.context.id})
+        return EngineFailed("The server failed on this request.", code="internal_error")
+    error.param = parsed.renamed.get(error.param or "", error.param)
+    return error
+
+
+async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> Parts:
+    events, begun = _events(gateway, recorder, parsed, target), False
+    async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
+        async for part in parts:
+            if isinstance(part, Head):
+                recorder.answered(part.status)
+                begun = True
+                if "content-length" in part.headers:  # it is complete: to send it is the client's time
+                    recorder.done()
+                yield Head(part.status, part.content_type, {**part.headers, **recorder.headers()})
+            else:
+                yield part
+    if not begun:
+        raise EngineFailed("The engine ended without an answer.")
+    recorder.done()
+
+
+async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> AsyncGenerator[Event, None]:
+    """A turn on the target, held until its last event was read."""
+    async with gateway.lease(recorder, target) as lease:
+        calls = parsed.calls(lease.context_length)
+        if len(calls) == 1:
+            async for event in lease.run(calls[0]):
+                yield event
+            return
+        for events in await _together(lease, calls):
+            for event in events:
+                yield event
+
+
+async def _together(lease: Lease, calls: Sequence[Call]) -> list[list[Event]]:
+    """The events of several calls, in the calls' order. The first error ends the others."""
+    turn = asyncio.Semaphore(AT_ONCE)
+
+    async def one(call: Call) -> list[Event]:
+        async with turn:
+            return [event async for event in lease.run(call)]
+
+    with first_error():
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(call)) for call in calls]
+    return [task.result() for task in tasks]
+
+
+@contextmanager
+def first_error() -> Iterator[None]:
+    """Of a task group's errors the first one, as if there were no group."""
+    try:
+        yield
+    except ExceptionGroup as group:
+        first: BaseException = group
+        while isinstance(first, ExceptionGroup):
+            first = first.exceptions[0]
+        raise first from None
+
+
+# --- answers that no engine gave -------------------------------------------------------------------------------------
+def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None) -> list[Part]:
+    """An error as an answer; in an answer that has begun, as a stream's last event."""
+    if opened is not None:
+        return [http_errors.sse(error, dialect)] if opened.is_stream else []
+    data = http_errors.encode(error, dialect)
+    headers = {"content-length": str(len(data)), **http_errors.headers(error)}
+    return [Head(http_errors.status(error, dialect), JSON, headers), data]
+
+
+def accepted(later: NotYet) -> list[Part]:
+    """202: the load has begun; where to look, and when to come back."""
+    where, seconds = f"/v1/models/{later.model}", math.ceil(later.expected_seconds)
+    body = {"object": "model.load", "model": later.model, "status_url": where, "expected_seconds": seconds}
+    headers = {"Location": where, "Retry-After": str(seconds), "Preference-Applied": "respond-async"}
+    return [Head(202, JSON, headers), msgspec.json.encode(body)]
+
+
+async def with_progress(model: str, coming: Callable[[], Coming | None], parts: Parts) -> Parts:
+    """The same answer as a stream that is opened at once: until it begins, comments tell how far the model is.
+
+    A comment is a line that clients skip. The status line has left, so an error's body becomes an event.
+    """
+    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {"cache-control": "no-cache"})
+    first = asyncio.ensure_future(anext(parts, None))
+    try:
+        while not first.done():
+            now = coming() or Coming("ready", 1.0)
+            yield f": {model} {now.phase} {now.fraction:.0%}\n\n".encode()
+            await asyncio.wait({first}, timeout=COMMENT_SECONDS)
+    finally:
+        if not first.done():
+            first.cancel()
+            await asyncio.wait({first})
+    head = first.result()
+    is_error = isinstance(head, Head) and head.status >= 400
+    async with aclosing(parts):
+        async for part in parts:
+            if isinstance(part, bytes):
+                yield b"data: " + part + b"\n\n" if is_error else part

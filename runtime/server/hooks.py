@@ -1,0 +1,51 @@
+"""What LitServe is told of us: an API without inference of its own, and a spec that carries all endpoints.
+
+A worker unpickles the first: nothing is imported here that a worker does not need.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import litserve as ls
+from litserve.specs.base import LitSpec
+
+from runtime.server import logs
+
+API_PATH = "/v1/chat/completions"
+
+
+class RuntimeAPI(ls.LitAPI):  # type: ignore[misc]
+    """What LitServe spawns workers for. A worker starts empty: models come by Load frames, never in setup()."""
+
+    def setup(self, device: Any) -> None:
+        logs.configure(os.environ.get("ROUNDHOUSE_LOG_LEVEL", "info"))
+
+    def predict(self, x: Any, **_: Any) -> Any:
+        raise NotImplementedError("requests travel over the slots' own sockets")
+
+
+class RuntimeSpec(LitSpec):  # type: ignore[misc]
+    """Carries all endpoints; workers get a copy without them."""
+
+    def __init__(self, routes: Sequence[tuple[str, Callable[..., Any], list[str]]]) -> None:
+        super().__init__()
+        self.api_path = API_PATH
+        for path, endpoint, methods in routes:
+            self.add_endpoint(path, endpoint, methods)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_endpoints": [], "data_streamer": None}
+
+    @property
+    def stream(self) -> bool:
+        return True  # also keeps LitServe's gzip middleware away, which would hold streams back
+
+    def pre_setup(self, lit_api: ls.LitAPI) -> None:
+        """Nothing: the endpoints are there."""
+
+    def decode_request(self, request: Any, context_kwargs: Any = None) -> Any:
+        return request
+
+    def encode_response(self, output: Any, context_kwargs: Any = None) -> Any:
+        return output

@@ -1,0 +1,104 @@
+"""One call in flight on a link: the frames that arrive for it, as events."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from types import TracebackType
+from typing import Protocol, Self
+
+from models.messages import Chunk, Event, Finished, Held, Loaded, Progress, Usage
+from registry.errors import RoundhouseError
+from runtime.slots import frames
+
+LEAVE_SECONDS = 2.0
+MAX_BUFFERED = 16 * 1024 * 1024
+
+
+class Sender(Protocol):
+    """What a call needs of its link."""
+
+    def cancel(self, uid: int) -> None:
+        """Tell the slot to stop the work."""
+        ...
+
+    def forget(self, uid: int) -> None:
+        """No frame of this call is waited for any more."""
+        ...
+
+
+class FrameCall:
+    """`runtime.slots.link.SlotCall`, whatever carries the frames."""
+
+    def __init__(self, link: Sender, uid: int) -> None:
+        self._link, self.uid = link, uid
+        self.loaded: Loaded | None = None
+        self.held: Held | None = None
+        self.usage: Usage | None = None
+        self._arrived: asyncio.Queue[frames.FromSlot] = asyncio.Queue()
+        self._buffered = 0
+        self._over = False
+
+    def put(self, frame: frames.FromSlot) -> None:
+        """Called by the link for each frame that arrives for this call."""
+        if isinstance(frame, frames.Emit):
+            self._count(frame)
+        if isinstance(frame, frames.Emit) and isinstance(frame.event, Chunk):
+            self._buffered += len(frame.event.data)
+            if self._buffered > MAX_BUFFERED:  # a client that does not read must not fill our memory
+                self._link.cancel(self.uid)
+                frame = frames.Failed(self.uid, 408, "client_too_slow", "The client stopped reading the answer.")
+        self._arrived.put_nowait(frame)
+
+    def _count(self, frame: frames.Emit) -> None:
+        if isinstance(frame.event, Finished):
+            self.usage = frame.event.usage
+        elif frame.tokens is not None:
+            prompt, completion, cached = frame.tokens
+            self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
+
+    def fail(self, error: RoundhouseError) -> None:
+        self.put(frames.Failed.of(self.uid, error))
+
+    async def events(self) -> AsyncIterator[Event | Progress]:
+        while not self._over:
+            frame = await self._arrived.get()
+            match frame:
+                case frames.Emit():
+                    if isinstance(frame.event, Chunk):
+                        self._buffered -= len(frame.event.data)
+                    yield frame.event
+                case frames.Report():
+                    yield frame.progress
+                case frames.Done():
+                    self._over = True
+                    self.loaded, self.held = frame.loaded, frame.held
+                case frames.Failed():
+                    self._over = True
+                    raise frame.error()
+
+    async def done(self, report: Callable[[Progress], None] | None = None) -> Loaded | None:
+        async for event in self.events():
+            if report and isinstance(event, Progress):
+                report(event)
+        return self.loaded
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if not self._over:
+                await self._leave()
+        finally:
+            self._link.forget(self.uid)
+
+    async def _leave(self) -> None:
+        """Cancel, and wait until the work has left the engine: only then may its place go to somebody else."""
+        self._link.cancel(self.uid)
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                async for _ in self.events():
+                    pass
+        except (RoundhouseError, TimeoutError):
+            pass

@@ -1,0 +1,171 @@
+"""A link over a Unix socket to a slot on this machine, which leads a process group of its own.
+
+When the socket closes, the kernel is asked how the process ended, and its group is killed: children of a slot must not
+outlive it.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import time
+from collections.abc import Awaitable, Callable
+
+from models import process_group
+from models.engines import prewarmed_bytes
+from models.memory_group import Kills
+from models.messages import Held
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from runtime.slots import frames
+from runtime.slots.address import socket_path
+from runtime.slots.call import FrameCall
+from runtime.slots.death import cause_of, hold
+from runtime.slots.link import CONNECT_SECONDS, UNKNOWN, Cause, SlotLink
+from runtime.slots.memory import GroupPeak, group_bytes
+
+
+class UnixSlotLink:
+    """`runtime.slots.link.SlotLink`. `on_death` is called once per connection that ends, with this link."""
+
+    def __init__(self, slot_id: int, address: str, on_death: Callable[[SlotLink], None]) -> None:
+        self.slot_id, self.address = slot_id, address
+        self.pid = 0
+        self.group = 0
+        """The process group of the last connection; stays when `pid` is taken away at the end."""
+        self._peak = GroupPeak(0)
+        self.prewarmed: str | None = None
+        self.prewarmed_bytes = 0
+        self.warm = False
+        self.cause = UNKNOWN
+        self._kills = Kills()
+        self._on_death = on_death
+        self._out: frames.Outbox | None = None
+        self._calls: dict[int, FrameCall] = {}
+        self._uids = itertools.count(1)
+        self._reader: asyncio.Task[None] | None = None
+
+    @property
+    def connected(self) -> bool:
+        return self._out is not None
+
+    def cold(self) -> None:
+        self.prewarmed, self.prewarmed_bytes, self.warm = None, 0, False
+
+    async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
+                hello = (await frames.read_frames(reader, frames.from_slot_decoder))[0]
+                if isinstance(hello, frames.Hello):
+                    break
+                writer.close()
+            except (OSError, asyncio.IncompleteReadError):
+                pass
+            if time.monotonic() > deadline:
+                raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
+            await asyncio.sleep(0.01)
+        self.pid, self._out = hello.pid, frames.Outbox(writer)
+        self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
+        self.warm = False
+        self.group, self._peak = hello.pid, GroupPeak(hello.pid)
+        self.cause, self._kills = UNKNOWN, Kills(hello.pid)
+        self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
+
+    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: int | None) -> None:
+        broken: Cause | None = None
+        try:
+            while True:
+                for frame in await frames.read_frames(reader, frames.from_slot_decoder):
+                    if isinstance(frame, frames.Broken):
+                        broken = Cause.of(frame.error())
+                        return
+                    if call := self._calls.get(frame.uid):
+                        call.put(frame)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass
+        finally:
+            self._out = None
+            writer.close()
+            if self.pid:  # children of a killed slot must not outlive it
+                self.cause = cause_of(self.pid, self._kills, held)
+                _signal_group(self.pid, signal.SIGKILL)
+            if held is not None:
+                os.close(held)
+            self.cause = broken or self.cause
+            for uid, call in self._calls.items():
+                message = f"The engine died while it was answering ({self.cause.text}). Send the request again."
+                call.put(frames.Failed(uid, 503, "engine_died", message, None, 1.0))
+            self._on_death(self)
+
+    def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
+        if self._out is None:
+            raise Unavailable("The process that runs this model is being restarted.", retry_after=1.0)
+        uid = next(self._uids)
+        self._calls[uid] = call = FrameCall(self, uid)
+        self._out.put(make(uid))
+        return call
+
+    def cancel(self, uid: int) -> None:
+        if self._out is not None:
+            self._out.put(frames.Cancel(uid))
+
+    def forget(self, uid: int) -> None:
+        self._calls.pop(uid, None)
+
+    async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
+        async with self.call(make) as call:
+            try:
+                await asyncio.wait_for(call.done(), timeout)
+            except TimeoutError:
+                raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
+            self._kills.look()  # who was killed before this sign of life was not this one
+            return call.held
+
+    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
+        """SIGTERM to the process group if there is `grace`, then SIGKILL, which the kernel has 30 s to carry out."""
+        if not self.pid:
+            return
+        pid, self.pid = self.pid, 0
+        self.cause = cause or self.cause
+        if grace:
+            _signal_group(pid, signal.SIGTERM)
+            await _gone(pid, grace)
+        _signal_group(pid, signal.SIGKILL)
+        if not await _gone(pid, 30.0):
+            raise RoundhouseError(f"Process group {pid} of slot {self.slot_id} does not end.")
+        if self._reader is not None:
+            await asyncio.wait({self._reader}, timeout=5)
+
+    def gone(self, timeout: float) -> Awaitable[bool]:
+        return _gone(self.group, timeout)
+
+    async def bytes_held(self) -> int:
+        return await asyncio.to_thread(group_bytes, self.group, False)
+
+    async def most_bytes_held(self) -> int:
+        return await asyncio.to_thread(self._peak.read)
+
+
+def unix_links(run_dir: str) -> Callable[[int, Callable[[SlotLink], None]], SlotLink]:
+    """Makes the links of a server's slots, by number, each with who is told of a death."""
+    return lambda slot_id, on_death: UnixSlotLink(slot_id, socket_path(run_dir, slot_id), on_death)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, number)
+
+
+async def _gone(pid: int, timeout: float) -> bool:
+    """Wait for the end of a process group, at most `timeout` seconds.
+
+    True once no process of it is left (zombies that wait for their parent do not hold memory).
+    """
+    deadline = time.monotonic() + timeout
+    while pid and process_group.alive(pid):
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(0.005)
+    return True

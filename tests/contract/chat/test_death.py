@@ -1,0 +1,76 @@
+"""An engine whose process is killed: running calls end at once, and another engine starts in the same slot."""
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import psutil
+import pytest
+
+from models.chat.call import ChatCall
+from models.chat.engine import VllmEngine
+from models.messages import Chunk, HttpCall, Progress
+from registry.errors import EngineFailed
+from tests.contract.chat import fixtures as chat_fixtures
+
+pytestmark = pytest.mark.real
+
+
+def _begin(engine: VllmEngine, *, stream: bool) -> ChatCall:
+    body = {"model": "tiny", "prompt": "x", "max_tokens": 500, "ignore_eos": True, "stream": stream}
+    return engine.call(HttpCall(path="/v1/completions", body=json.dumps(body).encode(), served="tiny", shown="tiny"))
+
+
+async def _read(call: ChatCall, started: asyncio.Event) -> None:
+    async for event in call:
+        if isinstance(event, Chunk):
+            started.set()
+
+
+async def test_killed_and_started_again(tmp_path: Path) -> None:
+    base = chat_fixtures.write_base(tmp_path / "base")
+    recipe = chat_fixtures.recipe(base)
+    engine, progress = VllmEngine(), list[Progress]()
+    await engine.load(recipe, base, "cpu", progress.append)
+    with pytest.raises(EngineFailed):
+        await engine.load(recipe, base, "cpu", progress.append)
+    (core,) = psutil.Process().children()
+    started = asyncio.Event()
+    calls = [asyncio.create_task(_read(_begin(engine, stream=stream), started)) for stream in (True, True, False)]
+    await started.wait()
+    pinging = asyncio.create_task(engine.ping())
+    os.kill(core.pid, signal.SIGKILL)
+    for call in calls:
+        with pytest.raises(EngineFailed):
+            await asyncio.wait_for(call, 200)
+    await asyncio.gather(pinging, return_exceptions=True)
+    for refused in (engine.ping(), engine.drop("sha256:" + "0" * 64), _read(_begin(engine, stream=True), started)):
+        with pytest.raises(EngineFailed):
+            await refused
+    await engine.close()
+
+    again = VllmEngine()
+    await again.load(recipe, base, "cpu", progress.append)
+    (core,) = psutil.Process().children()
+    await again.ping()
+    call = _begin(again, stream=True)
+    await anext(call)
+    await anext(call)
+    await again.close()
+    with pytest.raises(EngineFailed):
+        await anext(call)
+    assert not core.is_running()
+    assert psutil.Process().children() == []
+
+
+async def test_a_load_that_fails_leaves_no_process(tmp_path: Path) -> None:
+    base = chat_fixtures.write_base(tmp_path / "base")
+    (base / "model.safetensors").write_bytes(b"no weights")
+    engine = VllmEngine()
+    with pytest.raises(EngineFailed, match="SafetensorError"):
+        await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
+    assert psutil.Process().children() == []
+    with pytest.raises(EngineFailed):
+        await engine.ping()

@@ -1,0 +1,271 @@
+"""The small parts of the chat engine, without vLLM's engine: settings, names, exchange, meter, fork."""
+
+import asyncio
+import contextvars
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import stat
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models.chat import guard, settings, start
+from models.chat.asgi import BUFFER, Exchange
+from models.chat.names import Renamer
+from models.chat.vllm import launch
+from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
+from models.estimate import estimate
+from models.messages import Usage
+from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
+from tests.contract.chat import fixtures as chat_fixtures
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    config = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 2048}))
+    return folder
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+@pytest.mark.real
+def test_a_recipe_becomes_vllms_arguments(base: Path) -> None:
+    recipe = chat_fixtures.recipe(
+        base, tool_call_parser="hermes", enable_auto_tool_choice=True, enable_prefix_caching=False, seed=3
+    )
+    parsed = settings.arguments(recipe, base, "cpu", launch.parser())
+    assert (parsed.model, parsed.served_model_name) == (str(base), ["tiny"])
+    assert (parsed.max_model_len, parsed.max_num_seqs, parsed.max_num_batched_tokens) == (512, 16, 1024)
+    assert (parsed.enable_lora, parsed.max_loras, parsed.max_cpu_loras, parsed.max_lora_rank) == (True, 4, 16, 16)
+    assert parsed.kv_cache_memory_bytes == 64 << 20
+    assert parsed.enforce_eager
+    assert (parsed.tool_call_parser, parsed.enable_auto_tool_choice) == ("hermes", True)
+    assert (parsed.enable_prefix_caching, parsed.seed) == (False, 3)
+
+
+@pytest.mark.real
+def test_every_fault_of_the_flags_is_named(base: Path) -> None:
+    flags = {"max_model_len": 5, "api_key": "x", "no-such-flag": 1, "worker_extension_cls": "os"}
+    with pytest.raises(Unfit) as refused:
+        settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
+    assert len(refused.value.faults) == len(flags)
+    assert "context_length" in refused.value.faults[0]
+
+
+@pytest.mark.real
+def test_a_value_that_vllm_does_not_take(base: Path) -> None:
+    with pytest.raises(Unfit, match="seed"):
+        settings.arguments(chat_fixtures.recipe(base, seed="x"), base, "cpu", launch.parser())
+
+
+@pytest.mark.real
+def test_kv_cache_without_a_figure_is_what_the_estimate_counts(tmp_path: Path) -> None:
+    """Eight full contexts of 512 tokens; float32, as the fixture's recipe says."""
+    base = chat_fixtures.write_base(tmp_path / "base")
+    recipe = chat_fixtures.recipe(base)
+    recipe = recipe.model_copy(update={"memory": recipe.memory.model_copy(update={"kv_cache": None})})
+    given = settings.arguments(recipe, base, "cpu", launch.parser()).kv_cache_memory_bytes
+    assert int(given) == estimate(recipe, base, "cpu").kv_cache == 2 * 2 * chat_fixtures.KV * 4 * 512 * 8
+
+
+# --- guard and names -----------------------------------------------------------------------------------------------
+def test_the_model_is_read_as_vllm_reads_it() -> None:
+    assert guard.asked_model(b'{"model": "a", "x": {"model": "b"}}') == "a"
+    assert guard.asked_model(b'{"model": "a", "model": "b"}') == json.loads('{"model": "a", "model": "b"}')["model"]
+    assert guard.asked_model(b"{}") is None
+    for bad in (b"", b"[]", b'{"model": 5}', b'{"x": NaN}', b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"):
+        with pytest.raises(BadRequest):
+            guard.asked_model(bad)
+
+
+def test_tokenizing_is_bounded() -> None:
+    guard.bounded("/tokenize", b"x" * (64 << 10), 512)
+    with pytest.raises(TooLarge):
+        guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512)
+    guard.bounded("/v1/completions", b"x" * (1 << 20), 512)
+
+
+def test_names_are_changed_where_they_are_names_only() -> None:
+    rename = Renamer("sha256:" + "0" * 64, 'my "näme"')
+    text = json.dumps({"model": "sha256:" + "0" * 64, "content": 'he said "model":"sha256:' + "0" * 64 + '"'})
+    for data in (text.encode(), text.replace('": "', '":"').encode()):
+        renamed = json.loads(rename(data))
+        assert renamed["model"] == 'my "näme"'
+        assert renamed["content"] == json.loads(data)["content"]
+
+
+# --- exchange ------------------------------------------------------------------------------------------------------
+def _app(parts: int, sent: list[int] | None = None, fail: Exception | None = None) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert (await receive())["body"] == b"body"
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"Content-Type", b"text/x")]})
+        for i in range(parts):
+            await send({"type": "http.response.body", "body": b"%d," % i, "more_body": True})
+            if sent is not None:
+                sent.append(i)
+        if fail:
+            raise fail
+        if parts > BUFFER:
+            assert (await receive())["type"] == "http.disconnect"
+
+    return app
+
+
+def _exchange(app: Any) -> Exchange:
+    return Exchange(app, "/x", "POST", b"body", contextvars.copy_context())
+
+
+async def test_parts_come_whole_and_in_order() -> None:
+    exchange = _exchange(_app(5))
+    assert await exchange.start()
+    assert (exchange.status, exchange.content_type) == (200, "text/x")
+    parts = []
+    while (part := await exchange.part()) is not None:
+        parts.append(part)
+    assert b"".join(parts) == b"0,1,2,3,4,"
+    assert not exchange.running
+
+
+async def test_a_slow_reader_holds_the_application_back() -> None:
+    sent: list[int] = []
+    exchange = _exchange(_app(BUFFER * 3, sent))
+    await exchange.start()
+    for _ in range(BUFFER * 4):
+        await asyncio.sleep(0)
+    assert len(sent) < BUFFER
+    exchange.leave()
+    await exchange.ended(within=10)
+    assert len(sent) < BUFFER + 2, "who sends to a reader that left learns it at once"
+
+
+async def test_an_error_of_the_application_reaches_the_reader() -> None:
+    async def read() -> None:
+        exchange = _exchange(_app(1, fail=ValueError("broken")))
+        await exchange.start()
+        while await exchange.part() is not None:
+            pass
+
+    with pytest.raises(ValueError, match="broken"):
+        await read()
+
+
+async def test_a_failure_from_outside_ends_the_reader_at_once() -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    exchange = _exchange(app)
+    waiting = asyncio.create_task(exchange.start())
+    await asyncio.sleep(0)
+    exchange.fail(EngineFailed("gone"))
+    with pytest.raises(EngineFailed):
+        await waiting
+    await exchange.ended(within=0)
+    assert not exchange.running
+
+
+# --- meter ---------------------------------------------------------------------------------------------------------
+class _Processor:
+    def __init__(self) -> None:
+        self.request_states: dict[str, Any] = {}
+
+    def add_request(self, request: Any, parent: Any, index: int) -> None:
+        detokenizer = SimpleNamespace(num_output_tokens=lambda: 10 + index)
+        self.request_states[request.request_id] = SimpleNamespace(
+            request_id=request.request_id,
+            parent_req=parent,
+            request_index=index,
+            prompt_len=100,
+            num_cached_tokens=64,
+            detokenizer=detokenizer,
+        )
+
+
+async def test_counts_belong_to_the_call_that_started_the_request() -> None:
+    processor, mine, other = _Processor(), Meter(), Meter()
+    meter_requests(processor)
+
+    async def start(name: str, parent: Any = None, index: int = 0) -> None:
+        processor.add_request(SimpleNamespace(request_id=name), parent, index)
+
+    async def call(meter: Meter, *requests: tuple[str, Any, int]) -> None:
+        METER.set(meter)
+        await asyncio.gather(*(start(*request) for request in requests))
+
+    parent = object()
+    await asyncio.gather(
+        asyncio.create_task(call(mine, ("a0", parent, 0), ("a1", parent, 1), ("b", None, 0))),
+        asyncio.create_task(call(other, ("c", None, 0))),
+    )
+    await start("nobody's")
+    assert mine.usage() == Usage(prompt_tokens=200, completion_tokens=10 + 11 + 10, cached_tokens=128)
+    assert other.usage() == Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=64)
+    mine.closed = True
+    with pytest.raises(CallEnded):
+        await asyncio.create_task(call(mine, ("late", None, 0)))
+    assert "late" not in processor.request_states
+
+
+# --- fork ----------------------------------------------------------------------------------------------------------
+def _look(pipe: Any) -> None:
+    import torch
+
+    numbers = [int(name) for name in os.listdir("/proc/self/fd")]
+    sockets = [n for n in numbers if _is_socket(n)]
+    product = torch.ones(700, 700) @ torch.ones(700, 700)  # large enough for OpenMP's threads
+    pipe.send((sockets, signal.set_wakeup_fd(-1), float(product[0, 0])))
+
+
+def _is_socket(number: int) -> bool:
+    try:
+        return stat.S_ISSOCK(os.fstat(number).st_mode)
+    except OSError:
+        return False
+
+
+async def test_a_fork_from_a_new_thread_computes_and_holds_no_sockets() -> None:
+    import torch
+
+    assert float((torch.ones(700, 700) @ torch.ones(700, 700))[0, 0]) == 700.0
+    left, right = socket.socketpair()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR2, lambda: None)
+    context = multiprocessing.get_context("fork")
+    mine, theirs = context.Pipe(duplex=False)  # a duplex one is a socket, and closed in the child
+    try:
+        process: Any = await start.in_new_thread(lambda: _started(context.Process(target=_look, args=(theirs,))))
+        assert await asyncio.to_thread(mine.poll, 60)
+        sockets, wakeup, product = mine.recv()
+        await asyncio.to_thread(process.join, 60)
+    finally:
+        asyncio.get_running_loop().remove_signal_handler(signal.SIGUSR2)
+        left.close()
+        right.close()
+    assert product == 700.0
+    assert wakeup == -1
+    assert len(sockets) == 0
+
+
+def _started(process: Any) -> Any:
+    process.start()
+    return process
+
+
+async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
+    import threading
+
+    gate = threading.Event()
+    task = asyncio.create_task(start.in_new_thread(gate.wait))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    assert not task.done()
+    gate.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ZeroDivisionError):
+        await start.in_new_thread(lambda: 1 // 0)

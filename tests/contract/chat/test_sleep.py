@@ -1,0 +1,144 @@
+"""The chat engine falls asleep and wakes, on the real vLLM.
+
+On a CPU its sleep frees nothing and is let in for the test only: what is shown here is everything around it, that is
+adapters, caches, refusals, states and processes.
+"""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from models.chat.engine import VllmEngine
+from models.chat.vllm import core, launch
+from models.messages import AdapterRef, Chunk, HttpCall, Loaded
+from registry.errors import EngineFailed
+from tests.contract.chat import fixtures as chat_fixtures
+from tests.contract.chat.nasty import TEXT
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+
+
+class Bench:
+    def __init__(self, engine: VllmEngine, adapters: list[AdapterRef], loaded: Loaded) -> None:
+        self.engine, self.adapters, self.loaded = engine, adapters, loaded
+
+    async def ask(self, adapter: AdapterRef | None = None, tokens: int = 24) -> str:
+        served = adapter.digest if adapter else "tiny"
+        body = {"model": served, "prompt": "a b c d e f g", "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        call = HttpCall(path=TEXT, body=json.dumps(body).encode(), served=served, shown="x", adapter=adapter)
+        data = b"".join([event.data async for event in self.engine.call(call) if isinstance(event, Chunk)])
+        return str(json.loads(data)["choices"][0]["text"])
+
+    async def place(self, *adapters: AdapterRef) -> None:
+        for adapter in adapters:
+            await self.engine.stage(adapter)
+            await self.engine.place(adapter, None)
+
+    async def utility(self, call: Callable[..., Any]) -> Any:
+        return await launch.ask(self.engine._engine, call)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
+    folder = tmp_path_factory.mktemp("sleep")
+    base = chat_fixtures.write_base(folder / "base")
+    adapters = [chat_fixtures.write_adapter(folder / f"adapter-{i}", 200 + i) for i in range(3)]
+    engine = VllmEngine()
+    loaded = await engine.load(chat_fixtures.recipe(base, device_places=2), base, "cpu", lambda progress: None)
+    yield Bench(engine, adapters, loaded)
+    await engine.close()
+
+
+async def test_on_a_cpu_it_says_that_it_cannot_and_goes_on(bench: Bench) -> None:
+    assert bench.loaded.asleep is None
+    before = await bench.ask()
+    with pytest.raises(EngineFailed, match="cannot sleep"):
+        await bench.engine.sleep()
+    with pytest.raises(EngineFailed, match="loaded"):
+        await bench.engine.wake()
+    assert await bench.ask() == before
+    assert await bench.utility(core.sleep_facts) == [0, 0, 0, 0]
+
+
+async def test_adapters_do_not_outlive_a_sleep_and_answer_the_same_when_placed_again(bench: Bench) -> None:
+    one, two, three = bench.adapters
+    assert bench.engine._sleeper is not None
+    bench.engine._sleeper.able = True
+    await bench.place(one, two)
+    base, first, second = await bench.ask(), await bench.ask(one), await bench.ask(two)
+    assert len({base, first, second}) == 3
+    for _ in range(2):
+        await bench.engine.sleep()
+        assert await bench.utility(core.held_adapters) == [[], []]
+        assert await bench.engine._engine.is_sleeping()
+        await bench.engine.ping()
+        for work in (bench.ask, lambda: bench.ask(one), lambda: bench.engine.stage(three), bench.engine.sleep):
+            with pytest.raises(EngineFailed, match="asleep"):
+                await work()
+        await bench.engine.wake()
+        for adapter in (one, two):
+            with pytest.raises(EngineFailed, match="never answers"):
+                await bench.ask(adapter)
+        assert await bench.ask() == base
+        await bench.place(two)
+        await bench.place(one)  # in the other one's place
+        answers = await asyncio.gather(bench.ask(one), bench.ask(two), bench.ask())
+        assert answers == [first, second, base]
+    await bench.engine.drop(one.digest)
+    await bench.place(three)
+    assert await bench.ask(three) not in {base, first, second}
+
+
+async def test_it_does_not_sleep_under_a_request(bench: Bench) -> None:
+    adapters = bench.engine._adapters
+    assert adapters is not None
+    asking = asyncio.create_task(bench.ask())
+    while not adapters.calls:
+        await asyncio.sleep(0)
+    with pytest.raises(EngineFailed, match="still run"):
+        await bench.engine.sleep()
+    assert await asking
+    waiting = asyncio.create_task(bench.ask(tokens=480))  # the core's own count, were the one above wrong
+    while await bench.utility(core.forget_adapters) != ["busy"]:
+        assert not waiting.done()
+    with pytest.raises(EngineFailed, match="in the engine"):
+        await adapters.forget()
+    assert await waiting
+
+
+async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
+    await bench.engine.sleep()
+    (process,) = launch.processes(bench.engine._engine)
+    os.kill(process.pid, signal.SIGKILL)
+    while bench.engine._state == "asleep":
+        await asyncio.sleep(0.01)
+    with pytest.raises(EngineFailed, match="SIGKILL"):
+        await bench.engine.ping()
+    with pytest.raises(EngineFailed, match="SIGKILL"):
+        await bench.engine.wake()
+
+
+def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
+    from models.chat import settings
+
+    base = chat_fixtures.write_base(tmp_path / "base")
+
+    def able(device: str, sleep: str = "auto", **flags: object) -> bool:
+        recipe = chat_fixtures.recipe(base, **flags)
+        residency = recipe.residency.model_copy(update={"sleep": sleep})
+        given = recipe.model_copy(update={"residency": residency})
+        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
+
+    assert able("cuda:0")
+    assert able("cuda:0", tensor_parallel_size=1)
+    assert not able("cuda:0", tensor_parallel_size=2)
+    assert not able("cuda:0", sleep="never")
+    assert not able("cpu")
+    assert not launch.sleep_mode_available(), "this is the build for CPUs"

@@ -1,0 +1,146 @@
+"""Where the parts of a recording end changes nothing in the speech that is found, and little is held meanwhile."""
+
+import random
+import wave
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from models.speech import voices as transcribe_voices
+from models.speech.voices import FRAME, Voices, longest_speech
+from models.speech.windows import GAP, RATE, Samples, Stretch, joined
+from tests.contract.speech.fixtures import noise, silence, voice
+
+SAMPLES = Path(__file__).parents[3] / "models" / "starter" / "pack" / "samples"
+THRESHOLD = 0.5
+WINDOW = 30 * RATE
+WINDOWS = [RATE, 5 * RATE, 12 * RATE, WINDOW]
+
+
+def found(audio: Samples, cuts: Sequence[int] = (), window: int = WINDOW) -> list[Stretch]:
+    """Stretches of a recording that comes in parts. Their sound is the recording's; no more is held than they need."""
+    voices, stretches, begin = Voices(THRESHOLD, window), list[Stretch](), 0
+    for end in [*cuts, len(audio)]:
+        for start, part in voices.add(audio[begin:end], final=end == len(audio)):
+            np.testing.assert_array_equal(part, audio[start : start + len(part)])
+            stretches.append((start, start + len(part)))
+        assert voices.held <= window + 2 * GAP
+        begin = end
+    return stretches
+
+
+@pytest.fixture(scope="module")
+def talk() -> Samples:
+    """Three minutes: sentences, pauses of all lengths, a little noise."""
+    rng, parts = random.Random(4), list[Samples]()
+    sentences = []
+    for file in sorted(SAMPLES.glob("*.wav")):
+        with wave.open(str(file)) as sound:
+            sentences.append(np.frombuffer(sound.readframes(sound.getnframes()), "<i2").astype(np.float32) / 32768)
+    while sum(map(len, parts)) < 180 * RATE:
+        parts += [rng.choice(sentences), silence(rng.choice([0.1, 0.3, 0.7, 1.2, 1.9, 4.0]))]
+    audio = np.concatenate(parts)
+    audio += 0.02 * np.resize(noise(7), len(audio))
+    return audio
+
+
+def cuts_of(audio: Samples, every: float) -> list[int]:
+    return list(range(int(every * RATE), len(audio), int(every * RATE)))
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("every", [0.9, 7.0, 20.0, 60.0])
+def test_parts_of_any_length(talk: Samples, every: float) -> None:
+    whole = found(talk)
+    assert len(whole) > 10
+    assert found(talk, cuts_of(talk, every)) == whole
+
+
+@pytest.mark.real
+def test_parts_of_all_lengths(talk: Samples) -> None:
+    rng, whole = random.Random(1), found(talk)
+    for count in (1, 5, 40):
+        assert found(talk, sorted(rng.sample(range(len(talk)), count))) == whole
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("window", WINDOWS)
+def test_a_speech_without_a_pause(window: int) -> None:
+    """It is cut into what is heard at once, at the same places whatever the parts."""
+    audio = np.concatenate([silence(3), voice(75), silence(3)])
+    whole = found(audio, window=window)
+    assert len(whole) >= 75 * RATE // window
+    assert all(end - start <= window for start, end in whole)
+    for every in (5.0, 31.0):
+        assert found(audio, cuts_of(audio, every), window) == whole
+
+
+@pytest.mark.real
+def test_one_pass_finds_what_the_library_finds(talk: Samples) -> None:
+    from faster_whisper.vad import VadOptions, get_speech_timestamps
+
+    options = VadOptions(threshold=THRESHOLD, max_speech_duration_s=30.0, min_silence_duration_ms=160)
+    theirs = [(part["start"], part["end"]) for part in get_speech_timestamps(talk, options)]
+    assert found(talk) == joined(theirs, WINDOW)
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("after", [silence(30), noise(30) / 10])
+def test_a_word_before_a_long_silence_is_not_waited_for(talk: Samples, after: Samples) -> None:
+    """Nor is the silence kept."""
+    [(start, end), *_] = found(talk)
+    voices = Voices(THRESHOLD, WINDOW)
+    assert voices.add(talk[: end - RATE // 2], final=False) == []
+    [(begin, _)] = voices.add(after, final=False)
+    assert begin == start
+    for _ in range(4):
+        assert voices.add(after, final=False) == []
+        assert voices.held == RATE
+    assert voices.add(silence(0), final=True) == []
+
+
+def test_an_empty_recording() -> None:
+    assert found(silence(0)) == []
+
+
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from([0.0, 0.3, 0.4, 0.6, 1.0]), st.integers(1, 60) | st.integers(1, 2 * longest_speech(WINDOW))
+    ),
+    max_size=12,
+)
+
+
+class _Scripted:
+    """Tells probabilities that were made up, one for each FRAME of what comes."""
+
+    def __init__(self, probabilities: list[float]) -> None:
+        self._left, self._rest = probabilities, 0
+
+    def hear(self, audio: Samples, *, final: bool) -> Samples:
+        count, self._rest = divmod(self._rest + len(audio), FRAME)
+        told, self._left = self._left[:count], self._left[count:]
+        return np.array(told, dtype=np.float32)
+
+
+@settings(deadline=None)
+@given(RUNS, st.lists(st.floats(0, 1), max_size=12), st.sampled_from(WINDOWS))
+def test_rules_for_any_course_of_voices(runs: list[tuple[float, int]], places: list[float], window: int) -> None:
+    probabilities = [level for level, length in runs for _ in range(length)]
+    audio = np.zeros(len(probabilities) * FRAME, dtype=np.float32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transcribe_voices, "_Model", lambda: _Scripted(probabilities))
+        whole = found(audio, window=window)
+        assert found(audio, sorted(int(place * len(audio)) for place in places), window) == whole
+    assert all(0 < end - start <= window for start, end in whole)
+    assert all(before[1] <= after[0] for before, after in pairwise(whole))
+    inside = np.zeros(len(audio) + 1, dtype=bool)
+    for start, end in whole:
+        inside[start:end] = True
+    voiced = [place * FRAME for place, level in enumerate(probabilities) if level >= THRESHOLD]
+    assert all(inside[place] for place in voiced)

@@ -1,0 +1,185 @@
+"""The embedding engine on the real library: equal to `encode` one at a time, exact counts, clear refusals."""
+
+import asyncio
+import json
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import pytest_asyncio
+
+from models.engines import create
+from models.messages import EmbedRequest, EmbedResult
+from models.text.embeddings import EmbeddingEngine
+from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
+from tests.contract.text.fixtures import Reports, minilm, recipe, text
+
+pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
+TEXTS = ["steam", text(40), "Zug, 列車, поезд: naïve café!", text(200, 3), "a\nb\tc", text(7), text(120, 5), "   x   "]
+
+
+def matrix(result: EmbedResult) -> npt.NDArray[np.float32]:
+    return np.frombuffer(result.vectors, "<f4").reshape(len(result.tokens), result.dimensions)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[EmbeddingEngine]:
+    engine = create("sentence-transformers", "embed")
+    assert isinstance(engine, EmbeddingEngine)
+    with pytest.raises(EngineFailed, match="new"):
+        await engine.embed(EmbedRequest(inputs=["x"]))
+    reports = Reports()
+    flags = {"matryoshka_dimensions": ["128", "256"]}
+    loaded = await engine.load(recipe("embed", flags), minilm(), "cpu", reports)
+    assert (loaded.dimensions, loaded.context_length) == (384, 256)
+    assert 90_000_000 < loaded.weights_bytes < loaded.resident_bytes
+    assert [progress.phase for progress in reports.seen] == ["importing", "weights", "warming", "ready"]
+    assert set(loaded.seconds) == {"importing", "weights", "warming"}
+    with pytest.raises(EngineFailed, match="used before"):
+        await engine.load(recipe("embed"), minilm(), "cpu", reports)
+    yield engine
+    await engine.close()
+    await engine.close()
+    with pytest.raises(EngineFailed, match="closed"):
+        await engine.embed(EmbedRequest(inputs=["x"]))
+    with pytest.raises(EngineFailed):
+        await engine.ping()
+
+
+@pytest.fixture(scope="module")
+def library() -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(minilm()), device="cpu", local_files_only=True)
+
+
+def encoded(library: Any, texts: list[str], **more: Any) -> npt.NDArray[np.float32]:
+    return np.stack([library.encode(one, show_progress_bar=False, **more) for one in texts])
+
+
+async def test_vectors_are_the_librarys_own_in_order(engine: EmbeddingEngine, library: Any) -> None:
+    result, usage = await engine.embed(EmbedRequest(inputs=list(TEXTS)))
+    np.testing.assert_allclose(matrix(result), encoded(library, TEXTS), atol=1e-5)
+    assert result.tokens == [len(library.tokenizer(one).input_ids) for one in TEXTS]
+    assert usage.prompt_tokens == sum(result.tokens)
+    assert usage.batch >= 1
+    await engine.ping()
+
+
+async def test_many_requests_at_once_get_their_own(engine: EmbeddingEngine, library: Any) -> None:
+    asked = [[text(1 + number % 23, number), text(number % 5 + 1, number)] for number in range(40)]
+    answers = await asyncio.gather(*(engine.embed(EmbedRequest(inputs=list(texts))) for texts in asked))
+    for texts, (result, _) in zip(asked[::8], answers[::8], strict=True):
+        np.testing.assert_allclose(matrix(result), encoded(library, texts), atol=1e-5)
+    assert max(usage.batch for _, usage in answers) > 2
+
+
+async def test_token_lists_with_and_without_special_tokens(engine: EmbeddingEngine, library: Any) -> None:
+    whole = library.tokenizer(TEXTS[1]).input_ids
+    result, _ = await engine.embed(EmbedRequest(inputs=[whole, whole[1:-1], TEXTS[1]]))
+    assert result.tokens == [len(whole)] * 3
+    np.testing.assert_allclose(matrix(result), encoded(library, [TEXTS[1]] * 3), atol=1e-5)
+    for wrong in (30522, -1):
+        with pytest.raises(BadRequest, match=rf"Input 1 has token {wrong}.*30521"):
+            await engine.embed(EmbedRequest(inputs=["x", [5, wrong]]))
+
+
+async def test_what_is_too_long_or_empty_is_refused_by_index(engine: EmbeddingEngine, library: Any) -> None:
+    long = text(400)
+    count = len(library.tokenizer(long, truncation=False).input_ids)
+    with pytest.raises(ContextLengthExceeded, match=f"takes 256 tokens, but input 1 has {count}"):
+        await engine.embed(EmbedRequest(inputs=["x", long]))
+    result, _ = await engine.embed(EmbedRequest(inputs=[long], truncate=True))
+    assert result.tokens == [256]
+    np.testing.assert_allclose(matrix(result), encoded(library, [long]), atol=1e-5)
+    for inputs in (["x", ""], ["x", []], []):
+        with pytest.raises(BadRequest, match="empty"):
+            await engine.embed(EmbedRequest(inputs=inputs))
+
+
+async def test_dimensions_only_where_the_recipe_says_so(engine: EmbeddingEngine, library: Any) -> None:
+    result, _ = await engine.embed(EmbedRequest(inputs=["steam"], dimensions=128))
+    cut = encoded(library, ["steam"])[0][:128]
+    np.testing.assert_allclose(matrix(result)[0], cut / np.linalg.norm(cut), atol=1e-5)
+    raw, _ = await engine.embed(EmbedRequest(inputs=["steam"], dimensions=128, normalize=False))
+    np.testing.assert_allclose(matrix(raw)[0], cut, atol=1e-5)
+    with pytest.raises(BadRequest, match="384 dimensions and may be cut to 128, 256") as refused:
+        await engine.embed(EmbedRequest(inputs=["steam"], dimensions=100))
+    assert refused.value.param == "dimensions"
+
+
+async def test_a_huge_request_does_not_hold_up_a_small_one(engine: EmbeddingEngine) -> None:
+    huge = asyncio.create_task(engine.embed(EmbedRequest(inputs=[text(120, number) for number in range(300)])))
+    while not engine._batcher or not len(engine._batcher._turns):  # until it is queued
+        await asyncio.sleep(0.001)
+    for number in range(3):
+        await engine.embed(EmbedRequest(inputs=[text(3, number)]))
+        assert not huge.done()
+    huge.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await huge
+    await engine.ping()
+    assert not len(engine._batcher._turns)
+
+
+async def test_prompts_by_name_left_out_of_the_mean_where_the_model_says_so(tmp_path: Path) -> None:
+    shutil.copytree(minilm(), tmp_path / "model", copy_function=lambda a, b: Path(b).symlink_to(a))
+    for name, change in (
+        ("config_sentence_transformers.json", {"prompts": {"query": "ask this: "}, "default_prompt_name": None}),
+        ("1_Pooling/config.json", {"include_prompt": False}),
+    ):
+        file = tmp_path / "model" / name
+        settings = json.loads(file.read_text()) | change
+        file.unlink()
+        file.write_text(json.dumps(settings))
+    from sentence_transformers import SentenceTransformer
+
+    library = SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
+    engine = EmbeddingEngine()
+    await engine.load(recipe("embed"), tmp_path / "model", "cpu", Reports())
+    (plain, _), (asked, _) = await asyncio.gather(
+        engine.embed(EmbedRequest(inputs=["steam", text(9)])),
+        engine.embed(EmbedRequest(inputs=["steam", text(9)], prompt_name="query")),
+    )
+    np.testing.assert_allclose(matrix(plain), encoded(library, ["steam", text(9)]), atol=1e-5)
+    expected = encoded(library, ["steam", text(9)], prompt_name="query")
+    np.testing.assert_allclose(matrix(asked), expected, atol=1e-5)
+    with pytest.raises(BadRequest, match=r"no prompt 'passage'.*query"):
+        await engine.embed(EmbedRequest(inputs=["x"], prompt_name="passage"))
+    await engine.close()
+
+
+async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: EmbeddingEngine) -> None:
+    plain, _ = await engine.embed(EmbedRequest(inputs=["steam"]))
+    for name in ("query", "document"):
+        named, _ = await engine.embed(EmbedRequest(inputs=["steam"], prompt_name=name))
+        np.testing.assert_allclose(matrix(named), matrix(plain), atol=1e-6)
+    with pytest.raises(BadRequest, match="no prompt 'poem'"):
+        await engine.embed(EmbedRequest(inputs=["steam"], prompt_name="poem"))
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"flags": {"threds": 2}}, "'threds' is not known"),
+        ({"flags": {"threads": "two"}}, "must be of type int"),
+        ({"context_length": 4096}, "has 512 positions"),
+        ({"dtype": "int8"}, "no int8"),
+        ({"flags": {"matryoshka_dimensions": ["999"]}}, "384 dimensions"),
+    ],
+)
+async def test_a_recipe_that_cannot_work_says_why(more: dict[str, Any], why: str) -> None:
+    engine = EmbeddingEngine()
+    with pytest.raises(EngineFailed, match=why):
+        await engine.load(recipe("embed", **more), minilm(), "cpu", Reports())
+    with pytest.raises(EngineFailed, match="closed"):
+        await engine.embed(EmbedRequest(inputs=["x"]))
+
+
+async def test_a_folder_without_a_model_says_so(tmp_path: Path) -> None:
+    with pytest.raises(EngineFailed, match="test-embed could not be loaded"):
+        await EmbeddingEngine().load(recipe("embed"), tmp_path, "cpu", Reports())

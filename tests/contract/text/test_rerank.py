@@ -1,0 +1,181 @@
+"""The rerank engine on the real library: equal to `predict`, long documents in chunks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import pytest_asyncio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.engines import create
+from models.messages import RerankRequest
+from models.text.pairs import OVERLAP, chunks, longest_first
+from models.text.rerank import RerankingEngine
+from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
+from tests.contract.text.fixtures import Reports, minilm, recipe, text
+
+CONTEXT = 128
+real = [pytest.mark.real]
+QUERY = "which brake stops the engine?"
+
+
+def build(folder: Path, labels: int = 1) -> Path:
+    """A small cross-encoder with random weights and MiniLM's tokenizer."""
+    import torch
+    from transformers import AutoTokenizer, BertConfig, BertForSequenceClassification
+
+    torch.manual_seed(5)
+    config = BertConfig(
+        vocab_size=30522, hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128,
+        max_position_embeddings=CONTEXT, num_labels=labels, initializer_range=0.2,
+    )  # fmt: skip
+    BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer = AutoTokenizer.from_pretrained(minilm(), local_files_only=True)
+    tokenizer.model_max_length = CONTEXT
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build(tmp_path_factory.mktemp("cross") / "model")
+
+
+@pytest.fixture(scope="module")
+def library(model: Path) -> Any:
+    from sentence_transformers import CrossEncoder
+
+    return CrossEncoder(str(model), device="cpu", local_files_only=True)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(model: Path) -> AsyncIterator[RerankingEngine]:
+    engine = create("sentence-transformers", "rerank")
+    assert isinstance(engine, RerankingEngine)
+    loaded = await engine.load(recipe("rerank"), model, "cpu", Reports())
+    assert loaded.context_length == CONTEXT
+    yield engine
+    await engine.close()
+    with pytest.raises(EngineFailed, match="closed"):
+        await engine.rerank(RerankRequest(query="q", documents=["d"]))
+
+
+def predicted(library: Any, query: str, documents: list[str]) -> list[float]:
+    import torch
+
+    pairs = [(query, document) for document in documents]
+    return [float(library.predict(p, activation_fn=torch.nn.Identity(), show_progress_bar=False)) for p in pairs]
+
+
+class TestEngine:
+    pytestmark: ClassVar[list[pytest.MarkDecorator]] = [*real, pytest.mark.asyncio(loop_scope="module")]
+
+    async def test_logits_are_the_librarys_own(self, engine: RerankingEngine, library: Any) -> None:
+        documents = [text(count, count) for count in (3, 60, 1, 25, 90, 12)] + ["", "列車 naïve"]
+        result, usage = await engine.rerank(RerankRequest(query=QUERY, documents=documents))
+        assert result.logits == pytest.approx(predicted(library, QUERY, documents), abs=1e-4)
+        assert result.chunks == [1] * len(documents)
+        assert result.tokens == [len(ids) for ids in library.tokenizer([(QUERY, one) for one in documents]).input_ids]
+        assert usage.prompt_tokens == sum(result.tokens)
+        await engine.ping()
+
+    async def test_long_documents_count_by_their_best_chunk(self, engine: RerankingEngine, library: Any) -> None:
+        long = text(700, 2)
+        result, _ = await engine.rerank(RerankRequest(query=QUERY, documents=["short", long]))
+        ids = library.tokenizer(long, add_special_tokens=False).input_ids
+        room = CONTEXT - 3 - len(library.tokenizer(QUERY, add_special_tokens=False).input_ids)
+        parts = [library.tokenizer.decode(part) for part in chunks(ids, room)]
+        expected = max(predicted(library, QUERY, parts))
+        assert result.chunks == [1, len(parts)]
+        assert len(parts) > 5
+        assert result.logits[1] == pytest.approx(expected, abs=1e-4)
+
+    async def test_truncation_is_the_librarys_own(self, engine: RerankingEngine, library: Any) -> None:
+        for query, document in ((QUERY, text(500)), (text(90), text(300)), (text(300), "x"), (text(61), text(62))):
+            result, _ = await engine.rerank(RerankRequest(query=query, documents=[document], truncate=True))
+            assert result.chunks == [1]
+            assert result.logits == pytest.approx(predicted(library, query, [document]), abs=1e-4)
+
+    async def test_limits_of_tokens_cut_query_and_documents(self, engine: RerankingEngine, library: Any) -> None:
+        document, query = text(300, 3), text(40, 4)
+
+        def first(whole: str, count: int) -> str:
+            return str(library.tokenizer.decode(library.tokenizer(whole, add_special_tokens=False).input_ids[:count]))
+
+        for tokens in (1, 20, 70):
+            limited = RerankRequest(query=QUERY, documents=[document, "short"], max_document_tokens=tokens)
+            result, _ = await engine.rerank(limited)
+            expected = predicted(library, QUERY, [first(document, tokens), first("short", tokens)])
+            assert result.logits == pytest.approx(expected, abs=1e-4)
+            assert result.chunks == [1, 1]
+        result, _ = await engine.rerank(RerankRequest(query=query, documents=["short"], max_query_tokens=8))
+        assert result.logits == pytest.approx(predicted(library, first(query, 8), ["short"]), abs=1e-4)
+
+    async def test_a_limit_of_chunks_scores_the_start(self, engine: RerankingEngine, library: Any) -> None:
+        long = text(700, 2)
+        ids = library.tokenizer(long, add_special_tokens=False).input_ids
+        room = CONTEXT - 3 - len(library.tokenizer(QUERY, add_special_tokens=False).input_ids)
+        every, _ = await engine.rerank(RerankRequest(query=QUERY, documents=[long]))
+        for most in (1, 3, every.chunks[0], every.chunks[0] + 5):
+            request = RerankRequest(query=QUERY, documents=["short", long], max_chunks=most)
+            result, _ = await engine.rerank(request)
+            parts = [library.tokenizer.decode(part) for part in chunks(ids, room, most)]
+            assert result.chunks == [1, min(most, every.chunks[0])]
+            assert result.logits[1] == pytest.approx(max(predicted(library, QUERY, parts)), abs=1e-4)
+        assert result.logits[1] == pytest.approx(every.logits[0], abs=1e-4)
+
+    async def test_requests_share_batches_and_keep_their_answers(self, engine: RerankingEngine, library: Any) -> None:
+        asked = [[text(2 + number, number), text(9, number)] for number in range(12)]
+        requests = [RerankRequest(query=f"query {n}", documents=documents) for n, documents in enumerate(asked)]
+        expected = {number: predicted(library, f"query {number}", asked[number]) for number in (0, 5, 11)}
+        for _ in range(20):  # until they came while a step ran
+            answers = await asyncio.gather(*(engine.rerank(request) for request in requests))
+            for number in expected:
+                assert answers[number][0].logits == pytest.approx(expected[number], abs=1e-4)
+            if max(usage.batch for _, usage in answers) > 2:
+                return
+        raise AssertionError("no batch was shared")
+
+    async def test_refusals(self, engine: RerankingEngine) -> None:
+        with pytest.raises(ContextLengthExceeded, match=r"query has .* tokens") as refused:
+            await engine.rerank(RerankRequest(query=text(300), documents=["d"]))
+        assert refused.value.param == "query"
+        for query, documents in (("", ["d"]), ("q", [])):
+            with pytest.raises(BadRequest, match="empty"):
+                await engine.rerank(RerankRequest(query=query, documents=documents))
+
+    async def test_a_classifier_is_no_reranker(self, tmp_path: Path) -> None:
+        with pytest.raises(EngineFailed, match="gives 3 scores"):
+            await RerankingEngine().load(recipe("rerank"), build(tmp_path, labels=3), "cpu", Reports())
+
+
+@given(st.integers(0, 3000), st.integers(16, 500))
+def test_chunks_cover_the_document_evenly(length: int, room: int) -> None:
+    document = list(range(length))
+    parts = chunks(document, room)
+    assert all(len(part) <= room for part in parts)
+    assert sorted({token for part in parts for token in part}) == document
+    for before, after in pairwise(parts):
+        assert before[-1] - after[0] + 1 >= room // OVERLAP
+
+
+@given(st.integers(0, 3000), st.integers(16, 500), st.integers(1, 9))
+def test_a_limited_number_of_chunks_covers_the_start(length: int, room: int, most: int) -> None:
+    document = list(range(length))
+    parts = chunks(document, room, most)
+    assert len(parts) == min(most, len(chunks(document, room)))
+    seen = sorted({token for part in parts for token in part})
+    assert seen == document[: len(seen)]
+    assert len(seen) == length or sum(map(len, parts)) == most * room  # nothing is left out while a part has room
+
+
+@given(st.integers(0, 300), st.integers(0, 300), st.integers(4, 200))
+def test_longest_first_fills_the_room(first: int, second: int, room: int) -> None:
+    a, b = longest_first(range(first), range(second), room)
+    assert len(a) + len(b) == min(room, first + second)
+    assert len(a) <= first
+    assert len(b) <= second

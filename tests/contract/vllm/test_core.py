@@ -1,0 +1,205 @@
+"""The patches to vLLM's EngineCore and adapter manager: the fault on a fresh copy, and that it is gone."""
+
+import json
+from concurrent.futures import Future
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models.chat.vllm import core as vllm_core
+from models.chat.vllm import manager as vllm_manager
+from models.chat.vllm import process
+from tests.contract.vllm.stock import stock
+
+pytestmark = pytest.mark.real
+
+
+class _Manager:
+    """As much of vLLM's model manager as `add_adapter` looks at."""
+
+    def __init__(self, cached: int) -> None:
+        self._registered_adapters = dict.fromkeys(range(1, cached + 1))
+        self._active_adapters: dict[int, None] = {1: None}
+        self.lora_index_to_id: list[int | None] = [1]
+        self.listed = 0
+
+    def list_adapters(self) -> dict[int, Any]:
+        self.listed += 1
+        return dict(self._registered_adapters)
+
+    def get_adapter(self, number: int) -> object:
+        return self
+
+    def activate_adapter(self, number: int) -> bool:
+        return False
+
+
+def test_a_step_does_not_list_all_cached_adapters() -> None:
+    from vllm.lora.request import LoRARequest
+
+    request = LoRARequest("x", 1, "/nowhere")
+    fresh = stock("vllm.lora.worker_manager").LRUCacheWorkerLoRAManager
+    manager = fresh.__new__(fresh)
+    manager._adapter_manager = _Manager(1000)
+    manager.add_adapter(request)
+    assert manager._adapter_manager.listed == 1, "vLLM's own code copies the whole table for each adapter of a step"
+    assert vllm_manager._add_adapter(manager, request)
+    assert manager._adapter_manager.listed == 1
+
+
+def test_an_adapter_is_never_loaded_from_a_path() -> None:
+    from vllm.lora.request import LoRARequest
+
+    read: list[str] = []
+    fresh = stock("vllm.lora.worker_manager").LRUCacheWorkerLoRAManager
+    manager = fresh.__new__(fresh)
+    manager._adapter_manager = _Manager(0)
+    manager._load_adapter = lambda request: read.append(request.lora_path)
+    request = LoRARequest("x", 5, "/some/where")
+    with pytest.raises(AttributeError):
+        manager.add_adapter(request)  # goes on with the None that our reader gave
+    assert read == ["/some/where"]
+    with pytest.raises(vllm_manager.NotPlaced):
+        vllm_manager._add_adapter(manager, request)
+    assert read == ["/some/where"]
+
+
+class _Core:
+    model_executor: object = None
+    _invoke_utility_method: Any = None
+
+    def __init__(self, outcomes: dict[str, Any]) -> None:
+        self.outcomes, self.asked = outcomes, [""]
+        self.scheduler = SimpleNamespace(requests={})
+        self.vllm_config = SimpleNamespace(lora_config=None)
+
+    def collective_rpc(self, method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        self.asked.append(method)
+        return [self.outcomes.get(method, ["done"])]
+
+    def preprocess_add_request(self, request: Any) -> str:
+        return "taken in"
+
+
+def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded() -> None:
+    """Its worker then loads from the request's path within a step, and what that raises ends the engine."""
+    from vllm.lora.request import LoRARequest
+    from vllm.sampling_params import SamplingParams
+    from vllm.v1.engine import EngineCoreRequest
+
+    core = core_of(stock("vllm.v1.engine.core"))
+    lora = LoRARequest("seven", 7, "/nowhere")
+    request = EngineCoreRequest("r", [1, 2], None, SamplingParams(max_tokens=1), None, 0.0, lora, None, None)
+    taken, _ = core.preprocess_add_request(request)
+    assert taken.lora_request.lora_path == "/nowhere"
+    fresh = stock("vllm.v1.engine.core")
+    vllm_core.patch(fresh.EngineCore, lambda: None)
+    core = core_of(fresh)
+    with pytest.raises(vllm_core.UnknownAdapter, match="seven"):
+        core.preprocess_add_request(request)
+    vllm_core._placed(core).add(7)
+    assert core.preprocess_add_request(request)[0].lora_request is lora
+
+
+def core_of(module: ModuleType) -> Any:
+    """An EngineCore without model and scheduler: as much as its intake needs."""
+    core = module.EngineCore.__new__(module.EngineCore)
+    core.mm_receiver_cache = core.request_block_hasher = None
+    return core
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_the_reason_of_a_failed_start_reaches_the_slot(
+    memory: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """vLLM's own EngineCore raises in its process and leaves nothing; the parent hears 'initialization failed'."""
+    cause, fault = tmp_path / "cause", MemoryError("no room") if memory else ValueError("bad flag")
+    monkeypatch.setenv(process.CAUSE, str(cause))
+
+    def fail(*args: Any, **kwargs: Any) -> None:
+        raise fault
+
+    fresh = stock("vllm.v1.engine.core")
+    monkeypatch.setattr("vllm.plugins.load_general_plugins", fail)
+    with pytest.raises(type(fault)):
+        fresh.EngineCore(None, None, False)
+    assert not cause.exists()
+    begun: list[int] = []
+    vllm_core.patch(fresh.EngineCore, lambda: begun.append(1))
+    with pytest.raises(type(fault)):
+        fresh.EngineCore(None, None, False)
+    assert json.loads(cause.read_text()) == [int(memory), f"{type(fault).__name__}: {fault}"]
+    assert begun == [1]
+
+
+def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() -> None:
+    request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"))
+    assert _Core({}).preprocess_add_request(request) == "taken in", "vLLM's own intake lets it through"
+    kind = type("Core", (_Core,), {})
+    begun: list[int] = []
+    vllm_core.patch(kind, lambda: begun.append(1))
+    core = kind({"place_adapter": ["running"], "poll_adapter": ["done", "placed"]})
+    assert begun == [1]
+    assert core.preprocess_add_request(SimpleNamespace(lora_request=None)) == "taken in"
+    with pytest.raises(vllm_core.UnknownAdapter):
+        core.preprocess_add_request(request)
+    assert vllm_core.place_adapter(core, 7, 0) == ["running"]
+    with pytest.raises(vllm_core.UnknownAdapter):
+        core.preprocess_add_request(request)
+    vllm_core.poll_adapter(core, 7)
+    assert core.preprocess_add_request(request) == "taken in"
+    core.scheduler.requests["r"] = request
+    assert vllm_core.drop_adapter(core, 7) == ["busy"]
+    assert vllm_core.place_adapter(core, 8, 7) == ["busy"]
+    assert core.asked[-1] == "poll_adapter", "a refused call changes nothing"
+    core.scheduler.requests.clear()
+    vllm_core.drop_adapter(core, 7)
+    with pytest.raises(vllm_core.UnknownAdapter):
+        core.preprocess_add_request(request)
+
+
+class UniProcExecutor:
+    """vLLM's name for an executor whose worker lives in EngineCore's process."""
+
+
+@pytest.mark.parametrize(
+    ("ends", "wanted"),
+    [
+        (lambda reading: reading.set_result("weights"), ["read"]),
+        (lambda reading: reading.set_exception(ValueError("cut short\nand more")), ["failed", "cut short", "and more"]),
+        (lambda reading: reading.cancel(), ["failed", "it was dropped while it was read"]),
+    ],
+)
+def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[str]) -> None:
+    """vLLM's own dispatcher of utilities holds the answer back until then, and takes the loop nothing."""
+    from vllm.v1.engine import UtilityOutput
+    from vllm.v1.engine.core import EngineCoreProc
+    from vllm.v1.executor import uniproc_executor
+
+    assert uniproc_executor.UniProcExecutor.__name__ == UniProcExecutor.__name__
+    reading: Future[Any] = Future()
+    core = _Core({"stage_adapter": ["running"]})
+    core.model_executor, core._invoke_utility_method = UniProcExecutor(), EngineCoreProc._invoke_utility_method
+    core.outcomes["reading_adapter"] = reading
+    told: list[Any] = []
+    EngineCoreProc._invoke_utility_method(
+        "stage_adapter", lambda: vllm_core.stage_adapter(core, 1, "/x"), UtilityOutput(1), told.append
+    )
+    assert told == []
+    ends(reading)
+    assert [output.result.result for output in told] == [wanted]
+
+
+@pytest.mark.parametrize("outcome", [["done"], ["full"]])
+def test_an_answer_that_is_known_is_not_held_back(outcome: list[str]) -> None:
+    core = _Core({"stage_adapter": outcome})
+    core.model_executor, core._invoke_utility_method = UniProcExecutor(), None
+    assert vllm_core.stage_adapter(core, 1, "/x") == outcome
+
+
+def test_workers_of_other_processes_are_polled() -> None:
+    core = _Core({"stage_adapter": ["running"]})
+    core.model_executor, core._invoke_utility_method = object(), None
+    assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]

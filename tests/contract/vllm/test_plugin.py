@@ -1,0 +1,162 @@
+"""The vLLM plug-in besides its patches to LoRA: sampling, threads, staged weights, versions, the end of its process."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from models.chat.vllm import plugin, process, read
+from tests.contract.vllm.stock import stock
+from tests.eventually import eventually
+
+pytestmark = pytest.mark.real
+
+
+def test_ranks_of_modules_are_looked_up_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As vLLM finds them in the config of a stored adapter, without a regular expression for each two modules."""
+    module = stock("vllm.lora.peft_helper")
+    names = [f"model.layers.{i}.self_attn.{short}" for i in range(50) for short in ("q_proj", "o_proj")]
+    lower = {name: 4 + i % 3 for i, name in enumerate(names) if i % 4}
+    helper = module.PEFTHelper(
+        r=8, lora_alpha=8, target_modules=["q_proj", "o_proj"], rank_pattern=lower, alpha_pattern=lower
+    )
+    match, tried = module.re.match, list[str]()
+    monkeypatch.setattr(module.re, "match", lambda regex, name: tried.append(name) or match(regex, name))
+    wanted = [helper.get_rank_and_scaling(name) for name in names]
+    assert len(tried) > 7_000
+    assert {scaling for _, scaling in wanted} == {1.0}
+    tried.clear()
+    read.patch(module.PEFTHelper)
+    assert [helper.get_rank_and_scaling(name) for name in names] == wanted
+    assert not tried
+
+
+LOGPROBS = """
+from models.chat.vllm import prewarm
+{before}
+from vllm.v1.sample import sampler
+print(hasattr(sampler.batched_count_greater_than, "_torchdynamo_orig_callable"))
+import torch
+if not {before!r}:
+    raise SystemExit
+assert sampler.batched_count_greater_than(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[2.0]])).tolist() == [2]
+"""
+
+
+@pytest.mark.parametrize(("before", "compiled"), [("", "True"), ("prewarm.environment()", "False")])
+def test_ranks_of_logprobs_are_counted_without_a_compiler(before: str, compiled: str) -> None:
+    """vLLM compiles this one function at the first request with logprobs: 8 to 15 s on a CPU."""
+    code = LOGPROBS.format(before=before)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=200)
+    assert done.stdout.split() == [compiled], done.stderr[-2000:]
+
+
+def test_compute_threads_are_bound_before_vllm_makes_that_impossible(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, set_threads = torch.get_num_threads(), torch.set_num_threads
+    monkeypatch.setenv(process.THREADS, "1")
+    try:
+        torch.set_num_threads(3)
+        monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # as vLLM's CPU worker does
+        process._bound_threads()
+        assert torch.get_num_threads() == 3, "too late: a place in vLLM's own start-up is needed"
+        monkeypatch.setattr(torch, "set_num_threads", set_threads)
+        process._bound_threads()
+        assert torch.get_num_threads() == 1
+    finally:
+        set_threads(before)
+
+
+def _layer(places: int = 2, rank: int = 4, width_in: int = 6, width_out: int = 8) -> Any:
+    return SimpleNamespace(
+        lora_a_stacked=(torch.zeros(places, 1, rank, width_in),),
+        lora_b_stacked=(torch.zeros(places, 1, width_out, rank),),
+    )
+
+
+def _pair(a: torch.Tensor | None, b: torch.Tensor | None) -> Any:
+    return SimpleNamespace(lora_a=a, lora_b=b)
+
+
+@pytest.mark.parametrize(
+    ("pair", "word"),
+    [
+        (_pair(torch.ones(4, 6), torch.ones(8, 4)), None),
+        (_pair(torch.ones(2, 6), torch.ones(8, 2)), None),
+        (_pair(torch.ones(4, 5), torch.ones(8, 4)), "made for"),
+        (_pair(torch.ones(4, 6), torch.ones(9, 4)), "made for"),
+        (_pair(torch.ones(4, 6), torch.ones(8, 3)), "rank"),
+        (_pair(torch.ones(5, 6), torch.ones(8, 5)), "rank"),
+        (_pair(torch.ones(4, 6), None), "missing"),
+        (_pair(torch.full((4, 6), float("nan")), torch.ones(8, 4)), "finite"),
+        (_pair(torch.ones(4, 6), torch.full((8, 4), float("inf"))), "finite"),
+        (_pair([torch.ones(4, 6)] * 2, [torch.ones(8, 4)] * 2), "parts"),
+    ],
+)
+def test_staged_weights_must_fit_the_layers(pair: Any, word: str | None) -> None:
+    faults = read.faults_of({"layer": pair}, {"layer": _layer()}, 4)
+    assert bool(faults) == (word is not None)
+    assert not word or word in faults[0]
+
+
+def test_no_layer_or_no_weights_are_faults() -> None:
+    assert read.faults_of({}, {}, 4)
+    assert read.faults_of({"other": _pair(torch.ones(4, 6), torch.ones(8, 4))}, {"layer": _layer()}, 4)
+
+
+def test_a_plain_vllm_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    applied: list[str] = []
+    monkeypatch.setattr(plugin, "_patch_all", lambda: applied.append("all"))
+    monkeypatch.delenv(process.ACTIVE, raising=False)
+    plugin.register()
+    assert not applied
+    monkeypatch.setenv(process.ACTIVE, "1")
+    plugin.register()
+    assert applied == ["all"]
+
+
+def test_an_unchecked_vllm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import vllm
+
+    monkeypatch.setenv(process.ACTIVE, "1")
+    monkeypatch.setattr(plugin, "_patch_all", lambda: pytest.fail("patched"))
+    monkeypatch.setattr(vllm, "__version__", "0.99.1")
+    with pytest.raises(RuntimeError, match=r"0\.99\.1"):
+        plugin.register()
+
+
+ORPHANS = """
+import multiprocessing, os, signal, time
+from models.chat.vllm.process import enter
+def child(entered):
+    if entered:
+        enter()
+    print(int(entered), os.getpid(), flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+for entered in (False, True):
+    multiprocessing.get_context("fork").Process(target=child, args=(entered,), name="EngineCore").start()
+time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fork and /proc")
+def test_the_engine_process_ends_with_its_slot_even_when_it_is_stopped() -> None:
+    parent = subprocess.Popen([sys.executable, "-c", ORPHANS], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    said = dict(parent.stdout.readline().split() for _ in range(2))
+    stock_child, child = psutil.Process(int(said["0"])), psutil.Process(int(said["1"]))
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    try:
+        eventually(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+        assert stock_child.is_running(), "it lives on by itself"
+        assert stock_child.status() != psutil.STATUS_ZOMBIE
+    finally:
+        stock_child.kill()
+    assert multiprocessing.active_children() == []

@@ -1,0 +1,47 @@
+"""A load in a slot that is warm imports nothing more of the large libraries, neither there nor in EngineCore."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.contract.chat import fixtures as chat_fixtures
+
+PROBE = """
+import asyncio, gc, os, sys
+from pathlib import Path
+from models.chat.engine import VllmEngine
+from models.chat.vllm import prewarm
+from tests.contract.chat import fixtures as chat_fixtures
+
+def modules(worker=None):
+    import sys
+    return {name for name in sys.modules if name.split(".")[0] in ("torch", "transformers", "vllm")}
+
+async def main():
+    prewarm.prewarm(lambda: False)
+    prewarm.prewarm_server()
+    assert gc.isenabled()
+    before = modules()
+    engine, base = VllmEngine(), Path(sys.argv[1])
+    await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
+    (core,) = await engine._engine.collective_rpc(modules)
+    print(len(before), sorted(modules() - before), sorted(core - before))
+    await engine.close()
+
+asyncio.run(main())
+os._exit(0)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_a_load_in_a_warm_slot_imports_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = chat_fixtures.write_base(tmp_path / "base")
+    monkeypatch.setenv("VLLM_ALLOW_INSECURE_SERIALIZATION", "1")  # EngineCore runs `modules`
+    done = subprocess.run([sys.executable, "-c", PROBE, str(base)], capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    known, more = done.stdout.splitlines()[-1].split(" ", 1)
+    assert int(known) > 1000
+    assert more == "[] []", "slot, EngineCore"

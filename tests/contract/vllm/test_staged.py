@@ -1,0 +1,327 @@
+"""Adapters from a file to a place: bit for bit what vLLM's loader makes of them, whatever happens to the file."""
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import wait
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from models.chat.vllm import file, stage
+from models.chat.vllm.file import ReadFile
+from models.chat.vllm.read import FILES, read_adapter, tensors
+from tests.contract.vllm import manager_fixtures as fixtures
+from tests.contract.vllm.cpu_ways import WAYS, way
+from tests.contract.vllm.stock import stock
+
+pytestmark = pytest.mark.real
+RANK = 16
+DTYPES = [torch.bfloat16, torch.float32, torch.float16]
+ALL = dict.fromkeys(fixtures.names(), 8)
+QUICK = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)  # files of one example are overwritten by the next
+
+
+@pytest.fixture(autouse=True)
+def patched(monkeypatch: pytest.MonkeyPatch) -> None:
+    from vllm.lora import lora_model
+
+    monkeypatch.setattr(lora_model, "safetensors", lora_model.safetensors)  # as it was, afterwards
+    file.patch(lora_model)
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view({2: torch.int16, 4: torch.int32}[tensor.element_size()])
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+@QUICK
+@given(seed=st.integers(0, 999), dtypes=st.lists(st.sampled_from(DTYPES), min_size=1, max_size=4))
+def test_tensors_are_the_files(tmp_path: Path, seed: int, dtypes: list[torch.dtype]) -> None:
+    """Also where a wider one begins at an odd place."""
+    generator = torch.Generator().manual_seed(seed)
+    written = {f"{i}": torch.randn(1 + i, 3 + 2 * i, generator=generator).to(d) for i, d in enumerate(dtypes)}
+    path = tmp_path / FILES[1]
+    save_file(written, path)
+    with ReadFile(str(path)) as file:
+        found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  (as vLLM does)
+    assert found.keys() == written.keys()
+    for name, tensor in load_file(path).items():
+        assert (found[name].shape, found[name].dtype) == (tensor.shape, tensor.dtype)
+        assert torch.equal(bits(found[name]), bits(tensor))
+
+
+CUT_SHORT = """
+import os, sys
+from safetensors import safe_open
+with safe_open(sys.argv[1], framework="pt") as file:
+    tensor = file.get_tensor("layer.lora_A.weight")
+    os.truncate(sys.argv[1], 4096)
+    tensor.clone()
+"""
+
+
+def test_a_file_that_is_cut_short_is_a_fault_and_no_signal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / FILES[1]
+
+    def write() -> None:
+        save_file({f"layer.lora_{half}.weight": torch.ones(512, 512).bfloat16() for half in "AB"}, path)
+
+    write()
+    ended = subprocess.run([sys.executable, "-c", CUT_SHORT, str(path)], check=False, capture_output=True)
+    assert ended.returncode == -signal.SIGBUS, "what safetensors' own mapping does"
+    with pytest.raises(ValueError, match="cut short or has a tail"):
+        ReadFile(str(path))
+    write()
+    with ReadFile(str(path)) as file:
+        os.truncate(path, 4096)
+        assert bool((file.get_tensor("layer.lora_A.weight") == 1).all()), "its own memory"
+    stock_preadv = os.preadv
+
+    def preadv(fd: int, buffers: list[Any], offset: int) -> int:
+        if offset > 8:
+            os.truncate(path, 600)
+        return stock_preadv(fd, buffers, offset)
+
+    write()
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, "preadv", preadv)
+    with pytest.raises(ValueError, match=r"adapter_model\.safetensors: it became shorter"):
+        ReadFile(str(path))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.float64])
+def test_other_dtypes_are_refused(tmp_path: Path, dtype: torch.dtype) -> None:
+    path = tmp_path / FILES[1]
+    save_file({"layer.lora_A.weight": torch.ones(4, 4).to(dtype)}, path)
+    with pytest.raises(ValueError, match="dtype"):
+        ReadFile(str(path))
+
+
+# --- vLLM's loader -------------------------------------------------------------------------------------------------
+@QUICK
+@given(
+    seed=st.integers(0, 999),
+    dtype=st.sampled_from(DTYPES),
+    place_dtype=st.sampled_from(DTYPES),
+    alpha=st.sampled_from([8, 16, 5]),
+    data=st.data(),
+)
+def test_what_is_read_is_what_vllm_makes_of_a_mapped_file(
+    tmp_path: Path, seed: int, dtype: torch.dtype, place_dtype: torch.dtype, alpha: int, data: st.DataObject
+) -> None:
+    """Any ranks, dtypes and scales, and modules left out, packed ones too."""
+    from vllm.lora.request import LoRARequest
+
+    modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
+    ranks = {name: data.draw(st.sampled_from([8, 8, 1, 4, 16])) for name in modules}
+    path = fixtures.write_adapter(tmp_path / "adapter", ranks, seed, dtype, lora_alpha=alpha, alpha_pattern={})
+    plain, worker = (fixtures.worker_manager(RANK, place_dtype) for _ in range(2))
+    plain._lora_model_cls = stock("vllm.lora.lora_model").LoRAModel
+    wanted = plain._load_adapter(LoRARequest("x", 1, str(path)))
+    plain._adapter_manager._create_merged_loras_inplace(wanted)
+    found = read_adapter(worker, 1, str(path)).loras
+    assert found.keys() == wanted.loras.keys()
+    for name, weights in found.items():
+        for pair, wanted_pair in zip(tensors(weights), tensors(wanted.loras[name]), strict=True):
+            for half, wanted_half in zip(pair, wanted_pair, strict=True):
+                assert (half is None) == (wanted_half is None)
+                if half is not None and wanted_half is not None:
+                    assert torch.equal(bits(half), bits(wanted_half))
+
+
+@pytest.mark.parametrize("place", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("alpha", [8, 1 << 20])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, None])
+def test_what_is_not_finite_is_refused_with_its_module(
+    tmp_path: Path, bad: float | None, alpha: int, place: torch.dtype
+) -> None:
+    """Also where only the scale makes it so."""
+    written = {}
+    for name in fixtures.names():
+        for half, shape in zip("AB", fixtures.shapes(name, 8), strict=True):
+            written[f"{name}.lora_{half}"] = torch.ones(shape).bfloat16()
+    wanted = []
+    if bad is not None:
+        written["model.layers.0.o_proj.lora_A"][3, 3] = bad
+        written["model.layers.1.v_proj.lora_B"][7, 7] = bad
+        wanted = ["model.layers.0.o_proj", "model.layers.1.qkv_proj"]
+    elif alpha > 8:
+        written["model.layers.1.down_proj.lora_B"][0, 0] = 3e38
+        wanted = ["model.layers.1.down_proj"]
+    path = str(fixtures.write_tensors(tmp_path / "adapter", written, r=8, lora_alpha=alpha))
+    worker = fixtures.worker_manager(RANK, place)
+    if not wanted:
+        read_adapter(worker, 1, path)
+        return
+    with pytest.raises(ValueError, match="not finite") as fault:
+        read_adapter(worker, 1, path)
+    assert sorted(str(fault.value).split("\n")) == [f"{name}: values that are not finite" for name in wanted]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_is_gone_is_named(tmp_path: Path, name: str) -> None:
+    path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
+    (path / name).unlink()
+    with pytest.raises(ValueError, match=f"{name} is not there"):
+        read_adapter(fixtures.worker_manager(RANK), 1, str(path))
+
+
+# --- places --------------------------------------------------------------------------------------------------------
+class Worker(stage.StagedAdapters):
+    """vLLM's worker with nothing but adapters."""
+
+    def __init__(self) -> None:
+        self.model_runner = SimpleNamespace(lora_manager=fixtures.worker_manager(RANK, torch.bfloat16))
+        self.device = torch.device("cpu")
+        self.manager = self.model_runner.lora_manager._adapter_manager
+        self.prepare_places()
+
+    def stage(self, number: int, path: Path) -> list[str]:
+        outcome = self.stage_adapter(number, str(path))
+        if outcome == ["running"]:
+            wait([self._swaps().staging[number]], timeout=60)
+            outcome = self.poll_adapter(number)
+        return outcome
+
+    def place(self, number: int, evict: int = 0) -> list[str]:
+        outcome = self.place_adapter(number, evict)
+        if outcome == ["running"]:
+            wait([self._swaps().placing[number][1]], timeout=60)
+            outcome = self.poll_adapter(number)[:1]
+        return outcome
+
+    def answer(self, ids: list[int]) -> dict[str, torch.Tensor]:
+        """What the layers add for rows with these adapters, each row of different inputs."""
+        from vllm.lora.layers import LoRAMapping
+
+        punica = self.manager.punica_wrapper_mapping["language_model"]
+        mapping = LoRAMapping(tuple(ids), tuple(ids), is_prefill=True)
+        punica.update_metadata(mapping, self.manager.lora_index_to_id, fixtures.PLACES, 100)
+        found = {}
+        for name, module in self.manager.modules.items():
+            generator = torch.Generator().manual_seed(7)
+            inputs = torch.randn(len(ids), module.lora_a_stacked[0].shape[-1], generator=generator)
+            found[name] = torch.zeros(len(ids), sum(module.output_slices))
+            halves = module.lora_a_stacked, module.lora_b_stacked
+            punica.add_lora_linear(found[name], inputs, *halves, 1.0, module.output_slices)
+        return found
+
+
+def poison(worker: Worker) -> None:
+    """The places hold what an earlier adapter may have left there."""
+    for module in worker.manager.modules.values():
+        for half in (*module.lora_a_stacked, *module.lora_b_stacked):
+            half.fill_(float("nan"))
+
+
+def exact(lora: Any, name: str, inputs: torch.Tensor, widths: tuple[int, ...]) -> torch.Tensor:
+    """What an adapter adds in one layer, by the plain product of its packed halves."""
+    weights = lora.loras.get(name)
+    pairs = tensors(weights) if weights is not None else [(None, None)] * len(widths)
+    parts = [
+        torch.zeros(width, dtype=torch.float64) if a is None or b is None else b.double() @ (a.double() @ inputs)
+        for (a, b), width in zip(pairs, widths, strict=True)
+    ]
+    return torch.cat(parts)
+
+
+@QUICK
+@given(seed=st.integers(0, 999), name=st.sampled_from(WAYS), small=st.sampled_from([0, 1 << 30]), data=st.data())
+def test_places_answer_as_the_adapters_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, name: str, small: int, data: st.DataObject
+) -> None:
+    """Three adapters of any ranks and modules, written by the thread or at once."""
+    chosen = way(name)
+    monkeypatch.setattr("models.chat.vllm.cpu.punica.load", lambda: chosen)
+    monkeypatch.setattr(stage, "SMALL", small)
+    worker = Worker()
+    poison(worker)
+    for place in range(fixtures.PLACES):
+        modules = data.draw(st.lists(st.sampled_from(fixtures.names()), min_size=1, unique=True))
+        ranks = {name: data.draw(st.sampled_from([1, 4, 8, 16])) for name in modules}
+        path = fixtures.write_adapter(tmp_path / "adapter", ranks, seed + place, torch.bfloat16)
+        assert worker.stage(10 + place, path) == ["done", "staged"]
+        assert worker.place(10 + place) == ["done"]
+    ids = data.draw(st.lists(st.sampled_from([0, 10, 11, 12]), min_size=1, max_size=9))
+    for module_name, found in worker.answer(ids).items():
+        module = worker.manager.modules[module_name]
+        generator = torch.Generator().manual_seed(7)
+        inputs = torch.randn(len(ids), module.lora_a_stacked[0].shape[-1], generator=generator)
+        for row, number in enumerate(ids):
+            wanted = torch.zeros(sum(module.output_slices), dtype=torch.float64)
+            if number:
+                lora = worker.manager._registered_adapters[number]
+                wanted = exact(lora, module_name, inputs[row].double(), module.output_slices)
+            torch.testing.assert_close(found[row].double(), wanted, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("small", [0, 1 << 30])
+def test_a_place_is_its_adapters_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: int) -> None:
+    monkeypatch.setattr(stage, "SMALL", small)
+    worker = Worker()
+    paths = [fixtures.write_adapter(tmp_path / str(i), ALL, i, torch.bfloat16) for i in range(6)]
+    for number in (1, 2, 3, 4):
+        assert worker.stage(number, paths[number]) == ["done", "staged"]
+    assert worker.stage(5, paths[5]) == ["full"]
+    for number in (1, 2, 3):
+        assert worker.place(number) == ["done"]
+    before = {number: worker.answer([number]) for number in (1, 2, 3)}
+    assert worker.place(4) == ["full"]
+    assert worker.place(4, 2) == ["done"]
+    assert worker.drop_adapter(2) == ["done"]
+    for _ in range(3):
+        assert worker.stage(5, paths[5]) == ["done", "staged"]
+        assert worker.place(5, 1) == ["done"]
+        fifth = worker.answer([5])
+        assert worker.drop_adapter(5) == ["done"]
+        assert worker.place(1) == ["done"]
+        for number in (1, 3):
+            found = worker.answer([number])
+            assert all(torch.equal(found[name], before[number][name]) for name in found)
+        assert not all(torch.equal(fifth[name], before[1][name]) for name in fifth)
+    assert worker.forget_adapters() == ["done"]
+    assert worker.held_adapters() == [[], []]
+
+
+def test_one_that_was_read_takes_effect_when_it_is_placed(tmp_path: Path) -> None:
+    worker = Worker()
+    good = fixtures.write_adapter(tmp_path / "good", ALL, 1, torch.bfloat16)
+    for number, path in ((1, good), (2, tmp_path / "nowhere")):
+        assert worker.reading_adapter(number) is None
+        worker.stage_adapter(number, str(path))
+        reading = worker.reading_adapter(number)
+        assert reading is not None
+        wait([reading], timeout=60)
+    assert worker.place(1) == ["done"]
+    assert worker.held_adapters() == [[1], [1]]
+    outcome = worker.place_adapter(2, 1)
+    assert (outcome[0], worker.held_adapters()) == ("failed", [[1], []])
+    assert worker.place_adapter(2, 0)[0] == "failed"
+    assert worker.drop_adapter(2) == ["done"]
+
+
+def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No step reads it before the copy has ended and was asked for."""
+    monkeypatch.setattr(stage, "SMALL", 0)
+    worker = Worker()
+    path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
+    assert worker.stage(1, path) == ["done", "staged"]
+    assert worker.place_adapter(1, 0) == ["running"]
+    wait([worker._swaps().placing[1][1]], timeout=60)
+    assert worker.manager.lora_index_to_id == [None] * fixtures.PLACES
+    with pytest.raises(KeyError):
+        worker.answer([1])
+    assert worker.poll_adapter(1) == ["done", "placed"]
+    worker.answer([1])

@@ -1,0 +1,89 @@
+"""What Roundhouse relies on in vLLM's private side is there, as it was when the code that relies on it was written."""
+
+import ast
+import inspect
+import re
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.chat.vllm.touches import TOUCHES, Touch
+from tests.contract.vllm.stock import stock
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).parents[3]
+
+
+def set_in_code(kind: type, name: str) -> bool:
+    """Whether a class, or one that it inherits from, declares `name` or sets it on `self`."""
+    for one in kind.__mro__[:-1]:
+        for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one)))):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if is_declared(node) else []
+            for target in targets:
+                if isinstance(target, ast.Name) and target.id == name:
+                    return True
+                if isinstance(target, ast.Attribute) and target.attr == name and is_self(target.value):
+                    return True
+    return False
+
+
+def is_declared(node: ast.AST) -> Any:
+    return isinstance(node, ast.AnnAssign)
+
+
+def is_self(node: ast.AST) -> bool:
+    return isinstance(node, ast.Name) and node.id == "self"
+
+
+def missing(touch: Touch) -> str:
+    """What is not as it was; empty: nothing. In a fresh copy of the module, which nobody has patched."""
+    module, _, path = touch.where.partition(":")
+    *classes, name = path.split(".")
+    owner: Any = stock(module)
+    for one in classes:
+        owner = getattr(owner, one, None)
+        if owner is None:
+            return f"no {one}"
+    found = inspect.getattr_static(owner, name, None)
+    if found is None:
+        there = isinstance(owner, type) and set_in_code_of(module, classes[-1], name)
+        return "" if there else f"no {name}"
+    if touch.takes is None:
+        return ""
+    takes = tuple(inspect.signature(getattr(owner, name)).parameters)[: len(touch.takes)]
+    return "" if takes == touch.takes else f"{name} takes {takes}"
+
+
+def set_in_code_of(module: str, kind: str, name: str) -> bool:
+    from importlib import import_module
+
+    return set_in_code(getattr(import_module(module), kind), name)
+
+
+@pytest.mark.parametrize("touch", TOUCHES, ids=lambda touch: touch.where)
+def test_it_is_as_it_was(touch: Touch) -> None:
+    assert missing(touch) == ""
+    assert (ROOT / touch.test).is_file()
+
+
+def test_what_is_gone_or_changed_is_seen() -> None:
+    where = "vllm.lora.model_manager:LoRAModelManager"
+    assert missing(Touch(f"{where}._elsewhere", "", "")) == "no _elsewhere"
+    assert missing(Touch("vllm.lora.model_manager:Nobody.x", "", "")) == "no Nobody"
+    assert "takes" in missing(Touch(f"{where}._create_merged_loras_inplace", "", "", ("self", "other")))
+    assert missing(Touch(f"{where}._last_mapping", "", "")) == ""
+
+
+def test_there_are_few_and_none_outside_of_this_folder() -> None:
+    assert len(TOUCHES) < 25
+    assert len({touch.where for touch in TOUCHES}) == len(TOUCHES)
+    vllm = re.compile(r"^\s*(from|import) vllm\b|import_module\(\"vllm", re.MULTILINE)
+    outside = [
+        str(file.relative_to(ROOT))
+        for room in ("registry", "adapters", "models", "runtime")
+        for file in (ROOT / room).rglob("*.py")
+        if vllm.search(file.read_text()) and "models/chat/vllm" not in file.as_posix()
+    ]
+    assert outside == ["models/chat/adapters.py"], "only vLLM's own LoRARequest"

@@ -1,0 +1,245 @@
+"""A gateway whose slots are scripts: real names, real relay and real HTTP; only the engine's events are canned."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from fastapi import FastAPI
+
+from adapters.types import StoredAdapter
+from models.messages import Chunk, Event, Request
+from registry.errors import RoundhouseError
+from registry.recipes.definition import Recipe
+from registry.records import Version
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.backend import Backend
+from runtime.gateway.core import Gateway
+from runtime.gateway.local import LocalBackend
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.models import Models
+from runtime.gateway.names import Names
+from runtime.gateway.overview import Overview
+from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.http.app import finish
+from runtime.http.middleware import ContextMiddleware
+from runtime.http.routes import routes
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import ModelState
+from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.server.device import Device
+from runtime.server.settings import Settings
+from runtime.slots import frames
+from runtime.slots.call import FrameCall
+from runtime.slots.link import SlotLink
+
+ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
+Script = Callable[[Any], Sequence[Event | RoundhouseError]]
+
+
+def recipe(id_: str, task: str) -> Recipe:
+    engine = ENGINES.get(task, "faster-whisper")
+    return Recipe.model_validate(
+        {"id": id_, "version": 1, "task": task, "source": {"path": "x"}, "engine": {"name": engine}}
+    )
+
+
+@dataclass
+class ScriptedLink:
+    """Answers each call with what `script` gives for its request. `gate` holds the events after `free` ones back."""
+
+    script: Script = lambda _: ()
+    requests: list[Any] = field(default_factory=list)
+    cancelled: list[int] = field(default_factory=list)
+    gate: asyncio.Event = field(default_factory=asyncio.Event)
+    free: int = 0
+    started: asyncio.Event = field(default_factory=asyncio.Event)
+    look: Callable[[Any], None] = lambda _: None
+    tokens: tuple[int, int, int] | None = None
+    """What each chunk tells of the tokens so far."""
+    calls: dict[int, FrameCall] = field(default_factory=dict)
+    _tasks: set[Any] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.gate.set()
+
+    def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:
+        uid = len(self.requests) + 1
+        frame = make(uid)
+        assert isinstance(frame, frames.Call)
+        self.requests.append(frame.request)
+        self.look(frame.request)
+        self.started.set()
+        call = FrameCall(self, uid)
+        self.calls[uid] = call
+        task = asyncio.create_task(self._play(call, frame.request))
+        self._tasks.add(task)
+        return call
+
+    async def _play(self, call: FrameCall, request: Request) -> None:
+        for number, event in enumerate(self.script(request)):
+            if number >= self.free:
+                await self.gate.wait()
+            if isinstance(event, RoundhouseError):
+                call.put(frames.Failed.of(call.uid, event))
+                return
+            call.put(frames.Emit(call.uid, event, self.tokens if isinstance(event, Chunk) else None))
+        await self.gate.wait()
+        call.put(frames.Done(call.uid))
+
+    def cancel(self, uid: int) -> None:
+        """As a slot does: the call ends as soon as its work has left the engine, here at once."""
+        self.cancelled.append(uid)
+        self.calls[uid].put(frames.Done(uid))
+
+    def forget(self, uid: int) -> None:
+        pass
+
+
+class Records:
+    """A sink that keeps what it took."""
+
+    def __init__(self) -> None:
+        self.all: list[RequestRecord] = []
+
+    def take(self, record: RequestRecord) -> None:
+        self.all.append(record)
+
+
+class FakeGateway:
+    """A gateway with models 'chat', 'embed', 'rerank', 'speech'; each has a scripted link in `links`.
+
+    Names, queues, leases and use cases are the real ones. Residency is a table in which every model is ready.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        recipes: Sequence[Recipe] | None = None,
+        *,
+        state: Any = None,
+        service: Any = None,
+        backends: Sequence[Backend] = (),
+        sinks: Sequence[Sink] = (),
+        **settings: Any,
+    ) -> None:
+        tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
+        self.recipes = recipes = recipes or [recipe(id_, task) for id_, task in tasks.items()]
+        self.settings = Settings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
+        self.metrics, self.records, self.bounds = Metrics(), Records(), Bounds(self.settings.max_waiting)
+        self.state = state or SimpleNamespace(
+            adapters=SimpleNamespace(all=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+        )
+        self.names = Names(recipes, self.state)
+        self.service = service or SimpleNamespace(list=lambda _base=None: [], incoming=folder / "incoming")
+        self.links = {r.id: ScriptedLink() for r in recipes}
+        self.released: list[bool] = []
+        self.refuse: RoundhouseError | None = None
+        self.queues = {
+            r.id: ModelQueue(r, self.bounds, self._want, lambda: self.released.append(True)) for r in recipes
+        }
+        self.entries = {
+            r.id: ModelEntry(
+                recipe=r, path=folder, revision="rev", needed=1, needed_detail="", load_seconds=1.0,
+                queue=self.queues[r.id], state=ModelState.READY,
+            )
+            for r in recipes
+        }  # fmt: skip
+        self.pool: Any = SimpleNamespace(size=3, free=2, restarts=0, prewarmed=lambda: [])
+        residency: Any = SimpleNamespace(
+            entries=self.entries, get=self.entries.__getitem__, held=lambda: 0, want=lambda _entry: self._want()
+        )
+        models = Models(self.names, residency, self.queues, self.pool, self.state)
+        device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
+        for model, queue in self.queues.items():
+            queue.open(cast(SlotLink, self.links[model]))
+        self.gateway = Gateway(
+            self.settings,
+            self.names,
+            residency,
+            [*backends, LocalBackend(residency, self.queues, self.service_stored, self.metrics)],
+            [*sinks, RequestMetrics(self.metrics), self.records],
+            models,
+            Adapters(self.names, residency, self.queues, self.service),
+            Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
+        )
+
+    def service_stored(self, version: Version) -> StoredAdapter:
+        return cast(StoredAdapter, self.service.stored(version))
+
+    def _gave_back(self) -> None:
+        self.released.append(True)
+
+    def _want(self) -> None:
+        if self.refuse is not None:
+            raise self.refuse
+
+    def outcomes(self) -> dict[tuple[str, str, str], float]:
+        """(model, endpoint, outcome) to count, from the metrics."""
+        return {
+            (s.labels["model"], s.labels["endpoint"], s.labels["outcome"]): s.value
+            for metric in self.metrics.requests.collect()
+            for s in metric.samples
+            if s.name.endswith("_total")
+        }
+
+
+async def nothing() -> None:
+    return None
+
+
+def application(fake: FakeGateway) -> FastAPI:
+    """The application as the server makes it, without LitServe around it."""
+    app = FastAPI()
+    app.add_middleware(ContextMiddleware, gateway=lambda: fake.gateway, start=nothing, stop=nothing)
+    for path, endpoint, methods in routes():
+        app.add_api_route(path, endpoint, methods=methods)
+    finish(app, fake.recipes)
+    return app
+
+
+class Wire:
+    """One request by bare ASGI, whose client can leave: `body` parts arrive, then `leave` lets the disconnect in."""
+
+    def __init__(self, app: Any, path: str, body: Sequence[bytes], headers: dict[str, str] | None = None) -> None:
+        self.app, self.body = app, list(body)
+        self.leave = asyncio.Event()
+        self.sent: list[dict[str, Any]] = []
+        self.first = asyncio.Event()
+        raw = [(k.lower().encode(), v.encode()) for k, v in (headers or {}).items()]
+        self.scope = {
+            "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
+            "headers": raw, "http_version": "1.1", "scheme": "http", "server": ("test", 80), "client": ("c", 1),
+            "root_path": "", "asgi": {"version": "3.0"},
+        }  # fmt: skip
+        self.complete = True
+
+    async def receive(self) -> dict[str, Any]:
+        if self.body:
+            part = self.body.pop(0)
+            return {"type": "http.request", "body": part, "more_body": bool(self.body) or not self.complete}
+        await self.leave.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Any) -> None:
+        self.sent.append(dict(message))
+        if message.get("body"):
+            self.first.set()
+
+    async def run(self) -> None:
+        await self.app(self.scope, self.receive, self.send)
+
+
+async def left(wire: Wire, gateway: FakeGateway, model: str) -> None:
+    """The client of `wire` leaves while `model` works: that work is cancelled and its lease given back."""
+    link = gateway.links[model]
+    link.gate.clear()
+    task = asyncio.create_task(wire.run())
+    await link.started.wait()
+    wire.leave.set()
+    await asyncio.wait_for(task, 200)
+    assert link.cancelled == [1]
+    assert gateway.released == [True]

@@ -1,0 +1,77 @@
+"""What /metrics tells of adapters, and that nothing of a removed one stays there."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from registry.catalog import Catalog
+from registry.recipes.definition import Recipe
+from registry.records import Adapter, AdapterKey, Probe, Version
+from runtime.gateway.adapter_facts import AdapterFacts
+from tests.unit.http.fakes import FakeGateway, application
+
+CHAT = {
+    "id": "chat", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
+    "memory": {"adapters": {"device": 2, "host": 4}},
+}  # fmt: skip
+
+
+def adapter(name: str, letter: str, probe: Probe | None = None) -> Adapter:
+    key = AdapterKey("chat", name)
+    version = Version(key, 1, "sha256:" + letter * 64, 0.0, 8, 100, "path", probe)
+    return Adapter(key, 0.0, False, version, (version,))
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> FakeGateway:
+    return FakeGateway(tmp_path, [Recipe.model_validate(CHAT)])
+
+
+async def scrape(gateway: FakeGateway) -> str:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return (await client.get("/metrics")).text
+
+
+async def test_running_and_waiting_adapters_by_vllms_own_series(gateway: FakeGateway) -> None:
+    found = [adapter("runs", "a"), adapter("waits", "b"), adapter("idle", "c")]
+    gateway.names.catalog = Catalog(gateway.recipes, found)
+    policy = gateway.queues["chat"].policy
+    policy.enqueue("1", found[0].current.digest, 0.0)
+    policy.decide(0.0)
+    policy.staged(found[0].current.digest)
+    policy.decide(0.0)
+    policy.placed(found[0].current.digest, 0.0)
+    assert policy.decide(0.0).start == ("1",)
+    policy.enqueue("2", found[1].current.digest, 0.0)
+    text = await scrape(gateway)
+    assert 'vllm:lora_requests_info{max_lora="2",running_lora_adapters="runs",waiting_lora_adapters="waits"} ' in text
+    assert 'roundhouse_adapter_tier{adapter="runs",model="chat",tier="device"} 1.0' in text
+    assert 'roundhouse_adapter_tier{adapter="waits",model="chat",tier="disk"} 1.0' in text
+    assert 'roundhouse_adapter_misses{adapter="runs",model="chat"} 1.0' in text
+    assert 'roundhouse_adapter_waiting{adapter="waits",model="chat"} 1.0' in text
+
+
+async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
+    gateway.names.catalog = Catalog(gateway.recipes, [adapter("gone", "a"), adapter("stays", "b")])
+    for name in ("gone", "stays"):
+        gateway.metrics.adapter_requests.labels("chat", name).inc()
+    assert 'adapter="gone"' in await scrape(gateway)
+    gateway.names.catalog = Catalog(gateway.recipes, [adapter("stays", "b")])
+    text = await scrape(gateway)
+    assert 'adapter="gone"' not in text
+    assert 'roundhouse_adapter_requests_total{adapter="stays",model="chat"} 1.0' in text
+
+
+def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGateway) -> None:
+    first, second = Probe("a", "b"), Probe("c", "d")
+    gateway.names.catalog = Catalog(
+        gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]
+    )
+    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, "chat")
+    assert set(facts.probes("sha256:" + "a" * 64)) == {first, second}
+    assert list(facts.probes("sha256:" + "b" * 64)) == [None]
+    gateway.names.catalog = Catalog(gateway.recipes, [adapter("x", "a")])
+    assert list(facts.probes("sha256:" + "a" * 64)) == [None]
+    assert list(facts.probes("sha256:" + "b" * 64)) == []

@@ -1,0 +1,152 @@
+"""Adapters as multipart uploads: streamed to the disk, capped while they arrive, judged by their fields first."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.sources import UploadedArchive
+from adapters.types import Base, Checked, Limits
+from registry.recipes.definition import Recipe
+from registry.records import Registered
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.registry.makers import adapter
+
+PATH = "/v1/adapters?dry_run=true"
+BOUNDARY = "xBOUNDARYx"
+HEADERS = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+END = f"--{BOUNDARY}--\r\n".encode()
+CHAT = {
+    "id": "chat", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"},
+    "memory": {"adapters": {"device": 2, "host": 4}},
+}  # fmt: skip
+
+
+class Service:
+    """Takes what was uploaded instead of checking it."""
+
+    def __init__(self, incoming: Path) -> None:
+        self.incoming, self.limits = incoming, Limits(archive_bytes=100_000)
+        self.seen: list[bytes] = []
+
+    async def validate(self, base: Base, source: UploadedArchive) -> Checked:
+        assert source.path.parent == self.incoming
+        self.seen.append(source.path.read_bytes())
+        return Checked("sha256:" + "0" * 64, 8, 100)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> FakeGateway:
+    return FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=Service(tmp_path / "incoming"))
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def part(name: str, value: bytes, filename: str | None = None) -> bytes:
+    extra = f'; filename="{filename}"' if filename else ""
+    head = f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{name}"{extra}\r\n\r\n'
+    return head.encode() + value + b"\r\n"
+
+
+NAME, BASE, FILE = part("name", b"tune"), part("base", b"chat"), part("file", b"an archive", "a.tar")
+
+
+def nothing_left(gateway: FakeGateway) -> bool:
+    return not list(Path(gateway.service.incoming).glob("*"))
+
+
+@pytest.mark.parametrize("order", [(NAME, BASE, FILE), (FILE, NAME, BASE)], ids=["fields-first", "file-first"])
+async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
+    order: tuple[bytes, ...], client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    answer = await client.post(PATH, content=b"".join(order) + END, headers=HEADERS)
+    assert (answer.status_code, answer.json()["name"]) == (200, "tune"), answer.text
+    assert gateway.service.seen == [b"an archive"]
+    assert nothing_left(gateway)
+
+
+async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    asked: list[Any] = []
+
+    async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, alias: Any) -> Any:
+        asked.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, alias))
+        made = adapter("chat", name, 1)
+        return Registered(made, made.current, True)
+
+    gateway.service.register = register
+    fields = part("alias", b"prod") + part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
+    answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
+    assert answer.status_code == 201, answer.text
+    assert asked == [("tune", "chat", b"an archive", "hello", "HÉ", "prod")]
+
+
+async def test_an_archive_over_the_cap_is_cut_off_while_it_arrives(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield NAME + BASE + FILE[: FILE.index(b"an archive")]
+        while sent < 100:
+            sent += 1
+            yield b"x" * 10_000
+
+    answer = await client.post(PATH, content=endless(), headers=HEADERS)
+    assert answer.status_code == 413, answer.text
+    assert sent <= 12
+    assert gateway.service.seen == []
+    assert nothing_left(gateway)
+
+
+async def test_a_wrong_base_or_field_costs_no_upload(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    for fields, status in ((NAME + part("base", b"none"), 404), (NAME + part("colour", b"red"), 400)):
+        read: list[int] = []
+
+        async def body(fields: bytes = fields, read: list[int] = read) -> AsyncIterator[bytes]:
+            yield fields + FILE[:60]
+            for number in range(100):
+                read.append(number)
+                yield b"x" * 500
+
+        answer = await client.post(PATH, content=body(), headers=HEADERS)
+        assert answer.status_code == status, answer.text
+        assert not read
+    assert nothing_left(gateway)
+
+
+BAD: dict[str, tuple[bytes, str]] = {
+    "no file": (NAME + BASE + END, "archive in the field 'file'"),
+    "empty file": (NAME + BASE + part("file", b"", "a.tar") + END, "archive in the field 'file'"),
+    "no name": (BASE + FILE + END, "'name' and 'base'"),
+    "no base": (NAME + FILE + END, "'name' and 'base'"),
+    "two files": (NAME + BASE + FILE + FILE + END, "one 'file'"),
+    "name twice": (NAME + NAME + BASE + FILE + END, "once each"),
+    "a bad name": (part("name", b"../x") + BASE + FILE + END, "name"),
+    "half a probe": (NAME + BASE + part("probe_prompt", b"hi") + FILE + END, "probe.expected"),
+    "an empty probe": (NAME + BASE + part("probe_prompt", b"") + part("probe_expected", b"x") + FILE + END, "prompt"),
+    "a long probe": (
+        NAME + BASE + part("probe_prompt", b"hi") + part("probe_expected", b"x" * 200) + FILE + END, "probe.expected",
+    ),
+    "another file": (NAME + BASE + part("weights", b"x", "w.bin") + FILE + END, "Only 'file'"),
+    "cut off": (NAME + BASE + FILE, "closing boundary"),
+    "no form": (b"hello", "cannot be read"),
+    "not text": (part("name", b"\xff\xfe") + BASE + FILE + END, "UTF-8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_bad_forms_are_told_and_leave_nothing(kind: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    content, words = BAD[kind]
+    answer = await client.post(PATH, content=content, headers=HEADERS)
+    assert answer.status_code == 400, answer.text
+    assert words in answer.json()["error"]["message"], answer.text
+    assert gateway.service.seen == []
+    assert nothing_left(gateway)

@@ -1,0 +1,122 @@
+"""The chat family's relay: names in two fields, and errors of the engine's own in each dialect's shape."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from registry.errors import EngineFailed
+from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
+
+ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
+
+
+def answers(gateway: FakeGateway, status: int, *parts: bytes) -> None:
+    events: Sequence[Event] = [Started(status=status, content_type="application/json"), *map(_chunk, parts)]
+    gateway.links["chat"].script = lambda _: [*events, Finished(usage=Usage())]
+
+
+def _chunk(part: bytes) -> Chunk:
+    return Chunk(data=part)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(400, "invalid_request_error"), (404, "not_found_error"), (429, "rate_limit_error")]
+)
+async def test_vllms_errors_are_anthropics_on_its_paths(
+    client: httpx.AsyncClient, gateway: FakeGateway, status: int, kind: str
+) -> None:
+    answers(gateway, status, b'{"error":{"message":"too ', b'big","type":"Bad Request","param":null,"code":400}}')
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        response = await client.post(path, json=ASKED)
+        assert response.status_code == status
+        assert response.json() == {"type": "error", "error": {"type": kind, "message": "too big"}}
+
+
+async def test_what_is_no_error_body_is_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    answers(gateway, 400, b"plain words")
+    assert (await client.post("/v1/messages", json=ASKED)).content == b"plain words"
+    answers(gateway, 400, b'{"error":{"message":"m","code":400}}')
+    assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": {"message": "m", "code": 400}}
+    answers(gateway, 200, b'{"error":', b"1}")
+    assert (await client.post("/v1/messages", json=ASKED)).json() == {"error": 1}
+
+
+async def test_the_body_is_passed_on_with_the_engines_name(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    answers(gateway, 200, b"{}")
+    sent: dict[str, Any] = {**ASKED, "logit_bias": {"1": 2.5}, "anything": [None, {"x": 1}]}
+    assert (await client.post("/v1/chat/completions", json=sent)).status_code == 200
+    request = gateway.links["chat"].requests[-1]
+    assert isinstance(request, HttpCall)
+    assert (request.path, request.served, request.shown) == ("/v1/chat/completions", "chat", "chat")
+    assert httpx.Response(200, content=request.body).json() == sent
+
+
+async def test_an_adapter_apart_from_its_model(client: httpx.AsyncClient) -> None:
+    for more, status, code in (
+        ({"adapter_id": "nobody"}, 404, "model_not_found"),
+        ({"adapter_id": 3}, 400, "invalid_value"),
+        ({"adapter_id": "nobody", "model": "embed"}, 400, "wrong_task"),
+    ):
+        response = await client.post("/v1/chat/completions", json={**ASKED, **more})
+        assert (response.status_code, response.json()["error"]["code"]) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("path", "event"),
+    [
+        ("/v1/chat/completions", b'data: {"error":{"message":"it broke","type":"server_error"'),
+        ("/v1/messages", b'event: error\ndata: {"type":"error","error":{"type":"api_error","message":"it broke"'),
+    ],
+)
+async def test_an_error_in_mid_stream_is_its_last_event(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, event: bytes
+) -> None:
+    started = Started(status=200, content_type="text/event-stream")
+    gateway.links["chat"].script = lambda _: [started, Chunk(data=b"data: {}\n\n"), EngineFailed("it broke")]
+    response = await client.post(path, json={**ASKED, "stream": True})
+    assert response.status_code == 200
+    assert response.content.startswith(b"data: {}\n\n" + event)
+    assert response.content.endswith(b"\n\n")
+    assert gateway.outcomes() == {("chat", path, "engine_failed"): 1.0}
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient, path: str) -> None:
+    deep = b'{"a":' + b"[" * 9999 + b"]" * 9999 + b"}"
+    for body, code in ((b"{", "invalid_json"), (b"\xff", "invalid_json"), (deep, "json_too_deep")):
+        response = await client.post(path, content=body)
+        assert response.status_code == 400
+        error = response.json()["error"]
+        assert error["message"]
+        if path != "/v1/messages":  # Anthropic's errors have no code
+            assert error["code"] == code
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
+    answers(gateway, 200, b"{}")
+    wire = Wire(app, "/v1/chat/completions", [json.dumps({**ASKED, "stream": stream}).encode()])
+    await left(wire, gateway, "chat")
+    assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
+
+
+async def test_names_that_clients_make_up_are_answered_only_as_aliases(tmp_path: Path) -> None:
+    """Hugging Face's clients call every model of an address 'dummy' or 'tgi'."""
+    named = recipe("chat", "chat").model_copy(update={"aliases": ("dummy", "tgi")})
+    for recipes, status in (([named], 200), ([recipe("chat", "chat")], 404)):
+        gateway = FakeGateway(tmp_path, recipes)
+        answers(gateway, 200, b"{}")
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            for name in ("dummy", "tgi"):
+                response = await client.post("/v1/chat/completions", json={**ASKED, "model": name})
+                assert response.status_code == status
+                if status == 200:
+                    assert response.headers["x-roundhouse-model"] == "chat@rev"
+                    assert gateway.links["chat"].requests[-1].served == "chat"

@@ -1,0 +1,291 @@
+"""Embeddings in OpenAI's and TEI's dialects."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+from fastapi import FastAPI
+
+from models.messages import EmbedRequest, EmbedResult, Event, Finished, Usage
+from registry.errors import BadRequest, ContextLengthExceeded, QueueFull
+from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
+
+DIMENSIONS = 3
+
+
+def vectors(request: EmbedRequest) -> "np.ndarray[Any, Any]":
+    """One row per input, different for each."""
+    rows = len(request.inputs)
+    return (np.arange(rows * DIMENSIONS, dtype="<f4").reshape(rows, DIMENSIONS) - 0.1) / np.float32(3)
+
+
+def answer(request: EmbedRequest) -> list[Event]:
+    tokens = [len(item) for item in request.inputs]
+    found = EmbedResult(vectors=vectors(request).tobytes(), dimensions=DIMENSIONS, tokens=tokens)
+    return [found, Finished(usage=Usage(prompt_tokens=sum(tokens), batch=len(tokens)))]
+
+
+@pytest.fixture(autouse=True)
+def scripted(gateway: FakeGateway) -> None:
+    gateway.links["embed"].script = answer
+
+
+def asked(gateway: FakeGateway) -> EmbedRequest:
+    request = gateway.links["embed"].requests[-1]
+    assert isinstance(request, EmbedRequest)
+    return request
+
+
+async def test_the_answer_is_openais(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["one", "three"]})
+    assert response.status_code == 200
+    body = response.json()
+    assert (body["object"], body["model"]) == ("list", "embed")
+    assert body["usage"] == {"prompt_tokens": 8, "total_tokens": 8}
+    assert [item["index"] for item in body["data"]] == [0, 1]
+    assert {item["object"] for item in body["data"]} == {"embedding"}
+    got = np.array([item["embedding"] for item in body["data"]], dtype="<f4")
+    assert got.tobytes() == vectors(asked(gateway)).tobytes()
+    assert response.headers["x-roundhouse-model"] == "embed@rev"
+    assert "first;dur=" in response.headers["server-timing"]
+    assert response.headers["x-request-id"]
+    assert gateway.released == [True]
+    assert gateway.outcomes() == {("embed", "/v1/embeddings", "ok"): 1.0}
+
+
+async def test_base64_holds_the_same_bytes_as_float(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    body = {"model": "embed", "input": [f"text {i}" for i in range(40)]}
+    floats = (await client.post("/v1/embeddings", json={**body, "encoding_format": "float"})).json()
+    coded = (await client.post("/v1/embeddings", json={**body, "encoding_format": "base64"})).json()
+    as_float = np.array([item["embedding"] for item in floats["data"]], dtype="<f4")
+    as_base64 = [np.frombuffer(base64.b64decode(item["embedding"]), dtype="<f4") for item in coded["data"]]
+    assert as_float.tobytes() == np.stack(as_base64).tobytes()
+    assert coded["usage"] == floats["usage"]
+
+
+async def test_large_answers_are_written_in_slices_and_in_order(
+    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.http.embeddings.answers.SLICE", DIMENSIONS * 2)
+    body = (await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 7})).json()
+    assert [item["index"] for item in body["data"]] == list(range(7))
+    got = np.array([item["embedding"] for item in body["data"]], dtype="<f4")
+    assert got.tobytes() == vectors(asked(gateway)).tobytes()
+
+
+@pytest.mark.parametrize(
+    ("given", "inputs"),
+    [
+        ("one", ["one"]),
+        (["b", "a"], ["b", "a"]),
+        ([5, 6], [[5, 6]]),
+        ([[5], [6, 7]], [[5], [6, 7]]),
+    ],
+)
+async def test_inputs_reach_the_engine(
+    client: httpx.AsyncClient, gateway: FakeGateway, given: Any, inputs: Any
+) -> None:
+    for path, name in (("/v1/embeddings", "input"), ("/embed", "inputs")):
+        assert (await client.post(path, json={"model": "embed", name: given})).status_code == 200
+        assert asked(gateway).inputs == inputs
+        assert asked(gateway).normalize
+        assert not asked(gateway).truncate
+
+
+async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    body = {
+        "model": "embed",
+        "input": "x",
+        "dimensions": 2,
+        "input_type": "search_query",
+        "truncate": True,
+        "user": "u",
+    }
+    assert (await client.post("/v1/embeddings", json=body)).status_code == 200
+    assert (asked(gateway).dimensions, asked(gateway).prompt_name, asked(gateway).truncate) == (2, "query", True)
+    body = {"model": "embed", "input": "x", "truncate_prompt_tokens": -1, "input_type": "passage", "dimensions": None}
+    assert (await client.post("/v1/embeddings", json=body)).status_code == 200
+    assert (asked(gateway).prompt_name, asked(gateway).truncate) == ("document", True)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"model": "embed"}, "input"),
+        ({"input": "x"}, "model"),
+        ({"model": "", "input": "x"}, "model"),
+        ({"model": 3, "input": "x"}, "model"),
+        ({"model": "embed", "input": ""}, "input"),
+        ({"model": "embed", "input": []}, "input"),
+        ({"model": "embed", "input": ["a", ""]}, "input[1]"),
+        ({"model": "embed", "input": [[1], []]}, "input[1]"),
+        ({"model": "embed", "input": ["a", 1]}, "input"),
+        ({"model": "embed", "input": [-1]}, "input[0]"),
+        ({"model": "embed", "input": [True]}, "input[0]"),
+        ({"model": "embed", "input": {"text": "x"}}, "input"),
+        ({"model": "embed", "input": ["x"] * 2049}, "input"),
+        ({"model": "embed", "input": "x", "dimensions": 0}, "dimensions"),
+        ({"model": "embed", "input": "x", "dimensions": "3"}, "dimensions"),
+        ({"model": "embed", "input": "x", "encoding_format": "int8"}, "encoding_format"),
+        ({"model": "embed", "input": "x", "input_type": "cat"}, "input_type"),
+        ({"model": "embed", "input": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"model": "embed", "input": "x", "task": "retrieval.query"}, "task"),
+        ({"model": "chat", "input": "x"}, "model"),
+    ],
+)
+async def test_faults_are_400_in_openais_shape(client: httpx.AsyncClient, body: Any, param: str) -> None:
+    response = await client.post("/v1/embeddings", json=body)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["type"] == "invalid_request_error"
+    assert error["param"] == param
+    assert error["message"]
+    assert error["code"]
+
+
+async def test_2048_inputs_are_taken(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["x"] * 2048})
+    assert len(response.json()["data"]) == 2048
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b"\xff", b'"x"', b'{"input":"\\udc00","model":"embed"}', b"[" * 9999]
+)
+async def test_what_is_no_json_object_is_400(client: httpx.AsyncClient, body: bytes) -> None:
+    for path in ("/v1/embeddings", "/embed"):
+        response = await client.post(path, content=body)
+        assert response.status_code == 400
+        assert response.json()["error"]
+
+
+async def test_an_unknown_model_is_404_that_lists_what_exists(client: httpx.AsyncClient) -> None:
+    response = await client.post("/v1/embeddings", json={"model": "embedd", "input": "x"})
+    assert response.status_code == 404
+    assert response.json()["error"]["code"] == "model_not_found"
+    assert "embed" in response.json()["error"]["message"]
+
+
+async def test_bodies_are_capped(tmp_path: Path) -> None:
+    app = application(FakeGateway(tmp_path, max_json=100))
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        response = await client.post("/v1/embeddings", json={"model": "embed", "input": "x" * 200})
+        assert response.status_code == 413
+        assert response.json()["error"]["code"] == "payload_too_large"
+        assert (await client.post("/embed", json={"inputs": "x" * 200})).json().keys() == {"error", "error_type"}
+
+
+async def test_the_engines_refusal_keeps_status_code_and_param(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    refusal = ContextLengthExceeded("input[1] has 600 tokens; at most 512 fit.", param="input[1]")
+    gateway.links["embed"].script = lambda _: [refusal]
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["a", "long"]})
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "context_length_exceeded"
+    assert response.json()["error"]["param"] == "input[1]"
+    assert gateway.outcomes() == {("embed", "/v1/embeddings", "400"): 1.0}
+
+
+async def test_the_engines_word_for_a_prompt_becomes_the_clients(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.links["embed"].script = lambda _: [BadRequest("no prompt 'query'", param="prompt_name")]
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": "a", "input_type": "query"})
+    assert response.json()["error"]["param"] == "input_type"
+
+
+async def test_a_full_queue_is_429_with_retry_after(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.refuse = QueueFull("full", retry_after=2.2)
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": "x"})
+    assert (response.status_code, response.headers["retry-after"]) == (429, "3")
+    response = await client.post("/embed", json={"inputs": "x"})
+    assert (response.status_code, response.headers["retry-after"]) == (429, "3")
+    assert response.json()["error"] == "full"
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        EmbedResult(vectors=b"1234", dimensions=1, tokens=[1, 1]),
+        EmbedResult(vectors=b"12345678", dimensions=1, tokens=[1]),
+        EmbedResult(vectors=np.array([np.nan, 1], "<f4").tobytes(), dimensions=1, tokens=[1, 1]),
+    ],
+)
+async def test_an_engine_that_answers_nonsense_is_500(
+    client: httpx.AsyncClient, gateway: FakeGateway, broken: EmbedResult
+) -> None:
+    gateway.links["embed"].script = lambda _: [broken, Finished(usage=Usage())]
+    response = await client.post("/v1/embeddings", json={"model": "embed", "input": ["a", "b"]})
+    assert response.status_code == 500
+    assert response.json()["error"]["code"] == "engine_failed"
+
+
+async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway) -> None:
+    wire = Wire(app, "/v1/embeddings", [json.dumps({"model": "embed", "input": "x"}).encode()])
+    await left(wire, gateway, "embed")
+    assert not wire.sent
+    assert gateway.outcomes() == {("embed", "/v1/embeddings", "cancelled"): 1.0}
+
+
+async def test_openais_client(openai_client: openai.AsyncOpenAI, gateway: FakeGateway) -> None:
+    """It asks for base64 by itself and reads it back."""
+    found = await openai_client.embeddings.create(model="embed", input=["a", "b"])
+    assert found.usage.total_tokens == 2
+    assert np.array(found.data[1].embedding, "<f4").tobytes() == vectors(asked(gateway))[1].tobytes()
+    with pytest.raises(openai.BadRequestError) as caught:
+        await openai_client.embeddings.create(model="embed", input="")
+    assert caught.value.param == "input"
+    with pytest.raises(openai.NotFoundError):
+        await openai_client.embeddings.create(model="nobody", input="x")
+
+
+# --- TEI -----------------------------------------------------------------------------------------------------------
+async def test_teis_answer_is_a_bare_list(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    response = await client.post("/embed", json={"inputs": ["a", "b"], "anything": "else"})
+    assert np.array(response.json(), "<f4").tobytes() == vectors(asked(gateway)).tobytes()
+    assert len((await client.post("/embed", json={"inputs": "a"})).json()) == 1
+
+
+async def test_teis_options(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    body = {
+        "inputs": "x", "normalize": False, "truncate": True, "truncation_direction": "Right", "prompt_name": "query",
+        "dimensions": 8,
+    }  # fmt: skip
+    assert (await client.post("/embed", json=body)).status_code == 200
+    got = asked(gateway)
+    assert (got.normalize, got.truncate, got.prompt_name, got.dimensions) == (False, True, "query", 8)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"inputs": []}, {"inputs": ""}, {}, {"inputs": "x", "model": "nobody"}, {"inputs": "x", "model": "rerank"},
+        {"inputs": "x", "truncate": True, "truncation_direction": "Left"},
+    ],
+)  # fmt: skip
+async def test_teis_faults_in_teis_shape(client: httpx.AsyncClient, body: Any) -> None:
+    response = await client.post("/embed", json=body)
+    assert response.status_code in (400, 404)
+    assert response.json().keys() == {"error", "error_type"}
+
+
+async def test_tei_needs_a_name_where_there_are_several_models(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("one", "embed"), recipe("two", "embed")])
+    gateway.links["two"].script = answer
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        response = await client.post("/embed", json={"inputs": "x"})
+        assert response.status_code == 400
+        assert "one, two" in response.json()["error"]
+        assert (await client.post("/embed?model=two", json={"inputs": "x"})).status_code == 200
+        assert (await client.post("/embed", json={"inputs": "x", "model": "two"})).status_code == 200
+
+
+async def test_errors_of_the_engine_in_teis_shape(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.links["embed"].script = lambda _: [BadRequest("unknown prompt", param="prompt_name")]
+    response = await client.post("/embed", json={"inputs": "x", "prompt_name": "poem"})
+    assert response.status_code == 400
+    assert response.json()["error"] == "unknown prompt"

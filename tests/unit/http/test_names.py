@@ -1,0 +1,149 @@
+"""Names over HTTP: what adapters and aliases may not be called, and what a recipe that comes later does to them."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.sources import AdapterSource
+from adapters.types import Base, Checked, Limits
+from registry.records import AdapterKey, NewVersion, Registered
+from registry.state.database import State
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.registry.makers import digest, recipe
+
+BOUNDARY = "xBOUNDARYx"
+BASE = recipe("small", aliases=("chat",))
+PLAIN = recipe("plain", memory={})
+BOTH = recipe("small:tall")
+
+
+class Service:
+    """Registers in the state without reading a file."""
+
+    def __init__(self, state: State, incoming: Path) -> None:
+        self.state, self.incoming, self.limits = state, incoming, Limits()
+        self.checked: list[AdapterSource] = []
+
+    async def validate(self, base: Base, source: AdapterSource) -> Checked:
+        self.checked.append(source)
+        return Checked(digest(1), 8, 100)
+
+    async def register(self, name: str, base: Base, source: AdapterSource, **_: Any) -> Registered:
+        self.checked.append(source)
+        return self.state.adapters.register(AdapterKey(base.id, name), NewVersion(digest(1), 8, 100, "test"))
+
+    async def remove(self, base: str, name: str, ref: str | None, *, force: bool) -> tuple[str, ...]:
+        self.state.adapters.delete(AdapterKey(base, name), force=force)
+        return (digest(1),)
+
+    async def collect(self) -> None:
+        return None
+
+    def stored(self, version: Any) -> Any:
+        return SimpleNamespace(digest=version.digest)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+    with State(tmp_path / "data") as state:
+        service = Service(state, tmp_path / "incoming")
+        yield FakeGateway(tmp_path, [BASE, PLAIN, BOTH], state=state, service=service)
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def error(answer: httpx.Response) -> tuple[int, str, str]:
+    told = answer.json()["error"]
+    return answer.status_code, told["code"], told["param"]
+
+
+REFUSED = [
+    ("plain", "small", (409, "name_in_use", "name")),  # another model's id
+    ("chat", "small", (409, "name_in_use", "name")),  # an alias
+    ("small", "chat", (409, "name_in_use", "name")),  # its base, which is named by its alias
+    ("tall", "small", (409, "name_in_use", "name")),  # small:tall is a model
+    ("fine", "plain", (400, "adapters_not_supported", "base")),
+    ("fine", "none", (404, "model_not_found", "model")),
+]
+
+
+@pytest.mark.parametrize(("name", "base", "told"), REFUSED)
+@pytest.mark.parametrize("query", ["", "?dry_run=true"])
+async def test_names_of_models_are_refused_before_anything_is_read(
+    name: str, base: str, told: tuple[int, str, str], query: str, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    body = {"name": name, "base": base, "source": {"path": "/adapter"}}
+    assert error(await client.post(f"/v1/adapters{query}", json=body)) == told
+    form = "".join(
+        f'--{BOUNDARY}\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n{value}\r\n'
+        for field, value in (("name", name), ("base", base))
+    )
+    head = {"content-type": f"multipart/form-data; boundary={BOUNDARY}"}
+    endless = 'Content-Disposition: form-data; name="file"; filename="a.tar"\r\n\r\n'
+    cut = f"{form}--{BOUNDARY}\r\n{endless}the rest is never read"
+    assert error(await client.post(f"/v1/adapters{query}", content=cut, headers=head)) == told
+    assert gateway.service.checked == []
+    assert gateway.state.adapters.all() == ()
+
+
+@pytest.mark.parametrize(("name", "base", "told"), REFUSED)
+async def test_vllms_call_refuses_them_too(
+    name: str, base: str, told: tuple[int, str, str], client: httpx.AsyncClient
+) -> None:
+    body = {"lora_name": name, "lora_path": "/adapter", "base_model_name": base}
+    assert error(await client.post("/v1/load_lora_adapter", json=body)) == told
+
+
+async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    made = await client.put("/v1/models/small/aliases/team/best:1")
+    assert (made.status_code, made.json()["aliases"]) == (200, ["chat", "team/best:1"])
+    assert gateway.names.catalog.resolve("team/best:1").recipe.id == "small"
+    assert (await client.put("/v1/models/plain/aliases/team/best:1")).json()["aliases"] == ["team/best:1"]
+    wrong = await client.delete("/v1/models/small/aliases/team/best:1")
+    assert error(wrong) == (404, "alias_not_found", "alias")
+    assert (await client.delete("/v1/models/plain/aliases/team/best:1")).json()["aliases"] == []
+    assert gateway.state.models.aliases() == {}
+
+
+@pytest.mark.parametrize(
+    ("alias", "told"),
+    [
+        ("plain", (409, "name_in_use", "alias")),  # a model
+        ("chat", (409, "name_in_use", "alias")),  # in a recipe
+        ("fine", (409, "name_in_use", "alias")),  # an adapter
+        ("small:fine", (409, "name_in_use", "alias")),
+        ("a b", (400, "invalid_value", "alias")),
+    ],
+)
+async def test_names_that_mean_something_are_no_alias(
+    alias: str, told: tuple[int, str, str], client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+    assert error(await client.put(f"/v1/models/small/aliases/{alias}")) == told
+    assert gateway.state.models.aliases() == {}
+
+
+async def test_an_alias_in_a_recipe_stays(client: httpx.AsyncClient) -> None:
+    assert error(await client.delete("/v1/models/small/aliases/chat"))[:2] == (404, "alias_not_found")
+
+
+@pytest.mark.parametrize(("base", "name"), [("small", "plain"), ("small", "tall"), ("gone", "fine")])
+async def test_an_adapter_that_a_recipe_hides_can_be_removed(
+    base: str, name: str, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.state.adapters.register(AdapterKey(base, name), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+    assert gateway.names.catalog.notes
+    answer = await client.delete(f"/v1/adapters/{base}:{name}")
+    assert (answer.status_code, answer.json()["name"]) == (200, name), answer.text
+    assert not gateway.names.catalog.notes

@@ -1,0 +1,237 @@
+"""The OpenAPI document: valid, complete, and true of real answers."""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import msgspec
+import numpy as np
+import pytest
+from fastapi import FastAPI
+from fastapi.routing import APIRoute
+from jsonschema import Draft202012Validator
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
+from registry.errors import BadRequest, QueueFull, Unfit
+from runtime.gateway.views import adapter_card, adapter_view, plan_view, version_view
+from runtime.http.errors import Dialect, body
+from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
+from runtime.http.openapi_parts import ERROR_SCHEMAS
+from runtime.residency.policy import Plan
+from runtime.server.device import Device
+from runtime.server.run import build as server_build
+from runtime.server.settings import Settings
+from tests.unit.http.fakes import FakeGateway, application, recipe
+from tests.unit.registry.makers import adapter
+
+DOCUMENTS = ["a", "b"]
+AUDIO = {"file": ("a.wav", b"RIFF")}
+
+
+@pytest.fixture
+def app(gateway: FakeGateway) -> FastAPI:
+    app = application(gateway)
+    document(app, gateway.recipes)
+    return app
+
+
+@pytest.fixture
+def found(app: FastAPI) -> dict[str, Any]:
+    return app.openapi()
+
+
+def check(found: dict[str, Any], schema: dict[str, Any], value: Any) -> None:
+    """Raises ValidationError unless `value` fits `schema`, which may point into the document."""
+    Draft202012Validator({**schema, "components": found["components"]}).validate(value)
+
+
+def named(name: str) -> dict[str, Any]:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def operations(found: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in found["paths"].items():
+        for method, operation in methods.items():
+            yield method, path, operation
+
+
+def test_it_is_a_valid_openapi_3_1_document(found: dict[str, Any]) -> None:
+    OpenAPIV31SpecValidator(found).validate()
+    assert found["openapi"] == "3.1.0"
+
+
+async def test_it_is_served(client: httpx.AsyncClient, found: dict[str, Any]) -> None:
+    assert (await client.get("/openapi.json")).json() == found
+    assert "swagger" in (await client.get("/docs")).text.lower()
+
+
+def test_every_path_that_is_served_is_documented_and_no_other(app: FastAPI, found: dict[str, Any]) -> None:
+    served = {
+        (method.lower(), getattr(route, "path_format", ""))
+        for route in app.routes
+        if getattr(route, "include_in_schema", False)
+        for method in getattr(route, "methods", ())
+    }
+    assert {(method, path) for method, path, _ in operations(found)} == served == set(OPERATIONS)
+
+
+@pytest.mark.parametrize("key", ["", "secret"])
+def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """The one that is served: nothing of LitServe's own is left over; an API key shows where one is asked for."""
+    if key:
+        monkeypatch.setattr("litserve.server.LIT_SERVER_API_KEY", key)
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
+    server = server_build(settings, [recipe("embed", "embed")], Device("cpu", "cpu", "cpu", 1, 1))
+    document(server.app, [recipe("embed", "embed")])
+    found = server.app.openapi()
+    OpenAPIV31SpecValidator(found).validate()
+    assert ("security" in found["paths"]["/v1/embeddings"]["post"]) == bool(key)
+
+
+def test_no_request_takes_the_way_through_a_thread(tmp_path: Path) -> None:
+    """What FastAPI calls for each request is a coroutine: LitServe's `no_auth` is not."""
+    settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
+    server = server_build(settings, [recipe("embed", "embed")], Device("cpu", "cpu", "cpu", 1, 1))
+    routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
+    called = [found.call for route in routes for found in (route.dependant, *route.dependant.dependencies)]
+    assert len(called) > 2 * len(OPERATIONS) - 10
+    assert [call for call in called if not inspect.iscoroutinefunction(call)] == []
+
+
+async def test_an_undocumented_path_is_an_error(app: FastAPI, gateway: FakeGateway) -> None:
+    app.add_api_route("/new", lambda: None)
+    with pytest.raises(KeyError, match="/new"):
+        build(app, gateway.recipes)
+
+
+def test_each_operation_is_described(found: dict[str, Any]) -> None:
+    ids = [operation["operationId"] for _, _, operation in operations(found)]
+    assert len(ids) == len(set(ids))
+    tags = {tag["name"] for tag in found["tags"]}
+    for method, path, operation in operations(found):
+        assert set(operation["tags"]) <= tags, path
+        assert operation["summary"], path
+        assert operation["responses"]["200"]["content"], path
+        if method == "post" and operation["tags"][0] not in ("Models", "Adapters"):
+            assert operation["requestBody"]["required"], path
+            assert {"400", "404", "413", "429", "503"} <= operation["responses"].keys(), path
+
+
+def test_every_schema_is_used_and_there(found: dict[str, Any]) -> None:
+    text = str(found)
+    for name in found["components"]["schemas"]:
+        assert f"'#/components/schemas/{name}'" in text, name
+    assert SCHEMAS.keys() <= found["components"]["schemas"].keys()
+
+
+def test_the_examples_fit_their_schemas(found: dict[str, Any]) -> None:
+    seen = 0
+    for _, path, operation in operations(found):
+        for content in operation.get("requestBody", {}).get("content", {}).values():
+            for name, example in content.get("examples", {}).items():
+                check(found, content["schema"], example["value"])
+                seen += 1
+                assert name, path
+    assert seen > 15
+
+
+def test_examples_name_models_of_this_server(found: dict[str, Any]) -> None:
+    examples = found["paths"]["/v1/embeddings"]["post"]["requestBody"]["content"]["application/json"]["examples"]
+    assert examples["texts"]["value"]["model"] == "embed"
+
+
+@pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"])])
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_errors_fit_their_schemas(found: dict[str, Any], error: Any, dialect: Dialect) -> None:
+    check(found, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))
+
+
+# --- real answers --------------------------------------------------------------------------------------------------
+@pytest.fixture
+def scripted(gateway: FakeGateway) -> None:
+    vectors = np.zeros((2, 3), "<f4").tobytes()
+    gateway.links["embed"].script = lambda r: [
+        EmbedResult(vectors=vectors[: 12 * len(r.inputs)], dimensions=3, tokens=[1] * len(r.inputs)),
+        Finished(usage=Usage()),
+    ]
+    gateway.links["rerank"].script = lambda r: [
+        RerankResult(logits=[0.5, 1.0], chunks=[1, 3], tokens=[1, 1]),
+        Finished(usage=Usage()),
+    ]
+    word = Word(start=0, end=1, word=" a", probability=0.5)
+    segment = Segment(
+        id=1, seek=0, start=0, end=1, text=" a", tokens=[1], temperature=0, avg_logprob=-1, compression_ratio=1,
+        no_speech_prob=0, words=[word],
+    )  # fmt: skip
+    info = TranscriptInfo(language="en", language_probability=1, duration=1.5, duration_after_vad=1)
+    gateway.links["speech"].script = lambda _: [info, segment, Finished(usage=Usage())]
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize(
+    ("path", "wanted"),
+    [
+        ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS}),
+        ("/v1/embeddings", {"model": "embed", "input": DOCUMENTS, "encoding_format": "base64"}),
+        ("/embed", {"inputs": DOCUMENTS}),
+        ("/v1/rerank", {"model": "rerank", "query": "q", "documents": DOCUMENTS, "raw_scores": True}),
+        ("/v2/rerank", {"model": "rerank", "query": "q", "documents": DOCUMENTS, "return_documents": True}),
+        ("/rerank", {"query": "q", "texts": DOCUMENTS, "return_text": True}),
+        ("/score", {"text_1": "q", "text_2": DOCUMENTS}),
+        ("/v1/score", {"text_1": "q", "text_2": DOCUMENTS}),
+    ],
+)
+async def test_answers_fit_their_schemas(
+    client: httpx.AsyncClient, found: dict[str, Any], path: str, wanted: Any
+) -> None:
+    operation = found["paths"][path]["post"]
+    check(found, operation["requestBody"]["content"]["application/json"]["schema"], wanted)
+    response = await client.post(path, json=wanted)
+    assert response.status_code == 200
+    check(found, operation["responses"]["200"]["content"]["application/json"]["schema"], response.json())
+    assert all(name.lower() in response.headers for name in ("X-Request-Id", "X-Roundhouse-Model", "Server-Timing"))
+
+
+@pytest.mark.usefixtures("scripted")
+@pytest.mark.parametrize("format_", ["json", "verbose_json", "text", "srt", "vtt"])
+@pytest.mark.parametrize("path", ["/v1/audio/transcriptions", "/v1/audio/translations"])
+async def test_transcripts_fit_their_schemas(
+    client: httpx.AsyncClient, found: dict[str, Any], path: str, format_: str
+) -> None:
+    more = {"timestamp_granularities[]": ["word", "segment"]} if format_ == "verbose_json" else {}
+    wanted = {"model": "speech", "response_format": format_, **more}
+    operation = found["paths"][path]["post"]
+    form = operation["requestBody"]["content"]["multipart/form-data"]["schema"]
+    check(found, form, {**wanted, "file": "RIFF"})
+    response = await client.post(path, data=wanted, files=AUDIO)
+    media = response.headers["content-type"].partition(";")[0]
+    schema = operation["responses"]["200"]["content"][media]["schema"]
+    check(found, schema, response.json() if media.endswith("json") else response.text)
+
+
+async def test_models_and_status_fit_their_schemas(
+    client: httpx.AsyncClient, gateway: FakeGateway, found: dict[str, Any]
+) -> None:
+    check(found, named("ModelList"), (await client.get("/v1/models")).json())
+    check(found, named("Model"), (await client.get("/v1/models/embed")).json())
+    check(found, named("Health"), (await client.get("/health/live")).json())
+    check(found, named("Health"), (await client.get("/health/ready")).json())
+    warm = SimpleNamespace(slot_id=1, prewarmed="vllm", prewarmed_bytes=5, warm=True)
+    gateway.pool.prewarmed = lambda: [warm]
+    check(found, named("Status"), (await client.get("/v1/status")).json())
+
+
+def _json(view: msgspec.Struct) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(view))
+
+
+async def test_adapters_and_plans_fit_their_schemas(gateway: FakeGateway, found: dict[str, Any]) -> None:
+    made = adapter("chat", "upper", 1, 2, aliases={"prod": 1})
+    check(found, named("Adapter"), _json(adapter_view(made, gateway.queues["chat"])))
+    check(found, named("AdapterCard"), _json(adapter_card(made, gateway.entries["chat"])))
+    assert set(_json(version_view(made.current))) <= set(SCHEMAS["Adapter"]["properties"])
+    check(found, named("Plan"), _json(plan_view(Plan("chat", "load", 5, 9, 10, why="there is room"))))

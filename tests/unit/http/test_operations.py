@@ -1,0 +1,54 @@
+"""What stands on every answer, health, and what metrics never hold."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from runtime.gateway.core import Phase
+from tests.unit.http.fakes import FakeGateway, Wire
+
+
+@pytest.mark.parametrize("path", ["/health/live", "/v1/models", "/nowhere", "/v1/embeddings"])
+async def test_a_clients_sane_request_id_comes_back(client: httpx.AsyncClient, path: str) -> None:
+    for sane in ("mine-1", "a/b:c.d_e", "x" * 128):
+        assert (await client.get(path, headers={"X-Request-Id": sane})).headers["x-request-id"] == sane
+
+
+@pytest.mark.parametrize("odd", ["", "x" * 129, "two words", "<b>", "a\n", "a\r\nSet-Cookie: x", "ü"])
+async def test_any_other_request_id_is_replaced(client: httpx.AsyncClient, odd: str) -> None:
+    wire = Wire(client._transport.app, "/health/live", [b""])  # type: ignore[attr-defined]
+    wire.scope["method"] = "GET"
+    wire.scope["headers"] = [(b"x-request-id", odd.encode("latin-1"))]
+    await wire.run()
+    [number] = [value for name, value in wire.sent[0]["headers"] if name == b"x-request-id"]
+    assert number.startswith(b"req-")
+
+
+async def test_ready_only_between_start_and_stop(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.gateway.adapters.faults["chat:mine"] = "it does not fit"
+    phases: list[tuple[Phase, int, dict[str, Any]]] = [
+        ("starting", 503, {"status": "starting"}),
+        ("ready", 200, {"status": "ready", "faults": {"chat:mine": "it does not fit"}}),
+        ("stopping", 503, {"status": "stopping"}),
+    ]
+    for phase, status, body in phases:
+        gateway.gateway.phase = phase
+        answer = await client.get("/health/ready")
+        assert (answer.status_code, answer.json()) == (status, body)
+        assert ("retry-after" in answer.headers) is (status == 503)
+        assert (await client.get("/health/live")).status_code == 200
+
+
+async def test_no_label_comes_from_a_request(client: httpx.AsyncClient) -> None:
+    for path, body in (
+        ("/v1/chat/completions", {"model": "chat:made-up", "messages": []}),
+        ("/v1/embeddings", {"model": "made-up", "input": "made-up"}),
+        ("/v1/made-up", {}),
+        ("/v1/models/made-up/load", {}),
+    ):
+        assert (await client.post(path, json=body)).status_code == 404
+    found = await client.get("/metrics")
+    assert found.status_code == 200
+    assert "roundhouse_requests_total" in found.text
+    assert "made-up" not in found.text

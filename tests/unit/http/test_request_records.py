@@ -1,0 +1,202 @@
+"""One record per request at its end: for each end, exactly once, with what the engine had counted until then."""
+
+import asyncio
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+
+from models.messages import Chunk, Event, Finished, Started, Usage
+from registry.errors import BadRequest, EngineFailed, RoundhouseError, Unavailable
+from runtime.gateway.context import Preference, RequestContext
+from runtime.gateway.record import End, RequestRecord
+from runtime.http.routes import ENDPOINTS
+from runtime.http.serving import answer
+from runtime.residency.states import ModelState
+from tests.unit.http.fakes import FakeGateway, Wire, application
+from tests.unit.http.rerank_script import DOCUMENTS
+from tests.unit.http.rerank_script import answer as rerank
+
+PATH = "/v1/chat/completions"
+BODY = {"model": "chat", "messages": [], "stream": True}
+START = Started(status=200, content_type="text/event-stream")
+CHUNK, END = Chunk(data=b"data: {}\n\n"), Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4))
+DIED = Unavailable("The engine died while it was answering.", code="engine_died")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> FakeGateway:
+    gateway = FakeGateway(tmp_path)
+    gateway.links["chat"].tokens = (7, 1, 4)
+    return gateway
+
+
+async def recorded(
+    gateway: FakeGateway,
+    *events: Event | RoundhouseError,
+    body: dict[str, Any] = BODY,
+    path: str = PATH,
+    context: RequestContext | None = None,
+) -> RequestRecord:
+    """The one record of a request to which the engine says `events`."""
+    gateway.links["chat"].script = lambda _: events
+    await answer(gateway.gateway, context or RequestContext("r-1"), ENDPOINTS[path], json.dumps(body).encode())
+    [record] = gateway.records.all
+    return record
+
+
+async def test_done(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, START, CHUNK, END)
+    assert (record.end, record.status, record.code, record.endpoint) == (End.DONE, 200, None, PATH)
+    assert record.usage == END.usage
+    assert record.target is not None
+    assert (record.context.id, record.context.caller.team, record.target.model) == ("r-1", "default", "chat")
+    assert record.seconds.keys() == {"receive", "total", "queue", "load", "first"}
+    assert 0 <= record.seconds["queue"] <= record.seconds["first"] <= record.seconds["total"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "code"),
+    [
+        ({**BODY, "model": "nobody"}, 404, "model_not_found"),
+        ({**BODY, "adapter_id": 3}, 400, "invalid_value"),
+        ({**BODY, "model": None}, 400, "invalid_value"),
+    ],
+)
+async def test_refused_before_it_is_known_who_would_answer(
+    gateway: FakeGateway, body: dict[str, Any], status: int, code: str
+) -> None:
+    record = await recorded(gateway, body=body)
+    assert (record.end, record.target, record.status, record.code) == (End.REFUSED, None, status, code)
+    assert "queue" not in record.seconds
+
+
+async def test_refused_by_a_model_that_is_not_there(gateway: FakeGateway) -> None:
+    gateway.refuse = Unavailable("failed", code="model_failed")
+    record = await recorded(gateway)
+    assert (record.end, record.status, record.code) == (End.REFUSED, 503, "model_failed")
+    assert record.target is not None
+    assert record.usage == Usage()
+
+
+async def test_refused_for_now(gateway: FakeGateway) -> None:
+    gateway.entries["chat"].state = ModelState.ABSENT
+    context = RequestContext("r", preference=Preference(respond_async=True))
+    record = await recorded(gateway, context=context)
+    assert (record.end, record.status) == (End.REFUSED, 202)
+
+
+async def test_refused_by_the_engine(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, Started(status=400, content_type="application/json"), Chunk(data=b"{}"), END)
+    assert (record.end, record.status) == (End.REFUSED, 400)
+    gateway.records.all.clear()
+    record = await recorded(gateway, BadRequest("too long"))
+    assert (record.end, record.status) == (End.REFUSED, 400)
+
+
+async def test_the_engine_died_with_what_it_had_made(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, START, CHUNK, DIED)
+    assert (record.end, record.status, record.code) == (End.ENGINE_DIED, 200, "engine_died")
+    assert record.usage == Usage(prompt_tokens=7, completion_tokens=1, cached_tokens=4)
+
+
+async def test_the_engine_died_before_the_first_byte(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, DIED)
+    assert (record.end, record.status, record.usage) == (End.ENGINE_DIED, 503, Usage())
+
+
+async def test_failed(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, START, CHUNK, EngineFailed("it broke"))
+    assert (record.end, record.status, record.code) == (End.FAILED, 200, "engine_failed")
+    gateway.records.all.clear()
+    record = await recorded(gateway)
+    assert (record.end, record.status) == (End.FAILED, 500)
+
+
+async def test_a_deadline_that_passed_on_the_way(gateway: FakeGateway) -> None:
+    record = await recorded(gateway, context=RequestContext("r", deadline=time.monotonic()))
+    assert (record.end, record.status, record.code) == (End.DEADLINE, 504, "deadline_exceeded")
+    assert not gateway.links["chat"].requests
+
+
+@pytest.mark.parametrize("free", [0, 2])
+async def test_a_deadline_that_passes_in_the_engine_ends_the_work_there(gateway: FakeGateway, free: int) -> None:
+    link = gateway.links["chat"]
+    link.free = free
+    link.gate.clear()
+    context = RequestContext("r")
+    record = await recorded(gateway, START, CHUNK, END, context=replace(context, deadline=context.arrived + 0.05))
+    assert (record.end, record.code) == (End.DEADLINE, "deadline_exceeded")
+    assert record.status == (200 if free else 504)
+    assert record.usage.completion_tokens == (1 if free else 0)
+    assert link.cancelled == [1]
+    assert gateway.released == [True]
+
+
+@pytest.fixture
+def app(gateway: FakeGateway) -> FastAPI:
+    return application(gateway)
+
+
+async def leaves(app: FastAPI, gateway: FakeGateway) -> RequestRecord:
+    """The record of a request whose client leaves after the first chunk."""
+    link = gateway.links["chat"]
+    link.script = lambda _: [START, CHUNK, END]
+    link.free = 2
+    link.gate.clear()
+    wire = Wire(app, PATH, [json.dumps(BODY).encode()], {"x-request-id": "mine"})
+    task = asyncio.create_task(wire.run())
+    await wire.first.wait()
+    wire.leave.set()
+    await asyncio.wait_for(task, 200)
+    [record] = gateway.records.all
+    return record
+
+
+async def test_cancelled_with_what_the_engine_had_made(app: FastAPI, gateway: FakeGateway) -> None:
+    record = await leaves(app, gateway)
+    assert (record.end, record.status, record.code, record.context.id) == (End.CANCELLED, 200, None, "mine")
+    assert record.usage == Usage(prompt_tokens=7, completion_tokens=1, cached_tokens=4)
+
+
+async def test_refused_while_the_body_came(app: FastAPI, gateway: FakeGateway) -> None:
+    wire = Wire(app, PATH, [b"{}"], {"content-length": str(1 << 30)})
+    await wire.run()
+    [record] = gateway.records.all
+    assert (record.end, record.status, record.code) == (End.REFUSED, 413, "payload_too_large")
+
+
+async def test_cancelled_while_the_body_came(app: FastAPI, gateway: FakeGateway) -> None:
+    for path, headers in (
+        (PATH, {}),
+        ("/v1/audio/transcriptions", {"content-type": "multipart/form-data; boundary=x"}),
+    ):
+        gateway.records.all.clear()
+        wire = Wire(app, path, [b"--x\r\n"], headers)
+        wire.complete = False
+        wire.leave.set()
+        await wire.run()
+        [record] = gateway.records.all
+        assert (record.end, record.endpoint) == (End.CANCELLED, path)
+
+
+async def test_many_queries_in_one_request_are_one_record(gateway: FakeGateway) -> None:
+    gateway.links["rerank"].script = rerank
+    body = {"model": "rerank", "text_1": ["a", "b", "c"], "text_2": DOCUMENTS}
+    record = await recorded(gateway, body=body, path="/score")
+    assert len(gateway.links["rerank"].requests) == 3
+    assert (record.end, record.usage.prompt_tokens) == (End.DONE, 30)
+
+
+async def test_a_sink_that_raises_breaks_nothing(gateway: FakeGateway) -> None:
+    class Broken:
+        def take(self, record: RequestRecord) -> None:
+            raise OSError("disk full")
+
+    broken = FakeGateway(gateway.settings.data_dir.parent, sinks=[Broken()])
+    record = await recorded(broken, START, CHUNK, END)
+    assert record.end is End.DONE

@@ -1,0 +1,184 @@
+"""What a client that waits for a load gets: preferences, progress comments, errors in an opened stream."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.messages import Progress
+from registry.errors import BadRequest, EngineFailed
+from registry.recipes.definition import Recipe
+from runtime.gateway.backend import Coming
+from runtime.gateway.context import Preference, RequestContext
+from runtime.http.dialect import Head, Part, Parts
+from runtime.http.preferences import parse
+from runtime.http.routes import ENDPOINTS
+from runtime.http.sending import Answer
+from runtime.http.serving import serve, with_progress
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import ModelState
+from tests.unit.http.fakes import FakeGateway
+
+STREAM, NO_CACHE = "text/event-stream; charset=utf-8", {"cache-control": "no-cache"}
+
+RECIPE = Recipe.model_validate(
+    {"id": "m", "version": 1, "task": "chat", "source": {"path": "x"}, "engine": {"name": "vllm"}}
+)
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ([], Preference()),
+        ([(b"prefer", b"respond-async")], Preference(respond_async=True)),
+        ([(b"prefer", b"respond-async, wait=7")], Preference(respond_async=True, wait=7.0)),
+        ([(b"prefer", b"wait=abc"), (b"prefer", b'Wait = "3"')], Preference(wait=3.0)),
+        ([(b"x-roundhouse-progress", b"SSE")], Preference(progress=True)),
+        ([(b"prefer", b"handling=lenient; x")], Preference()),
+    ],
+)
+def test_headers_to_preference(headers: list[tuple[bytes, bytes]], expected: Preference) -> None:
+    assert parse(headers) == expected
+
+
+def entry(**more: Any) -> ModelEntry:
+    return ModelEntry(
+        recipe=RECIPE, path=Path("x"), revision="r", needed=1, needed_detail="", load_seconds=4.0,
+        queue=None, **more,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+async def parts(*given: Part) -> Parts:
+    for part in given:
+        yield part
+
+
+async def told(answer: Parts) -> list[Part]:
+    return [part async for part in answer]
+
+
+async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
+    there = asyncio.Event()
+
+    async def answer() -> Parts:
+        await there.wait()
+        yield Head(200, "text/event-stream")
+        yield b"data: 1\n\n"
+
+    stream = with_progress("m", lambda: Coming("weights", 0.4), answer())
+    assert [await anext(stream), await anext(stream)] == [Head(200, STREAM, NO_CACHE), b": m weights 40%\n\n"]
+    there.set()
+    assert [part async for part in stream if part != b": m weights 40%\n\n"] == [b"data: 1\n\n"]
+
+
+async def test_an_engines_error_body_becomes_an_event() -> None:
+    answer = parts(Head(400, "application/json"), b'{"error":{}}')
+    found = await told(with_progress("m", lambda: None, answer))
+    assert found[0] == Head(200, STREAM, NO_CACHE)
+    assert found[-1] == b'data: {"error":{}}\n\n'
+
+
+async def test_who_leaves_while_the_model_loads_ends_the_wait() -> None:
+    began, left = asyncio.Event(), asyncio.Event()
+
+    async def answer() -> Parts:
+        try:
+            began.set()
+            await asyncio.Event().wait()
+            yield b""
+        finally:
+            left.set()
+
+    stream = with_progress("m", lambda: None, answer())
+    await anext(stream)
+    await anext(stream)
+    await began.wait()
+    await stream.aclose()
+    assert left.is_set()
+
+
+class Wire:
+    """One request to the application, whose client stays, or is gone at once."""
+
+    def __init__(self, gateway: FakeGateway, *, gone: bool = False) -> None:
+        self.gateway, self.gone = gateway, gone
+        self.messages: list[Any] = []
+
+    async def send(self, message: Any) -> None:
+        self.messages.append(message)
+
+    async def receive(self) -> Any:
+        if not self.gone:
+            await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def ask(self, path: str, body: dict[str, Any], **context: Any) -> None:
+        made = RequestContext("r", **context)
+        answer = serve(self.gateway.gateway, made, ENDPOINTS[path], json.dumps(body).encode())
+        await Answer(answer)({"type": "http", "method": "POST", "headers": []}, self.receive, self.send)
+
+    def text(self) -> str:
+        return b"".join(m.get("body", b"") for m in self.messages).decode()
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> FakeGateway:
+    return FakeGateway(tmp_path)
+
+
+CHAT = {"model": "chat", "messages": [], "max_tokens": 1}
+
+
+async def test_an_error_is_the_opened_streams_last_event(gateway: FakeGateway) -> None:
+    gateway.entries["chat"].state, gateway.refuse = ModelState.LOADING, EngineFailed("no weights")
+    wire = Wire(gateway)
+    await wire.ask("/v1/chat/completions", {**CHAT, "stream": True}, preference=Preference(progress=True))
+    assert [m["status"] for m in wire.messages if m["type"] == "http.response.start"] == [200]
+    assert json.loads(wire.text().split("data: ")[1])["error"]["message"] == "no weights"
+    assert wire.messages[-1]["more_body"] is False
+
+
+async def test_who_does_not_want_to_wait_gets_202_and_an_address(gateway: FakeGateway) -> None:
+    gateway.entries["chat"].state, gateway.entries["chat"].load_seconds = ModelState.ABSENT, 3.2
+    wire = Wire(gateway)
+    await wire.ask("/v1/chat/completions", CHAT, preference=Preference(respond_async=True))
+    headers = dict(wire.messages[0]["headers"])
+    assert wire.messages[0]["status"] == 202
+    assert (headers[b"location"], headers[b"retry-after"]) == (b"/v1/models/chat", b"4")
+    assert json.loads(wire.text())["status_url"] == "/v1/models/chat"
+    assert gateway.outcomes() == {("chat", "/v1/chat/completions", "202"): 1.0}
+
+
+async def test_an_error_before_the_answer_keeps_its_status_and_dialect(gateway: FakeGateway) -> None:
+    gateway.refuse = BadRequest("bad", param="x")
+    wire = Wire(gateway)
+    await wire.ask("/v1/messages", CHAT)
+    assert wire.messages[0]["status"] == 400
+    assert json.loads(wire.text()) == {"type": "error", "error": {"type": "invalid_request_error", "message": "bad"}}
+
+
+async def test_an_unmapped_error_is_a_500_without_its_words(gateway: FakeGateway) -> None:
+    def broken(_request: Any) -> Any:
+        raise KeyError("a secret prompt")
+
+    gateway.links["chat"].look = broken
+    wire = Wire(gateway)
+    await wire.ask("/v1/chat/completions", CHAT)
+    assert wire.messages[0]["status"] == 500
+    assert "secret" not in wire.text()
+
+
+async def test_a_disconnect_cancels_the_work(gateway: FakeGateway) -> None:
+    gateway.links["chat"].gate.clear()
+    wire = Wire(gateway, gone=True)
+    await wire.ask("/v1/chat/completions", CHAT)
+    assert gateway.outcomes() == {("chat", "/v1/chat/completions", "cancelled"): 1.0}
+    assert wire.messages == []
+
+
+def test_the_remaining_time_shrinks_with_the_progress() -> None:
+    assert entry().remaining_load_seconds == 4.0
+    model = entry(progress=Progress(phase="weights", fraction=0.5), state=ModelState.LOADING)
+    assert model.remaining_load_seconds == 2.0

@@ -1,0 +1,153 @@
+"""An engine made of sets, that carries out plans after given delays and objects to every illegal step."""
+
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.scheduling.placement import Placement, PlacementPlan
+from runtime.scheduling.rank import ServiceClass
+
+
+@dataclass
+class Witness:
+    """What the engine holds, independent of the policy. `obey` checks a plan against it and begins it."""
+
+    policy: Placement
+    places: int
+    host: int
+    max_requests: int
+    staged: set[str] = field(default_factory=set)
+    staging: set[str] = field(default_factory=set)
+    placed: set[str] = field(default_factory=set)
+    placing: dict[str, str | None] = field(default_factory=dict)
+    pinned: set[str] = field(default_factory=set)
+    waiting: dict[str, str | None] = field(default_factory=dict)
+    running: dict[str, str | None] = field(default_factory=dict)
+    placements: int = 0
+
+    def leases(self) -> Counter[str]:
+        return Counter(digest for digest in self.running.values() if digest is not None)
+
+    def obey(self, plan: PlacementPlan) -> None:
+        leases = self.leases()
+        in_place = {*self.placed, *self.placing, *(d for d in self.placing.values() if d)}
+        for digest in plan.drop:
+            assert not leases[digest], "dropped under a lease"
+            assert digest not in self.placing, "dropped while it was placed"
+            self.staged.discard(digest)
+            self.staging.discard(digest)
+            self.placed.discard(digest)
+        for digest, evict in plan.place:
+            assert digest in self.staged, "placed before it was staged"
+            assert digest not in in_place, "placed twice"
+            if evict is not None:
+                assert evict in self.placed, "took the place of one that has none"
+                assert not leases[evict], "took a leased place"
+                assert evict not in self.pinned, "took a pinned place"
+                self.placed.remove(evict)
+            self.placing[digest] = evict
+            self.placements += 1
+        assert len(self.placed) + len(self.placing) <= self.places, "more adapters than places"
+        for digest in plan.stage:
+            assert digest not in self.staged | self.staging, "staged twice"
+            self.staging.add(digest)
+        assert len(self.staged | self.staging) <= max(self.host, self.places + 1), "more than host memory holds"
+        for request in plan.start:
+            wanted = self.waiting.pop(request)
+            assert wanted is None or wanted in self.placed, "started without a place"
+            self.running[request] = wanted
+        assert len(self.running) <= self.max_requests, "too many at once"
+
+    def finish_staging(self, digest: str) -> None:
+        self.staging.remove(digest)
+        self.staged.add(digest)
+        self.policy.staged(digest)
+
+    def finish_placing(self, digest: str, now: float) -> None:
+        del self.placing[digest]
+        self.placed.add(digest)
+        self.policy.placed(digest, now)
+
+
+@dataclass(frozen=True)
+class Arrival:
+    at: float
+    digest: str | None
+    seconds: float
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    share: float = 0.0
+
+
+@dataclass
+class Served:
+    arrival: Arrival
+    started: float
+    ahead: int
+    """Requests that were waiting when it came."""
+    adapters_ahead: int
+
+    @property
+    def wait(self) -> float:
+        return self.started - self.arrival.at
+
+
+def simulate(
+    witness: Witness,
+    arrivals: list[Arrival],
+    *,
+    stage: float,
+    place: float,
+    until: float = 1e9,
+    after: Callable[[str, str | None, float], Arrival | None] = lambda request, digest, now: None,
+) -> list[Served]:
+    """Run a trace in virtual time. `after` may answer a finished request with the next one of its client."""
+    policy, counter = witness.policy, itertools.count()
+    events: list[tuple[float, int, str, object]] = []
+
+    def push(at: float, kind: str, what: object) -> None:
+        heapq.heappush(events, (at, next(counter), kind, what))
+
+    for arrival in arrivals:
+        push(arrival.at, "arrive", arrival)
+    coming: dict[str, Served] = {}
+    served: list[Served] = []
+    alarms: set[float] = set()
+    while events and events[0][0] <= until:
+        now, _, kind, what = heapq.heappop(events)
+        if kind == "arrive":
+            assert isinstance(what, Arrival)
+            request = str(next(counter))
+            digests = {*filter(None, witness.waiting.values())} | ({what.digest} if what.digest else set())
+            coming[request] = Served(what, -1, len(witness.waiting), len(digests))
+            witness.waiting[request] = what.digest
+            policy.enqueue(request, what.digest, now, what.service_class, what.share)
+        elif kind == "staged":
+            witness.finish_staging(str(what))
+        elif kind == "placed":
+            witness.finish_placing(str(what), now)
+        elif kind == "finish":
+            digest = witness.running.pop(str(what))
+            policy.finish(str(what), now)
+            following = after(str(what), digest, now)
+            if following is not None:
+                push(following.at, "arrive", following)
+        plan = policy.decide(now)
+        witness.obey(plan)
+        for digest in plan.stage:
+            push(now + stage, "staged", digest)
+        for digest, _evict in plan.place:
+            push(now + place, "placed", digest)
+        for request in plan.start:
+            coming[request].started = now
+            served.append(coming.pop(request))
+            push(now + served[-1].arrival.seconds, "finish", request)
+        if plan.wake_at is not None:
+            assert plan.wake_at > now
+            if plan.wake_at not in alarms:
+                alarms.add(plan.wake_at)
+                push(plan.wake_at, "wake", None)
+    if until == 1e9:
+        assert not coming, "requests that nobody served"
+    return served
