@@ -1,6 +1,6 @@
 """The process in which adapters are taken apart: `python -m adapters.check_process`, JSON lines in, JSON lines out.
 
-One job a line (`Job`), one answer a line (`Answer`), until the input ends. The process reads what strangers made, so it
+One job a line (`Job`), one answer a line (`CheckAnswer`), until the input ends. It reads what strangers made, so it
 runs under limits of its own and holds nothing that is worth having; when it dies, `adapters.checker` starts another.
 It imports numpy and pydantic, no engine and no torch, to be ready soon.
 """
@@ -40,7 +40,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     out: Path | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """`fit`: digest, rank and bytes hold. `unfit`: `faults` says why. `disk_full`, `broken`: `detail` says what."""
 
     outcome: Literal["fit", "unfit", "disk_full", "broken"]
@@ -62,7 +62,7 @@ def decode_job(line: str | bytes) -> Job:
     return msgspec.json.decode(line, type=Job, dec_hook=lambda kind, value: kind(value))
 
 
-def check(job: Job) -> Answer:
+def check(job: Job) -> CheckAnswer:
     """Unpack, examine and normalise."""
     try:
         folder = job.source
@@ -70,22 +70,24 @@ def check(job: Job) -> Answer:
             faults = Faults()
             unpack(job.source, job.unpack_to, job.limits, faults)
             if faults:
-                return Answer(outcome="unfit", faults=tuple(faults.sentences()))
+                return CheckAnswer(outcome="unfit", faults=tuple(faults.sentences()))
             folder = job.unpack_to
         with examine(folder, job.base, job.limits) as found:
             if not found.faults:
                 try:
-                    return Answer(outcome="fit", **asdict(normalise(found, job.base, job.out)))
+                    return CheckAnswer(outcome="fit", **asdict(normalise(found, job.base, job.out)))
                 except BadFile as error:
                     found.faults.add(f"adapter_model.safetensors: {error}.")
-            return Answer(outcome="unfit", faults=tuple(found.faults.sentences()))
+            return CheckAnswer(outcome="unfit", faults=tuple(found.faults.sentences()))
     except TimeoutError as error:  # before OSError, of which it is one
-        return Answer(outcome="unfit", faults=(str(error),))
+        return CheckAnswer(outcome="unfit", faults=(str(error),))
     except OSError as error:
         outcome: Literal["disk_full", "broken"] = "disk_full" if error.errno in FULL else "broken"
-        return Answer(outcome=outcome, detail=str(error))
+        return CheckAnswer(outcome=outcome, detail=str(error))
     except MemoryError:
-        return Answer(outcome="unfit", faults=("It needs more memory to read than the checking process may have.",))
+        return CheckAnswer(
+            outcome="unfit", faults=("It needs more memory to read than the checking process may have.",)
+        )
 
 
 def _limit(limits: Limits) -> None:
@@ -120,7 +122,7 @@ def main() -> None:
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
         except Exception:  # a fault of ours: told, not died of
-            answer = Answer(outcome="broken", detail=traceback.format_exc(limit=4)[-2000:])
+            answer = CheckAnswer(outcome="broken", detail=traceback.format_exc(limit=4)[-2000:])
         answers.write(msgspec.json.encode(answer).decode() + "\n")
 
 

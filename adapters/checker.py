@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from adapters.check_process import Answer, Job, encode_job
+from adapters.check_process import CheckAnswer, Job, encode_job
 from adapters.types import Base, Checked, Limits
 from registry.errors import EngineFailed, Unavailable, Unfit
 
@@ -78,7 +78,7 @@ class Checker:
             self._free.put_nowait(worker)
         return _result(answer, base)
 
-    async def _ask(self, worker: asyncio.subprocess.Process, job: Job) -> Answer:
+    async def _ask(self, worker: asyncio.subprocess.Process, job: Job) -> CheckAnswer:
         assert worker.stdin is not None
         assert worker.stdout is not None
         try:
@@ -95,7 +95,7 @@ class Checker:
             raise _died(worker) from error
         if not line.endswith(b"\n"):
             raise _died(worker)
-        return msgspec.json.decode(line, type=Answer)
+        return msgspec.json.decode(line, type=CheckAnswer)
 
     async def _alive(self, worker: asyncio.subprocess.Process | None) -> asyncio.subprocess.Process:
         if self._closed:
@@ -138,7 +138,7 @@ def _died(worker: asyncio.subprocess.Process) -> EngineFailed:
     )
 
 
-def _result(answer: Answer, base: Base) -> Checked:
+def _result(answer: CheckAnswer, base: Base) -> Checked:
     if answer.outcome == "fit":
         return Checked(answer.digest, answer.rank, answer.bytes, answer.notes)
     if answer.outcome == "unfit":

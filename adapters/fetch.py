@@ -11,7 +11,7 @@ from pathlib import Path
 
 from adapters.check_process import FULL
 from adapters.hub import Download, download
-from adapters.sources import AdapterSource, UploadedArchive
+from adapters.sources import AdapterSource, MadeHere, UploadedArchive
 from adapters.types import Limits
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.definition import HubSource, PackageSource
@@ -50,6 +50,8 @@ class Fetcher:
                     yield Fetched(got.folder, None, f"{source.hub}@{got.commit}")
             finally:
                 await asyncio.to_thread(shutil.rmtree, folder, True)
+        elif isinstance(source, MadeHere):
+            yield Fetched(source.path, None, source.words)
         elif isinstance(source, PackageSource):
             yield Fetched(_in_package(source), None, f"{source.package}:{source.inside}")
         else:

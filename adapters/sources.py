@@ -1,4 +1,4 @@
-"""Where an adapter comes from: a folder, a package, a hub, or an archive that a client uploads."""
+"""Where an adapter comes from: a folder, a package, a hub, an archive that a client uploads, or others."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,4 +13,12 @@ class UploadedArchive:
     path: Path
 
 
-AdapterSource = PathSource | PackageSource | HubSource | UploadedArchive
+@dataclass(frozen=True, slots=True)
+class MadeHere:
+    """A folder that the server itself made; `words` tell people from what."""
+
+    path: Path
+    words: str
+
+
+AdapterSource = PathSource | PackageSource | HubSource | UploadedArchive | MadeHere

@@ -31,6 +31,7 @@ class Limits:
     tensors: int = 20_000
     check_seconds: float = 120.0
     download_seconds: float = 1800.0
+    combine_seconds: float = 1800.0
     check_memory: int = 8 << 30
     """Address space of the checking process."""
 

@@ -1,4 +1,4 @@
-"""Writes the tables of the documentation that come from the code, between their marks.
+"""Writes the tables of the documentation that come from the code and from results files, between their marks.
 
     python -m docs.generate [--check]
 
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, cli, errors, flags, metrics, recipe
+from docs.tables import api, cli, errors, figures, flags, metrics, recipe
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -25,6 +25,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "errors": errors.classes,
     "codes": errors.codes,
     "commands": cli.commands,
+    "figures": figures.every,
+    "headlines": figures.short,
 }
 _MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 
@@ -39,9 +41,14 @@ def names(text: str) -> list[str]:
     return [found["name"] for found in _MARKS.finditer(text)]
 
 
+def pages() -> list[Path]:
+    """All pages, and the README of the repository where there is one."""
+    return [*sorted(DOCS.glob("*.md")), *DOCS.parent.glob("README.md")]
+
+
 def outdated() -> dict[Path, str]:
     """Pages that are not up to date, with what they should hold."""
-    found = {page: page.read_text(encoding="utf-8") for page in sorted(DOCS.glob("*.md"))}
+    found = {page: page.read_text(encoding="utf-8") for page in pages()}
     return {page: new for page, text in found.items() if (new := rendered(text)) != text}
 
 
@@ -51,7 +58,8 @@ def main() -> int:
     check = parser.parse_args().check
     changed = outdated()
     for page, text in changed.items():
-        print(f"{page.name} is out of date; run: python -m docs.generate" if check else f"wrote {page.name}")
+        name = page.relative_to(DOCS.parent)
+        print(f"{name} is out of date; run: python -m docs.generate" if check else f"wrote {name}")
         if not check:
             page.write_text(text, encoding="utf-8")
     return 1 if check and changed else 0

@@ -91,6 +91,8 @@ class Started(Message, frozen=True):
 
     status: int
     content_type: str
+    warning: str = ""
+    """Of what was done otherwise than asked for; empty: nothing."""
 
 
 class Chunk(Message, frozen=True):

@@ -22,6 +22,15 @@ RoundhouseError
 
 from collections.abc import Sequence
 
+LONGEST = 3_500
+"""Bytes of a message: it may quote what was sent, and is sent back."""
+
+
+def short(text: str, most: int = LONGEST) -> str:
+    """The text, cut to so many bytes."""
+    raw = text.encode(errors="replace")
+    return text if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
+
 
 class RoundhouseError(Exception):
     """An error with an HTTP status and a message that tells the client what to do.
@@ -40,10 +49,11 @@ class RoundhouseError(Exception):
     def __init__(
         self, message: str, *, code: str | None = None, param: str | None = None, retry_after: float | None = None
     ) -> None:
+        message = short(message)
         super().__init__(message)
         self.message = message
         self.code = code or type(self).code
-        self.param = param
+        self.param = param and short(param, 200)
         self.retry_after = retry_after
 
 

@@ -30,18 +30,18 @@ _FIRST_ID = 1_000
 
 
 @dataclass
-class Held:
+class StagedAdapter:
     number: int
     placed: bool = False
 
 
-class Adapters:
+class EngineAdapters:
     """`names` is vLLM's `lora_requests`: what is in it may be asked for, so only placed adapters are."""
 
     def __init__(self, engine: Any, names: dict[str, Any]) -> None:
         self._engine = engine
         self._names = names
-        self._held: dict[str, Held] = {}
+        self._held: dict[str, StagedAdapter] = {}
         self._numbers = itertools.count(_FIRST_ID)
         self._locks: dict[str, asyncio.Lock] = {}
         self._places = asyncio.Lock()
@@ -69,7 +69,7 @@ class Adapters:
             if outcome[0] not in ("read", "done"):
                 await asyncio.shield(self._call(core.drop_adapter, number))
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
-            self._held[adapter.digest] = Held(number)
+            self._held[adapter.digest] = StagedAdapter(number)
 
     async def place(self, adapter: AdapterRef, evict: str | None) -> None:
         await asyncio.shield(asyncio.ensure_future(self._place(adapter, evict)))

@@ -92,6 +92,19 @@ class Exchange:
         self._raise()
         return bool(self.status)
 
+    async def until(self, event: asyncio.Event) -> None:
+        """Wait for what happens on the way of this request, or for the end."""
+        if event.is_set():
+            return
+        waiting = asyncio.ensure_future(event.wait())
+        waiting.add_done_callback(lambda _: self._wake.set())
+        try:
+            while not (waiting.done() or self._ended or self._failure):
+                await self._wait()
+        finally:
+            waiting.cancel()
+        self._raise()
+
     async def part(self) -> bytes | None:
         """All body bytes that are there, at least one; None at the end. Raises what `fail` was given."""
         while not self._parts:

@@ -7,10 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import fields, guard, processes, settings, start, warm
-from models.chat.adapters import Adapters
+from models.chat import counts, fields, guard, processes, settings, start, tokens, warm
+from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
+from models.chat.grammars import admission, process
+from models.chat.grammars.admission import ADMISSION, Admission
+from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
 from models.chat.sleep import Sleeper
 from models.chat.vllm import launch, prewarm
@@ -32,11 +35,13 @@ class VllmEngine:
     def __init__(self) -> None:
         self._engine: Any = None
         self._app: Any = None
-        self._adapters: Adapters | None = None
+        self._adapters: EngineAdapters | None = None
         self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
+        self._cuts = False
         self._state = "new"
+        self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
@@ -70,7 +75,7 @@ class VllmEngine:
             threads = settings.threads(path)
 
             def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads)
+                self._engine = launch.start_engine(arguments, device, threads, settings.swap_tokens(recipe))
 
             starting = asyncio.create_task(start.in_new_thread(start_engine))
             await start.child_or_end(starting)
@@ -84,12 +89,15 @@ class VllmEngine:
             on_device = await launch.device_bytes(self._engine)
             meter_requests(self._engine.output_processor)
             self._app = await launch.application(self._engine, arguments)
-            self._adapters = Adapters(self._engine, launch.adapter_names(self._app))
+            self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
             effort = fields.knows_effort(path, recipe.engine.flags)
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
+            self._cuts = recipe.on_too_many_tokens == "cut"
             self._typical = launch.samples_typically(self._engine)
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
+            admission.guard(self._engine, self._checker)
+            await self._checker.begin()
             await self._engine.reset_prefix_cache()
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
@@ -135,7 +143,7 @@ class VllmEngine:
     def _broken(self) -> EngineFailed:
         return self._cause if self._state == "broken" else EngineFailed(f"the engine is {self._state}")
 
-    def _ready(self) -> Adapters:
+    def _ready(self) -> EngineAdapters:
         if self._state != "loaded" or self._adapters is None:
             raise self._broken()
         return self._adapters
@@ -183,6 +191,7 @@ class VllmEngine:
     async def close(self) -> None:
         self._state = "closed"
         self._children.unwatch()
+        self._checker.close()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         running = launch.processes(self._engine)
@@ -197,42 +206,53 @@ class VllmEngine:
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
         self._check(request, adapters)
+        entering = Admission(self._checker)
+        await entering.first(request.body)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
+        context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
-        exchange = Exchange(self._app, request.path, request.method, request.body, context, request.request_id)
+        body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
+        exchange = Exchange(self._app, request.path, request.method, body, context, request.request_id)
         self._running.add(exchange)
         adapters.calls[request.served] += 1
         try:
             if not await exchange.start():
                 raise EngineFailed("the engine gave no answer")
+            await exchange.until(entering.decided)
+            if entering.refusal is not None:
+                raise entering.refusal
             self._alive()
             if exchange.status >= 500:
                 fault = guard.unanswerable(request.body, bool(meter.request_ids))
                 raise fault or EngineFailed("the engine could not answer this request")
-            yield Started(exchange.status, exchange.content_type)
+            yield Started(exchange.status, exchange.content_type, tokens.warning(request.body, entering.tokens))
             while (data := await exchange.part()) is not None:
                 self._alive()
-                yield Chunk(rename(data))
+                yield Chunk(rename(data if exchange.status < 400 else guard.shortened(data)))
         except RoundhouseError:
             raise
         except Exception as error:
             self._alive()
-            raise EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            how = EngineFailed(f"the engine failed: {type(error).__name__}")
+            raise entering.refusal or how from error
         finally:
             self._running.discard(exchange)
+            entering.leave()
             ending = asyncio.ensure_future(self._end(exchange, meter, adapters, request.served))
             if self._state == "loaded":
                 await asyncio.shield(ending)
         yield Finished(meter.usage())
 
-    def _check(self, request: HttpCall, adapters: Adapters) -> None:
+    def _check(self, request: HttpCall, adapters: EngineAdapters) -> None:
         if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
-        guard.bounded(request.path, request.body, self._engine.model_config.max_model_len)
+        config = self._engine.model_config
+        guard.bounded(request.path, request.body, config.max_model_len, text_only=not config.is_multimodal_model)
         asked = guard.asked_model(request.body)
         guard.typical(request.body, able=self._typical)
         fields.check(self._fields, request.path, request.body)
+        counts.check(request.path, request.body, config.max_model_len)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):
@@ -245,7 +265,7 @@ class VllmEngine:
             self._child_died(self._children.how_ended())
             raise self._cause
 
-    async def _end(self, exchange: Exchange, meter: Meter, adapters: Adapters, served: str) -> None:
+    async def _end(self, exchange: Exchange, meter: Meter, adapters: EngineAdapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
         meter.closed = True
         exchange.leave()

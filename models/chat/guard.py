@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from registry.errors import BadRequest, TooLarge
+from registry.errors import BadRequest, TooLarge, short
 
 PATHS = frozenset(
     {
@@ -23,6 +23,10 @@ CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 BYTES_PER_TOKEN = 16
 LEAST_BYTES = 64 << 10
+BODY_PER_TOKEN = 64
+LEAST_BODY = 1 << 20
+"""A body holds more than its prompt: schemas (up to 128 KiB), biases, tools, and JSON's own escapes."""
+LONGEST_ERROR = 4 << 10
 
 
 class _Asked(msgspec.Struct):
@@ -43,14 +47,38 @@ def asked_model(body: bytes) -> str | None:
         raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
 
 
-def bounded(path: str, body: bytes, context_length: int) -> None:
-    """Tokenizing has no bound of its own in vLLM: 2 MB of text take 2 s, part of it on the loop that feeds streams.
+def bounded(path: str, body: bytes, context_length: int, *, text_only: bool = True) -> None:
+    """Refuse by size before anything is parsed: a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds
+    streams, and 3.4 MB of messages stopped all streams for a second.
 
-    Raises TooLarge for bodies over 16 bytes per token of context.
+    Raises TooLarge for bodies over so many bytes per token of context; a model of images may be sent some.
     """
-    limit = max(LEAST_BYTES, BYTES_PER_TOKEN * context_length)
-    if path in TOKENIZING and len(body) > limit:
-        raise TooLarge(f"{path} takes up to {limit} bytes for this model; send {len(body)} bytes in parts")
+    least, each = (LEAST_BYTES, BYTES_PER_TOKEN) if path in TOKENIZING else (LEAST_BODY, BODY_PER_TOKEN)
+    limit = max(least, each * context_length)
+    if len(body) > limit and (text_only or path in TOKENIZING):
+        raise TooLarge(
+            f"{path} takes up to {limit} bytes for this model; {len(body)} were sent. Send less, or in parts."
+        )
+
+
+class _Error(msgspec.Struct):
+    error: object = None
+    message: str = ""
+
+
+def shortened(data: bytes) -> bytes:
+    """An error body of vLLM's with a message that is no longer than ours: it may quote a whole request."""
+    if len(data) <= LONGEST_ERROR:
+        return data
+    try:
+        whole = msgspec.json.decode(data, type=_Error)
+        inner = whole.error if isinstance(whole.error, dict) else {"message": whole.message or whole.error}
+    except msgspec.DecodeError:
+        inner = {}
+    cut = {key: short(value, 1_000) if isinstance(value, str) else None for key, value in inner.items()}
+    text = {"message": cut.get("message") or "vLLM refused this request"}
+    known = {key: inner[key] if isinstance(inner.get(key), int) else cut.get(key) for key in ("type", "param", "code")}
+    return msgspec.json.encode({"error": text | known})
 
 
 class _Typical(msgspec.Struct):
@@ -61,6 +89,7 @@ class _Typical(msgspec.Struct):
 
 class _Extra(msgspec.Struct):
     vllm_xargs: msgspec.Raw = msgspec.Raw(b"null")
+    temperature: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def typical(body: bytes, *, able: bool) -> None:
@@ -68,14 +97,15 @@ def typical(body: bytes, *, able: bool) -> None:
     if b"typical_" not in body:
         return
     try:
-        extra = msgspec.json.decode(body, type=_Extra).vllm_xargs
-        asked = msgspec.json.decode(extra, type=_Typical | None)
+        extra = msgspec.json.decode(body, type=_Extra)
+        asked = msgspec.json.decode(extra.vllm_xargs, type=_Typical | None)
     except msgspec.ValidationError as error:
         raise BadRequest(f"vllm_xargs: {error}", param="vllm_xargs") from None
-    if not able and asked is not None and asked.typical_p not in (None, 1):
+    greedy = msgspec.json.decode(extra.temperature) == 0  # the likeliest token is taken, whatever is typical
+    if not able and not greedy and asked is not None and asked.typical_p not in (None, 1):
         raise BadRequest(
-            "This model's engine has no typical decoding (vLLM's Model Runner V2, or speculative decoding): leave "
-            "'typical_p' out, or set it to null (None).",
+            "This model's engine has no typical decoding (it decodes speculatively): leave 'typical_p' out, or set it "
+            "to null (None), or to 1, or ask for temperature 0.",
             param="typical_p",
             code="unsupported_value",
         )

@@ -17,7 +17,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from models.chat.adapters import Adapters
+from models.chat.adapters import EngineAdapters
 from models.chat.asgi import AsgiApp, Exchange
 from models.chat.vllm import core, launch
 from models.messages import Held
@@ -41,7 +41,7 @@ class Sleeper:
     """
 
     def __init__(
-        self, engine: Any, app: AsgiApp, model: str, adapters: Adapters | None, on_device: int,
+        self, engine: Any, app: AsgiApp, model: str, adapters: EngineAdapters | None, on_device: int,
         host_bytes: Callable[[], int],
     ) -> None:  # fmt: skip
         self._engine, self._app, self._model, self._adapters = engine, app, model, adapters

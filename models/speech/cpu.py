@@ -1,4 +1,4 @@
-"""Settings of the libraries that make speech on a CPU quicker; what each brings is in docs/performance.md."""
+"""Settings of the libraries that make speech on a CPU quicker; what each brings is in docs/notebook.md."""
 
 import os
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.speech.cublas import keep_compiled, load_cublas
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Flag, Recipe, WindowSpec
@@ -92,6 +93,9 @@ class SpeechModel:
         from faster_whisper.tokenizer import Tokenizer
 
         kind, _, index = device.partition(":")
+        if kind != "cpu":
+            keep_compiled()
+            load_cublas()
         if not (path / "tokenizer.json").is_file():
             raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")
         options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}
@@ -159,7 +163,7 @@ class SpeechModel:
         """Hear windows: one pass for all that have equally long prompts and want the same kind of answer.
 
         Of a small model on a CPU several windows are spread over the cores, one thread each, instead: two threads on
-        one pass of such a model wait for one another a third of the time (docs/performance.md). Each has a pass of its
+        one pass of such a model wait for one another a third of the time (docs/notebook.md). Each has a pass of its
         own: more in one take as long together (eight windows, 4.7 to 5.2 s of CPU) and 44 MB of memory each.
         """
         heard: dict[int, Heard] = {}

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from models import importing
+from models import importing, nvml
 from models.text.batching import engine as batched_engine
 from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
@@ -119,7 +119,7 @@ def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     """Steps that run at the same time: one per core for small weights on a CPU, else one.
 
     Threads of one step wait for each other at every layer, which with small layers is much of their time: two steps
-    with a thread each do more than one step with two (docs/performance.md).
+    with a thread each do more than one step with two (docs/notebook.md).
     """
     size = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     return cores() if device == "cpu" and "threads" not in flags and size <= SMALL_WEIGHTS else 1
@@ -172,9 +172,12 @@ def weights_bytes(model: Any) -> int:
 
 
 def resident_bytes(device: str) -> int:
-    """CPU: this process's resident set. CUDA: what its allocator has reserved, and the context (0.5 GiB)."""
+    """CPU: this process's resident set. CUDA: as the driver counts it, else what torch's allocator has reserved, and
+    the context (0.5 GiB)."""
     if device == "cpu":
         return int(psutil.Process().memory_info().rss)
+    if (told := nvml.used_by(device, [os.getpid()])) is not None:
+        return told
     import torch
 
     return int(torch.cuda.memory_reserved(device)) + (1 << 29)

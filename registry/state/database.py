@@ -16,10 +16,11 @@ class State:
 
     Safe to call from several threads; every call is well under a millisecond, save `sync`. A commit survives
     SIGKILL at once; call `sync` (in a thread) before you promise a client that it survives a power failure too.
+    With `read_only` the file is neither made nor migrated nor written: for a look beside the server that has it.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time) -> None:
-        self._database = Database(directory)
+    def __init__(self, directory: Path, clock: Callable[[], float] = time.time, *, read_only: bool = False) -> None:
+        self._database = Database(directory, read_only=read_only)
         self.path = self._database.path
         self.adapters = AdapterTable(self._database, clock)
         self.models = ModelTable(self._database, clock)

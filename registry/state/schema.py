@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from registry.errors import Unavailable
+from registry.errors import Conflict, NotFound, Unavailable
 from registry.state.files import make_private, make_private_file
 
 FILE = "state.db"
@@ -75,11 +75,14 @@ class Database:
     loss of power after `sync` (one fsync, 4 ms on the machine where it was measured). The file is never corrupt.
     """
 
-    def __init__(self, directory: Path) -> None:
-        make_private(directory)
+    def __init__(self, directory: Path, *, read_only: bool = False) -> None:
         self.path = directory / FILE
-        make_private_file(self.path)
         self._lock = threading.RLock()
+        if read_only:
+            self._connection = _look(self.path)
+            return
+        make_private(directory)
+        make_private_file(self.path)
         with _one_process(directory):
             self._connection = _connect(self.path)
             try:
@@ -161,6 +164,21 @@ def _connect(path: Path) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL").fetchall()
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _look(path: Path) -> sqlite3.Connection:
+    """Beside the server that writes it, or without one. Raises NotFound, Conflict."""
+    if not path.is_file():
+        raise NotFound(f"No server has used the data directory {path.parent}.", code="no_state")
+    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, timeout=5.0, isolation_level=None)
+    connection.row_factory = sqlite3.Row
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version != len(MIGRATIONS):
+        connection.close()
+        raise Conflict(
+            f"{path} was written by another version of Roundhouse. Start this one on it once.", code="state_version"
+        )
     return connection
 
 

@@ -37,7 +37,7 @@ class Refused(Failure):
     exit_code = 1
 
 
-class Usage(Failure):
+class UsageError(Failure):
     exit_code = 2
 
 

@@ -96,14 +96,14 @@ class Adapters:
     # --- registration -----------------------------------------------------------------------------------------------
     async def check(self, name: str, base: str, source: AdapterSource) -> tuple[str, Checked]:
         """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
-        where = self._checked_base(self._base(base), name)
+        where = self.base_for(name, base)
         return where.id, await self._service.validate(where, source)
 
     async def register(
         self, name: str, base: str, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
     ) -> Registration:
         """A name that exists gets a new version; the same content again changes nothing."""
-        where = self._checked_base(self._base(base), name)
+        where = self.base_for(name, base)
         done = await self._service.register(name, where, source, probe=probe, alias=alias)
         return Registration(self._changed(done.adapter), done.version.tag, done.created)
 
@@ -121,6 +121,10 @@ class Adapters:
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
                 self.faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
                 log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+
+    def base_for(self, name: str, base: str) -> Base:
+        """The model that an adapter `name` may be registered for. Raises as a registration does before any work."""
+        return self._checked_base(self._base(base), name)
 
     def _checked_base(self, entry: ModelEntry, name: str) -> Base:
         """The model as the base of an adapter `name`. Raises as `Catalog.check_adapter`; Unavailable without files."""

@@ -1,7 +1,7 @@
 """The gateway: one object, whole from the start, that everything outside this room uses.
 
 A request: `record` it, `resolve` its name, `lease` the target, run a call (`runtime.gateway.backend`).
-Everything else: `models`, `adapters`, `overview`.
+Everything else: `models`, `adapters`, `combiner`, `overview`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -11,6 +11,7 @@ from typing import Literal
 from registry.errors import NotFound, Unavailable
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
+from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
@@ -39,9 +40,11 @@ class Gateway:
         sinks: Sequence[Sink],
         models: Models,
         adapters: Adapters,
+        combiner: Combiner,
         overview: Overview,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
+        self.combiner = combiner
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""

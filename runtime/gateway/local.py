@@ -18,7 +18,7 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
-from runtime.scheduling.lease import Lease as Turn
+from runtime.scheduling.lease import Turn
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotCall

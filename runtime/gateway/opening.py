@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.adapters import Adapters
+from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.local import LocalBackend
@@ -28,7 +29,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
-from runtime.server.device import Device, MemoryWatch
+from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
@@ -80,7 +81,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         pool,
         device.budgets,
         ResidencyRecord(metrics, state, device),
-        MemoryWatch(device).back,
+        memory_of(device),
         settings.patience,
         device.host_budget or NO_LIMIT,
         fetch,
@@ -97,6 +98,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         [RequestMetrics(metrics), RequestLog()],
         models,
         adapters,
+        Combiner(names, service, adapters),
         Overview(device, names, models, residency, queues, pool, bounds, metrics),
     )
     metrics.budget.set(device.budget)

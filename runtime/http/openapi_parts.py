@@ -118,6 +118,10 @@ CONFLICT = (*MANAGEMENT, 409)
 HEADERS: Json = {
     "X-Request-Id": {"description": "The client's, if sane, else a new one.", "schema": STRING},
     "X-Roundhouse-Model": {"description": "Model and revision that answered: `id@revision`.", "schema": STRING},
+    "X-Roundhouse-Warning": {
+        "description": "What was done otherwise than asked for: `max_tokens` that the context has no room for was cut.",
+        "schema": STRING,
+    },
     "X-Roundhouse-Adapter": {
         "description": "Adapter that answered, where one did: `name@sha256:…`.",
         "schema": STRING,

@@ -59,7 +59,7 @@ class Queue(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LoadFailure:
     """Why a load failed or an engine died, and when the next try may start (same clock as the entry's)."""
 
     cause: RoundhouseError
@@ -116,7 +116,7 @@ class ModelEntry:
     loaded_at: float = 0.0
     created: float = field(default_factory=time.time)
     progress: Progress | None = None
-    failures: list[Failure] = field(default_factory=list)
+    failures: list[LoadFailure] = field(default_factory=list)
     loads: int = 0
     deaths: int = 0
     broken: RoundhouseError | None = None
@@ -178,7 +178,7 @@ class ModelEntry:
         return max(1.0, self.load_seconds * (1.0 - done))
 
     @property
-    def failure(self) -> Failure | None:
+    def failure(self) -> LoadFailure | None:
         return self.failures[-1] if self.failures else None
 
     @property
@@ -190,12 +190,12 @@ class ModelEntry:
         check_transition(self.state, state)
         self.state = state
 
-    def fail(self, cause: RoundhouseError) -> Failure:
+    def fail(self, cause: RoundhouseError) -> LoadFailure:
         """Note a failure; the back-off grows with the number of failures in the last ten minutes."""
         now = self.clock()
         self.failures = [f for f in self.failures if now - f.at < 600]
         wait = BACKOFF_SECONDS[min(len(self.failures), len(BACKOFF_SECONDS) - 1)]
-        failure = Failure(cause, now, now + wait)
+        failure = LoadFailure(cause, now, now + wait)
         self.failures.append(failure)
         return failure
 

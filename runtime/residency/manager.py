@@ -6,7 +6,7 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from registry.errors import Conflict, DoesNotFit, Unavailable
@@ -15,6 +15,7 @@ from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
+from runtime.residency.memory import Memory
 from runtime.residency.table import Observer, S, Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.residency.watcher import Watcher
@@ -40,7 +41,7 @@ class ResidencyManager:
     manager write entries, nobody else does.
 
     Args:
-        entries, pool, budgets, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
+        entries, pool, budgets, observer, memory, host_budget: see `runtime.residency.table.Table`.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
@@ -52,14 +53,14 @@ class ResidencyManager:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory_back: Callable[[int], Awaitable[None]],
+        memory: Memory,
         patience: float = 1.0,
         host_budget: int = NO_LIMIT,
         fetch: Fetch | None = None,
         counts_processes: bool = False,
     ) -> None:
         self.patience = patience
-        self.table = Table(entries, pool, budgets, observer, memory_back, host_budget)
+        self.table = Table(entries, pool, budgets, observer, memory, host_budget)
         self.drainer = Drainer(self.table, self.decide, counts_processes)
         self.loader = Loader(self.table, self.drainer, self.decide)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)

@@ -26,7 +26,7 @@ class Ticket:
     aborted: asyncio.Future[RoundhouseError] | None = None
 
 
-class Lease:
+class Turn:
     """The hold on a resident model, and on an adapter's place. Use as an async context manager.
 
     Args:

@@ -27,7 +27,7 @@ from registry.errors import QueueFull, RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
-from runtime.scheduling.lease import Lease, Ticket
+from runtime.scheduling.lease import Ticket, Turn
 from runtime.scheduling.placement import Placement
 from runtime.scheduling.rank import ServiceClass
 from runtime.slots.link import SlotLink
@@ -136,7 +136,7 @@ class ModelQueue:
         *,
         service_class: ServiceClass = ServiceClass.INTERACTIVE,
         share: float = 0.0,
-    ) -> Lease:
+    ) -> Turn:
         """Wait for a turn. `probe`: what the adapter must have answered before. Class and share are its rank's.
 
         Raises QueueFull or Unavailable (code adapter_probe_failed) at once, Unavailable after the recipe's
@@ -171,7 +171,7 @@ class ModelQueue:
                 link = await ticket.turn
             await self._confirm(ticket, link)
             leased = True
-            return Lease(ticket, link, self.release)
+            return Turn(ticket, link, self.release)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",

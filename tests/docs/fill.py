@@ -45,9 +45,9 @@ def rounded(value: Any) -> Any:
     return [rounded(item) for item in value] if isinstance(value, list) else value
 
 
-def true_answer(example: Example, url: str) -> str | None:
+def true_answer(example: Example, url: str, data: Path | None) -> str | None:
     """The text that should stand in the answer's block; None: what stands there is right. Raises Failed."""
-    printed = run(example, url)
+    printed = run(example, url, data)
     answer = example.answer
     if answer is None:
         return None
@@ -60,7 +60,7 @@ def true_answer(example: Example, url: str) -> str | None:
     return written(rounded(filled) if approx else filled)
 
 
-def fill(page: Path, url: str, write: bool) -> int:
+def fill(page: Path, url: str, write: bool, data: Path | None = None) -> int:
     """Look at one page; returns how many answers were not as shown."""
     wrong: list[tuple[Example, str]] = []
     failed = 0
@@ -69,7 +69,7 @@ def fill(page: Path, url: str, write: bool) -> int:
             print(f"{example.name}: skipped, {reason}")
             continue
         try:
-            text = true_answer(example, url)
+            text = true_answer(example, url, data)
         except (Failed, json.JSONDecodeError) as error:
             failed += 1
             print(f"{example.name}: {error}")
@@ -99,7 +99,7 @@ def main() -> int:
         server = Server(Path(folder))
         try:
             server.wait_ready()
-            return min(1, sum(fill(page, server.url, options.write) for page in wanted))
+            return min(1, sum(fill(page, server.url, options.write, server.data) for page in wanted))
         finally:
             server.close()
 

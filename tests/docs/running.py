@@ -24,8 +24,11 @@ def missing(language: str) -> str | None:
     return None
 
 
-def run(example: Example, url: str) -> str:
-    """What the example prints. Raises Failed with both outputs when its exit code is not 0, or it takes too long."""
+def run(example: Example, url: str, data: Path | None = None) -> str:
+    """What the example prints. Raises Failed with both outputs when its exit code is not 0, or it takes too long.
+
+    `data`: the server's data directory, if it is known.
+    """
     code = example.code.replace(ADDRESS, url)
     match example.language:
         case "bash":
@@ -43,6 +46,8 @@ def run(example: Example, url: str) -> str:
         "ROUNDHOUSE_URL": url,
         "COLUMNS": "100",
     }
+    if data is not None:
+        environment["ROUNDHOUSE_DATA_DIR"] = str(data)
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,

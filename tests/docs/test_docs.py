@@ -18,7 +18,7 @@ EXAMPLES = [example for page in pages() for example in examples(page)]
 def test_an_example_prints_what_is_shown(example: Example, server: Server) -> None:
     if reason := missing(example.language):
         pytest.skip(reason)
-    printed = run(example, server.url)
+    printed = run(example, server.url, server.data)
     answer = example.answer
     if answer is None:
         return

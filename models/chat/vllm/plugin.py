@@ -37,16 +37,19 @@ def _patch_all() -> None:
     from vllm.lora.peft_helper import PEFTHelper
     from vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
     from vllm.platforms import current_platform
+    from vllm.sampling_params import SamplingParams
     from vllm.v1.engine.core import EngineCore
     from vllm.v1.sample import logits_processor
+    from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, file, manager, read, typical
+    from models.chat.vllm import core, file, grammars, manager, read, typical
     from models.chat.vllm.cpu import punica
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     file.patch(lora_model)
     read.patch(PEFTHelper)
     core.patch(EngineCore, process.enter)
+    grammars.patch(StructuredOutputManager, SamplingParams)
     typical.patch(logits_processor)
     if current_platform.is_cpu():
         punica.patch(type(current_platform))

@@ -18,6 +18,7 @@ class Touch(NamedTuple):
 
 
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
+GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
 REPLACED = (
@@ -69,6 +70,18 @@ REPLACED = (
         "tests/contract/chat_engine/test_answers.py",
         ("self", "request"),
     ),
+    Touch(
+        "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
+        GRAMMARS,
+        ("self", "request"),
+    ),
+    Touch(
+        "vllm.sampling_params:SamplingParams._validate_structured_outputs",
+        "a grammar that was checked is not parsed again on the loop that feeds all streams",
+        GRAMMARS,
+        ("self", "model_config", "structured_outputs_config", "tokenizer"),
+    ),
 )
 
 USED = (
@@ -113,10 +126,15 @@ USED = (
         "how EngineCore ended, and its end by force",
         "tests/contract/chat/test_death.py",
     ),
+    Touch(
+        "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
+        "shorter steps while adapters come, for which a place would wait",
+        CORE,
+    ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
         "vllm.model_executor.models.registry:_ModelRegistry.models",
-        "CPU: a model's class is imported here, not by a process that vLLM starts for a look at it",
+        "a model's class is imported here, not by a process that vLLM starts for a look at it",
         "tests/contract/vllm/test_prewarm.py",
     ),
 )

@@ -5,11 +5,15 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.adapter_source import send
+from runtime.cli.commands.combine import Weighted, combine
+from runtime.cli.commands.merge import merge
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
 from runtime.cli.output import ago, emit, pairs, short, size, table
 from runtime.cli.remote.client import Client, Json, part
 
-app = typer.Typer(no_args_is_help=True, help="Add, list, show, point, roll back, pin and remove LoRA adapters.")
+app = typer.Typer(
+    no_args_is_help=True, help="Add, list, show, point, roll back, pin, combine, merge and remove LoRA adapters."
+)
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="The name that requests will use.", show_default=False)]
 Base = Annotated[str, typer.Option("--base", "-b", help="Id or alias of the model that it is for.", show_default=False)]
@@ -197,6 +201,10 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
     """
     with Client(url) as client:
         _told(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
+
+
+app.command(cls=Weighted)(combine)
+app.command()(merge)
 
 
 def _pinned(adapter: Json) -> str:

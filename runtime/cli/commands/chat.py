@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.failures import Failure, Usage
+from runtime.cli.failures import Failure, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, failed, note
 from runtime.cli.remote.client import Client, Json, only_model
@@ -109,9 +109,9 @@ def chat(
     if text == "-" or (text is None and not sys.stdin.isatty()):
         text = sys.stdin.read().strip()
         if not text:
-            raise Usage("Nothing came on standard input. Give the text, or pipe it in.")
+            raise UsageError("Nothing came on standard input. Give the text, or pipe it in.")
     if text is None and as_json:
-        raise Usage("A conversation has no JSON. Give the text with --json.")
+        raise UsageError("A conversation has no JSON. Give the text with --json.")
     with Client(url) as client:
         talk = Conversation(client, model or only_model(client, "chat"), system, options)
         if text is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from runtime.cli.commands.setting_options import given
-from runtime.cli.failures import Refused, ServerFailed, Usage
+from runtime.cli.failures import Refused, ServerFailed, UsageError
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
 from runtime.cli.output import note
@@ -28,7 +28,7 @@ def serve(ctx: typer.Context, as_json: AsJson = False) -> None:
     roundhouse serve --port 9000 --recipes recipes/h200 --recipes my-model.yaml;
     ROUNDHOUSE_DEVICE_MEMORY=20GiB roundhouse serve --host 0.0.0.0
     """
-    settings = _settings(given(ctx))  # wrong options are told before anything is started
+    settings = settings_of(given(ctx))  # wrong options are told before anything is started
     if own_id() is None:
         restart_with_id()
     code = _run(settings, as_json)
@@ -40,7 +40,7 @@ def _run(settings: "Settings", as_json: bool) -> int:
     """Everything from the lock to the end; the exit code of the server."""
     from runtime.cli.local.data_dir import DataDir
 
-    read = _read_recipes(settings)
+    read = read_recipes(settings)
     from runtime.server.device import detect
 
     try:
@@ -67,8 +67,8 @@ def _run(settings: "Settings", as_json: bool) -> int:
             announcer.wait()
 
 
-def _settings(given: dict[str, object]) -> "Settings":
-    """What is given and, for the rest, variables and defaults. Raises Usage that names the option."""
+def settings_of(given: dict[str, object]) -> "Settings":
+    """What is given and, for the rest, variables and defaults. Raises UsageError that names the option."""
     from pydantic import ValidationError
 
     from runtime.server.settings import Settings
@@ -77,10 +77,10 @@ def _settings(given: dict[str, object]) -> "Settings":
         return Settings.model_validate({**given, "run_dir": Path("/unused")})
     except ValidationError as error:
         wrong = [f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors()]
-        raise Usage(f"Wrong option: {'; '.join(wrong)}.") from None
+        raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
 
 
-def _read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
+def read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
     from registry.errors import Unfit
     from registry.recipes.loading import load_recipes
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from runtime.cli.failures import Refused, Usage
+from runtime.cli.failures import Refused, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit
 from runtime.cli.remote.client import Client, only_model
@@ -50,13 +50,13 @@ def transcribe(
     if not file.is_file():
         raise Refused(f"There is no file {file}.")
     if words and format is not Format.VERBOSE_JSON:
-        raise Usage("--words needs --format verbose_json.")
+        raise UsageError("--words needs --format verbose_json.")
     if as_json and format is Format.TEXT:
         format = Format.JSON
     if as_json and format in (Format.SRT, Format.VTT):
-        raise Usage(f"--json does not go with --format {format}: subtitles are no JSON.")
+        raise UsageError(f"--json does not go with --format {format}: subtitles are no JSON.")
     if stream and format not in (Format.TEXT, Format.JSON):
-        raise Usage("--stream carries text only. Leave --format out.")
+        raise UsageError("--stream carries text only. Leave --format out.")
     kind = "translations" if translate else "transcriptions"
     with ExitStack() as stack:
         client = stack.enter_context(Client(url))

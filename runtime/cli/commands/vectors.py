@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.failures import Usage
+from runtime.cli.failures import UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, table
 from runtime.cli.remote.client import Client, Json, only_model
@@ -65,7 +65,7 @@ def rerank(
         text = sys.stdin.read() if str(file) == "-" else _read(file)
         found += [line for line in text.splitlines() if line.strip()]
     if not found:
-        raise Usage("Give documents after the query, or a file of them with --file.")
+        raise UsageError("Give documents after the query, or a file of them with --file.")
     with Client(url) as client:
         body: Json = {"model": model or only_model(client, "rerank"), "query": query, "documents": found}
         if top is not None:
@@ -82,7 +82,7 @@ def _texts(texts: list[str] | None) -> list[str]:
     if texts and texts != ["-"]:
         return texts
     if not texts and sys.stdin.isatty():
-        raise Usage("Give texts, or pipe them in, one per line.")
+        raise UsageError("Give texts, or pipe them in, one per line.")
     return [line for line in sys.stdin.read().splitlines() if line.strip()]
 
 
@@ -90,4 +90,4 @@ def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise Usage(f"{file} cannot be read as text: {error}.") from None
+        raise UsageError(f"{file} cannot be read as text: {error}.") from None

@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from runtime.cli.failures import Failure, Refused, ServerFailed, Unreachable, Usage
+from runtime.cli.failures import Failure, Refused, ServerFailed, Unreachable, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -30,7 +30,7 @@ class Client:
     def __init__(self, url: str) -> None:
         split = urlsplit(url)
         if split.scheme not in ("http", "https") or not split.hostname:
-            raise Usage(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
+            raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
         import httpx  # 0.1 s: only for commands that talk to a server
 
         self.url = url.rstrip("/")
@@ -140,9 +140,9 @@ def _object(text: str) -> Json:
 
 
 def only_model(client: Client, task: str) -> str:
-    """The model of a task when the server has exactly one. Raises Usage that lists them: there is no default."""
+    """The model of a task when the server has exactly one. Raises UsageError that lists them: there is no default."""
     data = client.get("/v1/models")["data"]
     ids = [model["id"] for model in data if model.get("task") == task and not model.get("parent")]
     if len(ids) == 1:
         return str(ids[0])
-    raise Usage(f"Say which model with --model. Models for this here: {', '.join(ids) or 'none'}.")
+    raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids) or 'none'}.")

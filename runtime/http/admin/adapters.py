@@ -4,7 +4,6 @@ import asyncio
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
-import msgspec
 from fastapi import Path, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, ValidationError
@@ -15,7 +14,7 @@ from registry.errors import BadRequest, Unavailable
 from registry.recipes.definition import PathSource
 from registry.records import Probe
 from runtime.gateway.core import Gateway
-from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer
+from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer, registered
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder
 from runtime.http.bodies import parse_object, read_body
@@ -100,11 +99,7 @@ async def _register(gateway: Gateway, body: RegisterRequest, source: AdapterSour
         )
     probe = Probe(body.probe.prompt, body.probe.expected) if body.probe else None
     done = await gateway.adapters.register(name, body.base, source, probe=probe, alias=body.alias)
-    return json_answer(
-        {**msgspec.structs.asdict(done.adapter), "registered": done.tag, "new": done.is_new},
-        201 if done.is_new else 200,
-        {"Location": f"/v1/adapters/{name}"},
-    )
+    return registered(done)
 
 
 async def remove(

@@ -6,6 +6,7 @@ from typing import Literal
 import msgspec
 from fastapi.responses import Response
 
+from runtime.gateway.adapters import Registration
 from runtime.gateway.views import AdapterView, Count, Digest
 
 
@@ -14,6 +15,14 @@ def json_answer(
 ) -> Response:
     data = msgspec.json.encode(value)
     return Response(data, status, dict(headers or {}), media_type="application/json")
+
+
+def registered(done: Registration) -> Response:
+    return json_answer(
+        {**msgspec.structs.asdict(done.adapter), "registered": done.tag, "new": done.is_new},
+        201 if done.is_new else 200,
+        {"Location": f"/v1/adapters/{done.adapter.name}"},
+    )
 
 
 class LoadStartedView(msgspec.Struct, frozen=True, kw_only=True):

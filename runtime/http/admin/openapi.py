@@ -116,6 +116,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         },
         errors=_REGISTER, others={"201": other_answer("A new version.", "Adapter")},
     ),
+    ("post", "/v1/adapters/combine"): Operation(
+        "combineAdapters", _ADAPTERS, "Combine adapters into a new one", answer("Adapter"),
+        description="A process of its own makes it with peft, from adapters of one base; it is then checked and "
+        "registered as any other. The same content again changes nothing (200).",
+        errors=(*CONFLICT, 422, 500, 503), others={"201": other_answer("A new version.", "Adapter")},
+    ),
     ("get", "/v1/adapters/{name}"): Operation(
         "getAdapter", _ADAPTERS, "Show an adapter", answer("Adapter"), errors=MANAGEMENT
     ),

@@ -103,10 +103,10 @@ def _event(data: dict[str, Any]) -> bytes:
 
 
 async def handle(request: Request) -> Response:
-    return Recording(request.url.path)
+    return RecordingResponse(request.url.path)
 
 
-class Recording(Response):
+class RecordingResponse(Response):
     """One request with a recording. The upload is part of it, so that one `finally` removes the file in every case."""
 
     def __init__(self, path: str) -> None:

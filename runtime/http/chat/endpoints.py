@@ -70,8 +70,9 @@ class ChatRequest:
 
 def head(started: Started) -> Head:
     """The status line and headers of the engine's answer."""
-    found = Head(started.status, started.content_type)
-    return Head(found.status, found.content_type, NO_BUFFERING) if found.is_stream else found
+    warning = {"X-Roundhouse-Warning": started.warning} if started.warning else {}
+    found = Head(started.status, started.content_type, warning)
+    return Head(found.status, found.content_type, {**NO_BUFFERING, **warning}) if found.is_stream else found
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:

@@ -28,7 +28,7 @@ from runtime.http.errors import Dialect
 from runtime.http.rerank import answers as results
 from runtime.http.rerank.answers import Ranking
 from runtime.http.rerank.bodies import CohereBody, JinaBody, ScoreBody, TeiBody
-from runtime.http.rerank.score import Pairs, pairs
+from runtime.http.rerank.score import ScorePairs, pairs
 from runtime.http.rerank.texts import context_only, document_texts, query_text, tightest
 
 Write = Callable[[Ranking, str], bytes]
@@ -63,9 +63,9 @@ class RerankQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ScoreQuestion:
-    """Pairs of texts: one call for each query among them."""
+    """ScorePairs of texts: one call for each query among them."""
 
-    pairs: Pairs
+    pairs: ScorePairs
     requests: Sequence[RerankRequest]
     raw: bool
     wanted: Wanted

@@ -11,7 +11,7 @@ SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), (
 
 
 @dataclass(frozen=True, slots=True)
-class Pairs:
+class ScorePairs:
     """(query, document) in the order of the answer."""
 
     all: Sequence[tuple[str, str]]
@@ -29,7 +29,7 @@ class Pairs:
         return [next(left[query]) for query, _ in self.all]
 
 
-def pairs(body: ScoreBody) -> Pairs:
+def pairs(body: ScoreBody) -> ScorePairs:
     """The pairs in the order of the answer. Raises BadRequest unless the sides are 1:1, 1:N or N:N."""
     for one, two in SIDES:
         left, right = getattr(body, one), getattr(body, two)
@@ -52,7 +52,7 @@ def pairs(body: ScoreBody) -> Pairs:
         )
     for index, query in enumerate(first):
         query_text(query, f"{one}[{index}]")
-    return Pairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)))
+    return ScorePairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)))
 
 
 def _texts(side: str | TextObject | list[str | TextObject], name: str) -> list[str]:

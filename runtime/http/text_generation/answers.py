@@ -33,7 +33,7 @@ class Choice(msgspec.Struct):
     prompt_token_ids: list[int] | None = None
 
 
-class _Told(msgspec.Struct):
+class _StreamFacts(msgspec.Struct):
     message: str = ""
     code: int | str | None = None
 
@@ -42,7 +42,7 @@ class Completion(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
     choices: list[Choice] = []
-    error: _Told | None = None
+    error: _StreamFacts | None = None
 
 
 # --- TGI's -----------------------------------------------------------------------------------------------------------

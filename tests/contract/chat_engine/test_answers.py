@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from models.chat.vllm import core, launch
-from models.messages import Chunk, Progress
+from models.messages import Chunk, Progress, Started
+from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat import nasty as chat_nasty
 from tests.contract.chat.nasty import CHAT, MESSAGES, RESPONSES, TEXT
 from tests.contract.chat_engine.bench import Bench
@@ -110,3 +111,25 @@ async def test_a_closed_call_is_aborted_too(bench: Bench) -> None:
     await anext(call)
     await call.aclose()
     assert bench.unfinished() == 0
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": chat_nasty.HELLO, "max_completion_tokens": 10**6}),
+        (TEXT, {"prompt": "hi", "max_tokens": chat_fixtures.CONTEXT}),
+        (RESPONSES, {"input": "hi", "max_output_tokens": 10**6}),
+        (MESSAGES, {"messages": chat_nasty.HELLO, "max_tokens": 10**6}),
+    ],
+)
+async def test_more_tokens_than_the_context_has_are_cut_where_the_recipe_says_so(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any], stream: bool
+) -> None:
+    monkeypatch.setattr(bench.engine, "_cuts", True)
+    call = bench.begin(path, {**body, "temperature": 0, "stream": stream})
+    started = await call.__anext__()
+    assert isinstance(started, Started)
+    assert started.status == 200
+    assert "max_tokens was cut from" in started.warning
+    await call.aclose()

@@ -37,7 +37,7 @@ def decoded(decoders: Decoders, path: Path, seconds: float = 60.0) -> np.ndarray
 
 def children() -> int:
     living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return len([child for child in living if "audio_decoder" in " ".join(child.cmdline())])
+    return len([child for child in living if "decoder.py" in " ".join(child.cmdline())])
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))

@@ -11,7 +11,7 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from adapters.check_process import Answer, Job, check
+from adapters.check_process import CheckAnswer, Job, check
 from adapters.store import Store
 from adapters.types import Base, Limits
 from tests.unit.adapters.makers import SHAPES, tensors, write_adapter
@@ -19,7 +19,7 @@ from tests.unit.adapters.makers import SHAPES, tensors, write_adapter
 ALL = [module.split(".")[1] for module in SHAPES]
 
 
-def normalised(folder: Path, base: Base, out: Path) -> Answer:
+def normalised(folder: Path, base: Base, out: Path) -> CheckAnswer:
     """Check `folder` and write its normal form into `out`."""
     out.mkdir(parents=True)
     answer = check(Job(source=folder, base=base, limits=Limits(), out=out))

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from adapters.check_process import Answer, Job, check
+from adapters.check_process import CheckAnswer, Job, check
 from adapters.types import Base, Limits
 from tests.unit.adapters.makers import name, write_adapter
 from tests.unit.adapters.zoo import ZOO, Bad
 
 
-def judge(folder: Path, base: Base, limits: Limits | None = None) -> Answer:
+def judge(folder: Path, base: Base, limits: Limits | None = None) -> CheckAnswer:
     return check(Job(source=folder, base=base, limits=limits or Limits()))
 
 

@@ -16,6 +16,7 @@ from registry.recipes.definition import Recipe
 from registry.records import Version
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
+from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
@@ -156,6 +157,7 @@ class FakeGateway:
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
+        adapters = Adapters(self.names, residency, self.queues, self.service)
         self.gateway = Gateway(
             self.settings,
             self.names,
@@ -163,7 +165,8 @@ class FakeGateway:
             [*backends, LocalBackend(residency, self.queues, self.service_stored, self.metrics)],
             [*sinks, RequestMetrics(self.metrics), self.records],
             models,
-            Adapters(self.names, residency, self.queues, self.service),
+            adapters,
+            Combiner(self.names, self.service, adapters),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
         )
 

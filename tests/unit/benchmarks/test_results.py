@@ -1,11 +1,10 @@
-"""Figures that README.md and docs/performance.md quote stand in a results file."""
+"""Results files as Markdown."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks.report import quoted, results
+from benchmarks.report import results
 
 SECTION: dict[str, Any] = {
     "environment": {
@@ -26,13 +25,7 @@ SECTION: dict[str, Any] = {
         "c1.roundhouse.ttft": {"value": 10.0, "low": 10.0, "high": 10.0, "unit": "ms", "rounds": 1},
     },
 }  # fmt: skip
-HELD = {"day": {"benchmarks": {"gateway_tax": SECTION}}}
-
-
-@pytest.mark.parametrize("page", [page for page in quoted.PAGES if page.exists()], ids=lambda page: page.name)
-def test_quoted_figures_stand_in_a_results_file(page: Path) -> None:
-    text = page.read_text()
-    assert quoted.fill(text, results.load_all()) == text, "run: python -m benchmarks.report.quoted"
+HELD = {"benchmarks": {"gateway_tax": SECTION}}
 
 
 def test_tables_belong_to_their_results_files() -> None:
@@ -40,32 +33,12 @@ def test_tables_belong_to_their_results_files() -> None:
         assert (results.FOLDER / f"{name}.md").read_text() == results.page(held)
 
 
-def test_one_figure_is_put_in() -> None:
-    text = "adds <!-- bench:day/gateway_tax/c1.added -->9.9<!-- /bench --> ms"
-    assert quoted.fill(text, HELD) == "adds <!-- bench:day/gateway_tax/c1.added -->0.421<!-- /bench --> ms"
-
-
 def test_a_table_tells_failures_load_and_spread() -> None:
-    text = quoted.fill("<!-- bench:day/gateway_tax --><!-- /bench -->", HELD)
+    text = results.page(HELD)
     assert "Load average 1.5 before and 2.5 after. 12 requests, 2 failures" in text
     assert "- c1: timeout: 2 ×" in text
     assert "| an aim | 0.421 ms | <= 1 | yes |" in text
     assert "| c1.ttft | ms | 10 | 11 (10 to 12) |" in text.replace(" |  |", " |")
-    assert quoted.fill(text, HELD) == text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "<!-- bench:nothing/gateway_tax/a -->1<!-- /bench -->",
-        "<!-- bench:day/nothing -->1<!-- /bench -->",
-        "<!-- bench:day/gateway_tax/nothing -->1<!-- /bench -->",
-        "<!-- bench:day/gateway_tax/c1.added -->1",
-    ],
-)
-def test_a_marker_that_leads_nowhere_is_refused(text: str) -> None:
-    with pytest.raises(quoted.NotThere):
-        quoted.fill(text, HELD)
 
 
 @pytest.mark.parametrize(

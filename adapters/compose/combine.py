@@ -1,0 +1,63 @@
+"""One adapter from several, by peft's `add_weighted_adapter`. Imports torch: only in the composing process."""
+
+import itertools
+from collections.abc import Callable, Mapping
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model_state_dict
+from safetensors.torch import save
+from torch import nn
+
+from adapters.compose.jobs import Combine
+from adapters.content.base_shapes import read_base
+from adapters.content.validate import TENSORS
+
+MADE = "made"
+
+
+def combine(job: Combine, tell: Callable[[str, float], None]) -> None:
+    """See `Combine`. The same job gives the same bytes: what `dare` drops depends on the seed alone."""
+    tell("reading the adapters", 0.0)
+    names = [f"part{number}" for number in range(len(job.parts))]
+    config = LoraConfig.from_pretrained(str(job.parts[0].folder))
+    config.task_type = None  # else peft wants a language model around the layers
+    model = PeftModel.from_pretrained(
+        _layers(read_base(job.base.path).linear), str(job.parts[0].folder), names[0], config=config, torch_device="cpu"
+    )
+    for name, part in itertools.islice(zip(names, job.parts, strict=True), 1, None):
+        model.load_adapter(str(part.folder), name, torch_device="cpu")
+    tell("combining", 0.2)
+    torch.manual_seed(job.seed)
+    model.add_weighted_adapter(
+        names,
+        [part.weight for part in job.parts],
+        MADE,
+        combination_type=job.kind,
+        svd_rank=job.rank,
+        svd_full_matrices=False,
+        density=job.density,
+    )
+    tell("writing", 0.9)
+    tensors = get_peft_model_state_dict(model, adapter_name=MADE, save_embedding_layers=False)
+    (job.out / TENSORS).write_bytes(save({name: tensor.contiguous() for name, tensor in tensors.items()}))
+    model.peft_config[MADE].save_pretrained(str(job.out))
+
+
+def _layers(linear: Mapping[str, tuple[int, int]]) -> nn.Module:
+    """The base's linear layers without their weights: each is one number that is seen in the full shape.
+
+    peft asks the base for layers and shapes only, so an 8B base costs nothing here. On the meta device its own tensors
+    would have no values either.
+    """
+    root = nn.Module()
+    for module, (out, width) in linear.items():
+        *path, last = module.split(".")
+        at = root
+        for part in path:
+            if not hasattr(at, part):
+                at.add_module(part, nn.Module())
+            at = at.get_submodule(part)
+        layer = nn.Linear(width, out, bias=False, device="meta")
+        layer.weight = nn.Parameter(torch.zeros(1, 1).expand(out, width), requires_grad=False)
+        at.add_module(last, layer)
+    return root

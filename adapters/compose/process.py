@@ -1,0 +1,61 @@
+"""The composing process: `python -m adapters.compose.process`, a job in (one line of JSON), lines of answers out.
+
+It does one job and ends, also when the one who asked ends before. torch and peft are imported for the job alone.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import traceback
+from pathlib import Path
+from typing import NoReturn
+
+from adapters.check_process import FULL
+from adapters.compose.jobs import Answer, Combine, Done, Failed, Job, Progress, decode_job, encode
+
+
+def main() -> None:
+    """Do the job that standard input names."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # nothing but answers may go to the pipe
+    job = decode_job(sys.stdin.buffer.readline())
+    threading.Thread(target=_end_with_the_asker, daemon=True).start()
+    os.nice(10)  # requests come first
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")  # and engines, when memory runs out
+    os.write(answers, encode(_work(job, answers)))
+
+
+def _work(job: Job, answers: int) -> Answer:
+    def tell(text: str, fraction: float) -> None:
+        os.write(answers, encode(Progress(text, fraction)))
+
+    try:
+        if isinstance(job, Combine):
+            from adapters.compose.combine import combine
+
+            combine(job, tell)
+            return Done()
+        from adapters.compose.merge import Unmergeable, merge
+
+        try:
+            merge(job, tell)
+        except Unmergeable as error:
+            return Failed("unfit", str(error))
+        return Done()
+    except Exception as error:
+        traceback.print_exc()
+        full = isinstance(error, OSError) and error.errno in FULL
+        return Failed("disk_full" if full else "broken", f"{type(error).__name__}: {error}"[:500])
+
+
+def _end_with_the_asker() -> NoReturn:
+    """Standard input ends when the process that holds its other end does."""
+    while os.read(0, 1):  # not through sys.stdin, whose lock would be held when the interpreter ends
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

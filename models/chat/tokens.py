@@ -1,0 +1,38 @@
+"""Answers that are asked to be longer than the context leaves room for."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""Of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
+
+
+class _Asked(msgspec.Struct):
+    max_tokens: msgspec.Raw = msgspec.Raw(b"null")
+    max_completion_tokens: msgspec.Raw = msgspec.Raw(b"null")
+    max_output_tokens: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def asked(body: bytes) -> Mapping[str, int]:
+    """Those of `FIELDS` that hold a number. What is none of them, vLLM refuses."""
+    found = msgspec.json.decode(body, type=_Asked)
+    values = {name: msgspec.json.decode(getattr(found, name)) for name in FIELDS}
+    return {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
+
+
+def cut(body: bytes, most: int) -> bytes:
+    """The body with no more than `most` tokens asked for; the same when it asks for none above."""
+    over = [name for name, value in asked(body).items() if value > most]
+    if not over:
+        return body
+    whole = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    return msgspec.json.encode(whole | dict.fromkeys(over, msgspec.Raw(str(most).encode())))
+
+
+def warning(body: bytes, allowed: int | None) -> str:
+    """What to tell a client whose answer may be shorter than it asked for; empty: nothing."""
+    most = min(asked(body).values(), default=0)
+    if allowed is None or allowed >= most:
+        return ""
+    return f"max_tokens was cut from {most} to {allowed}: the context has no room for more"

@@ -1,0 +1,178 @@
+"""What vLLM does with a grammar: done once in a process that may be killed, and then without harm in the engine.
+
+- vLLM parses a grammar on the loop that feeds all streams: not again when it was checked.
+- EngineCore compiles it in threads that take the CPU from its steps: at the lowest priority instead.
+- An ambiguous grammar costs more with each token (xgrammar 0.2.8: 45 ms for the 256th, and the cube of it), inside the
+  step of all: it ends the request when it takes more than its share.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+ALLOWANCE, PER_TOKEN = 0.1, 0.003
+"""Seconds of CPU that following one grammar may take in all, and per token. Usual ones take 0.0002 per token; a schema
+of 100 strings of bounded length with a vocabulary of 130,000 takes 0.025 at its worst token."""
+CACHE_MEGABYTES = 64
+"""Compiled grammars that EngineCore keeps; vLLM's own default of 512 was seen to make a small model's engine the
+largest process of the machine. Usual schemas take 0.03 to 1 MB."""
+PRIORITY = 19
+
+CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
+SETTLED = ("choice", "grammar", "_backend", "_backend_was_auto")
+"""What vLLM's own check changes: choices become a grammar, and a backend is chosen."""
+CHECKED = "roundhouse_checked"
+"""Set on the constraint of a request that was checked."""
+
+
+def asked_of(constraint: Any) -> tuple[str, dict[str, Any]]:
+    """The kind of a `StructuredOutputsParams` that is set, and all its fields."""
+    fields = {name: getattr(constraint, name) for name in CONSTRAINTS + OPTIONS}
+    return next((kind for kind in CONSTRAINTS if fields[kind] is not None), ""), fields
+
+
+def of_tag(tag: str) -> Any:
+    """The constraint of a structural tag."""
+    from vllm.sampling_params import StructuredOutputsParams
+
+    return StructuredOutputsParams(structural_tag=tag)
+
+
+def refused() -> Exception:
+    """vLLM takes it for a client's fault; another one it would take for the engine's."""
+    from vllm.exceptions import VLLMValidationError
+
+    error: Exception = VLLMValidationError("the grammar was refused")
+    return error
+
+
+def settle(constraint: Any, settled: dict[str, Any]) -> None:
+    """Let a constraint be as the check left it, and known as checked."""
+    for name, value in settled.items():
+        setattr(constraint, name, value)
+    setattr(constraint, CHECKED, True)
+
+
+class Watched:
+    """A compiled grammar of one request, with the CPU time that it may take."""
+
+    def __init__(self, grammar: Any) -> None:
+        self._grammar = grammar
+        self._left = ALLOWANCE
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grammar, name)
+
+    @property
+    def overspent(self) -> bool:
+        return self._left < 0
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        """False ends the request: vLLM calls it rejected by the grammar."""
+        accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
+        self._left += PER_TOKEN * len(tokens)
+        return accepted and not self.overspent
+
+    def fill_bitmask(self, bitmask: Any, row: int) -> None:
+        self._timed(self._grammar.fill_bitmask, bitmask, row)
+
+    def _timed(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.thread_time()
+        try:
+            return work(*arguments)
+        finally:
+            self._left -= time.thread_time() - began
+
+
+def patch(manager: Any, params: Any) -> None:
+    """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot). Safe to call twice."""
+    if hasattr(manager, "roundhouse_create_grammar"):
+        return
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(CACHE_MEGABYTES))
+    stock_validate = params._validate_structured_outputs
+
+    def create_grammar(self: Any, request: Any) -> Watched:
+        if threading.current_thread() is not threading.main_thread():
+            os.setpriority(
+                os.PRIO_PROCESS, 0, PRIORITY
+            )  # on Linux a thread's own, which threads that it starts inherit
+        return Watched(self.roundhouse_create_grammar(request))
+
+    def validate(self: Any, *arguments: Any, **named: Any) -> None:
+        if not getattr(self.structured_outputs, CHECKED, False):
+            stock_validate(self, *arguments, **named)
+
+    manager.roundhouse_create_grammar = manager._create_grammar
+    manager._create_grammar = create_grammar
+    params._validate_structured_outputs = validate
+
+
+class Compiler:
+    """Does what the slot and EngineCore would do with a grammar. Made once, from an engine's own settings."""
+
+    def __init__(self, engine: Any) -> None:
+        self._config = engine.vllm_config
+        self._tokenizer = engine.get_tokenizer()
+        self._backend = _backend(self._config.structured_outputs_config.backend)(
+            self._config, tokenizer=self._tokenizer, vocab_size=self._config.model_config.get_vocab_size()
+        )
+
+    def settle(self, asked: dict[str, Any]) -> dict[str, Any]:
+        """The constraint as vLLM's own check leaves it. Raises ValueError with what is wrong."""
+        from vllm.sampling_params import SamplingParams, StructuredOutputsParams
+
+        constraint = StructuredOutputsParams(**asked)
+        params = SamplingParams(structured_outputs=constraint)
+        params._validate_structured_outputs(
+            self._config.model_config, self._config.structured_outputs_config, self._tokenizer
+        )
+        return {name: getattr(constraint, name) for name in SETTLED}
+
+    def compile(self, asked: dict[str, Any]) -> Watched:
+        """As EngineCore does it. Raises whatever the library raises."""
+        from vllm.sampling_params import StructuredOutputsParams
+        from vllm.v1.structured_output.request import get_structured_output_key
+
+        kind, text = get_structured_output_key(StructuredOutputsParams(**asked))
+        return Watched(self._backend.compile_grammar(kind, text))
+
+    def walk(self, grammar: Watched, steps: int) -> int:
+        """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""
+        import numpy as np
+
+        mask = self._backend.allocate_token_bitmask(1)
+        for step in range(steps):
+            if grammar.is_terminated() or grammar.overspent:
+                return step
+            grammar.fill_bitmask(mask, 0)
+            bits = np.unpackbits(mask[0].numpy().view(np.uint8), bitorder="little")
+            allowed = np.flatnonzero(bits[: self._config.model_config.get_vocab_size()])
+            if not len(allowed):
+                return step
+            if not grammar.accept_tokens("walk", [int(allowed[step * 7919 % len(allowed)])]):
+                return step
+        return steps
+
+
+def _backend(name: str) -> Any:
+    """The class of the backend that EngineCore uses. 'auto' means the one of the first request, which is ours."""
+    if name == "guidance":
+        from vllm.v1.structured_output.backend_guidance import GuidanceBackend
+
+        return GuidanceBackend
+    if name == "outlines":
+        from vllm.v1.structured_output.backend_outlines import OutlinesBackend
+
+        return OutlinesBackend
+    if name == "lm-format-enforcer":
+        from vllm.v1.structured_output.backend_lm_format_enforcer import LMFormatEnforcerBackend
+
+        return LMFormatEnforcerBackend
+    from vllm.v1.structured_output.backend_xgrammar import XgrammarBackend
+
+    return XgrammarBackend

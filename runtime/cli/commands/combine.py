@@ -1,0 +1,79 @@
+"""`roundhouse adapters combine`: one adapter from several, made by the server."""
+
+from itertools import takewhile
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand
+
+from runtime.cli.failures import UsageError
+from runtime.cli.options import DEFAULT_URL, AsJson, Url
+from runtime.cli.output import emit, short
+from runtime.cli.remote.client import Client
+from runtime.cli.remote.progress import bar
+
+WEIGHTS = "--weights"
+
+
+class Weighted(TyperCommand):
+    """`--weights 0.7 0.3` means one option of two numbers, which click has no word for."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        spread: list[str] = []
+        rest = list(args)
+        while rest:
+            word = rest.pop(0)
+            numbers = list(takewhile(_is_number, rest)) if word == WEIGHTS else []
+            spread += [part for number in numbers for part in (WEIGHTS, number)] or [word]
+            del rest[: len(numbers)]
+        return super().parse_args(ctx, spread)
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def combine(
+    adapters: Annotated[
+        list[str], typer.Argument(metavar="ADAPTER...", help="Two to eight adapters of one base.", show_default=False)
+    ],
+    weights: Annotated[
+        list[float],
+        typer.Option(WEIGHTS, metavar="NUMBER...", help="One for each adapter, in their order.", show_default=False),
+    ],
+    name: Annotated[str, typer.Option("--name", help="The name of the new adapter.", show_default=False)],
+    method: Annotated[
+        Literal["linear", "ties", "dare"], typer.Option(help="linear: the weighted sum. ties, dare: of a part of it.")
+    ] = "linear",
+    density: Annotated[float, typer.Option(help="The share of values that ties and dare keep.")] = 0.5,
+    halves: Annotated[
+        bool, typer.Option("--halves", help="Combine the halves A and B apart: faster, and rough.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Of what dare drops: the same seed, the same adapter.")] = 0,
+    alias: Annotated[str | None, typer.Option(help="Also point this alias at the new version.")] = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Make one adapter of several, and register it as any other.
+
+    Example: roundhouse adapters combine legal polite --weights 0.7 0.3 --name legal-polite
+    """
+    if len(weights) != len(adapters):
+        raise UsageError(f"There are {len(adapters)} adapters and {len(weights)} weights: give one for each.")
+    parts = [{"name": adapter, "weight": weight} for adapter, weight in zip(adapters, weights, strict=True)]
+    body = {"name": name, "adapters": parts, "method": method, "density": density, "halves": halves, "seed": seed}
+    with Client(url) as client, bar(not as_json) as shown:
+        shown.show(f"combining into {name}", 0.0)
+        found = client.call(
+            "POST", "/v1/adapters/combine", json={**body, **({"alias": alias} if alias else {})}, timeout=None
+        )
+    if as_json:
+        emit(found)
+        return
+    word = "registered" if found["new"] else "unchanged"
+    print(f"{found['name']}: {word}, {found['registered']} {short(found['digest'])}, rank {found['rank']}")
+    print(f"  {found['source']}")

@@ -1,0 +1,125 @@
+"""`roundhouse adapters merge`: base and adapter as one model folder, made beside the server."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli.failures import Failure, Refused, ServerFailed
+from runtime.cli.options import AdapterName, AsJson
+from runtime.cli.output import emit, note, short, size
+from runtime.cli.remote.progress import bar
+
+if TYPE_CHECKING:
+    from adapters.compose.jobs import Merge
+    from registry.catalog import Resolved
+    from runtime.server.settings import Settings
+
+LIBRARIES = 1 << 30
+"""Bytes that the process needs beside the base's weights."""
+
+
+def merge(
+    name: AdapterName,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder to write: new, or empty.", show_default=False)
+    ],
+    recipes: Annotated[list[Path] | None, typer.Option(help="Those of the server, as in `serve`.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="That of the server, as in `serve`.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write base and adapter as one model, which needs no adapter place. On the server's machine; it need not run.
+
+    Example: roundhouse adapters merge legal@prod --output ./legal-model
+    """
+    from registry.errors import RoundhouseError
+    from runtime.cli.commands.serve import settings_of
+
+    given = {"recipes": tuple(recipes or ()), "data_dir": data_dir}
+    settings = settings_of({key: value for key, value in given.items() if value})
+    output = output.expanduser().absolute()
+    try:
+        target = _target(settings, name)
+        found = _merged(settings, target, output, quiet=as_json)
+    except RoundhouseError as error:
+        kind: type[Failure] = Refused if error.status < 500 else ServerFailed
+        raise kind(error.message, faults=getattr(error, "faults", ()), code=error.code) from None
+    except OSError as error:
+        raise Refused(f"{output} cannot be written: {error.strerror}.") from None
+    if as_json:
+        emit(found)
+        return
+    print(f"{found['name']}@{found['version']} {short(str(found['digest']))} and its base {found['base']}: in {output}")
+    print(f"Serve it: a recipe with `source: {{path: {output}}}`")
+
+
+def _target(settings: "Settings", name: str) -> "Resolved":
+    from registry.catalog import Catalog
+    from registry.state.database import State
+    from runtime.cli.commands.serve import read_recipes
+
+    with State(settings.data_dir, read_only=True) as state:
+        catalog = Catalog(read_recipes(settings), state.adapters.all(), state.models.aliases())
+    target = catalog.resolve(name)
+    if target.version is None:
+        raise Refused(f"'{name}' is a model. Name the adapter that is to be merged into it.")
+    return target
+
+
+def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool) -> dict[str, object]:
+    from adapters.compose.jobs import Merge
+    from adapters.store import Store
+    from models.sources.resolve import resolve
+
+    assert target.version is not None
+    if output.exists() and not (output.is_dir() and not any(output.iterdir())):
+        raise Refused(f"{output} is there and not empty. Name a folder that is not there yet.")
+    base = resolve(target.recipe.source, Path.cwd(), download=False)
+    adapter = Store(settings.data_dir / "store").check(target.version.digest)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    _has_room(base, output.parent, quiet)
+    trusted = target.recipe.engine.flags.get("trust_remote_code") is True
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
+    try:
+        _run(Merge(base=base, adapter=adapter, out=made, trust_remote_code=trusted), quiet)
+        made.chmod(0o755)
+        made.rename(output)  # at once and whole, or not at all
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    version = target.version
+    return {
+        "object": "adapter.merged",
+        "name": version.key.name,
+        "base": version.key.base,
+        "version": version.tag,
+        "digest": version.digest,
+        "output": str(output),
+        "bytes": sum(file.stat().st_size for file in output.iterdir()),
+    }
+
+
+def _has_room(base: Path, parent: Path, quiet: bool) -> None:
+    """The base is held once, in its own dtype, and written once. Raises Refused where that cannot go well."""
+    import psutil
+
+    from registry.files.weights import read_weights
+
+    weights = read_weights(base).bytes
+    memory, disk = weights + LIBRARIES, weights
+    if not quiet:
+        note(f"needs about {size(memory)} of memory and {size(disk)} of disk")
+    if (free := psutil.virtual_memory().available) < memory:
+        raise Refused(f"Merging needs about {size(memory)} of memory, and {size(free)} are free.")
+    if (free := shutil.disk_usage(parent).free) < disk:
+        raise Refused(f"Merging needs about {size(disk)} of disk, and {size(free)} are free in {parent}.")
+
+
+def _run(job: "Merge", quiet: bool) -> None:
+    import asyncio
+
+    from adapters.compose.run import compose
+
+    with bar(not quiet) as shown:
+        asyncio.run(compose(job, tell=lambda progress: shown.show(progress.text, progress.fraction)))

@@ -1,0 +1,102 @@
+"""The use case of one adapter made of several: look up, have a process make it, register what it made."""
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from adapters.compose.jobs import Combine, Part
+from adapters.compose.plan import Method, plan
+from adapters.compose.run import compose
+from adapters.fetch import disk_errors
+from adapters.service import AdapterService
+from adapters.sources import MadeHere
+from registry.catalog import Resolved
+from registry.errors import BadRequest, Unavailable
+from registry.records import Version
+from registry.state.adapters import check_alias
+from runtime.gateway.adapters import Adapters, Registration
+from runtime.gateway.names import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """What a client asks for. `parts`: the name of an adapter as in requests, and its weight."""
+
+    name: str
+    parts: tuple[tuple[str, float], ...]
+    method: Method
+    density: float
+    halves: bool = False
+    seed: int = 0
+    alias: str | None = None
+
+
+class Combiner:
+    """It makes one adapter at a time: each takes a process and all its processor time."""
+
+    def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
+        self._names, self._service, self._adapters, self._busy = names, service, adapters, False
+
+    async def combine(self, wanted: Combination) -> Registration:
+        """Make it, and register it as any other adapter is.
+
+        Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
+        EngineFailed (compose_failed); Unfit as a registration does.
+        """
+        if self._busy:
+            raise Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
+        self._busy = True
+        try:
+            return await self._combine(wanted)
+        finally:
+            self._busy = False
+
+    async def _combine(self, wanted: Combination) -> Registration:
+        service = self._service
+        if wanted.alias is not None:
+            check_alias(wanted.alias)
+        targets = [self._names.catalog.resolve(name) for name, _ in wanted.parts]
+        versions = _versions(targets)
+        base = self._adapters.base_for(wanted.name, versions[0].key.base)
+        kind, rank = plan(wanted.method, [v.rank for v in versions], base.max_rank, halves=wanted.halves)
+        parts = []
+        for version, (_, weight) in zip(versions, wanted.parts, strict=True):
+            await service.ready(version.digest)
+            parts.append(Part(folder=service.stored(version).path, weight=weight))
+        with disk_errors():
+            service.incoming.mkdir(parents=True, exist_ok=True)
+        with disk_errors(), tempfile.TemporaryDirectory(dir=service.incoming) as folder:
+            job = Combine(
+                base=base,
+                parts=tuple(parts),
+                kind=kind,
+                rank=rank,
+                density=wanted.density,
+                seed=wanted.seed,
+                out=Path(folder),
+            )
+            await compose(job, service.limits.combine_seconds)
+            source = MadeHere(Path(folder), _words(wanted, versions, kind))
+            return await self._adapters.register(wanted.name, base.id, source, alias=wanted.alias)
+
+
+def _versions(targets: list[Resolved]) -> list[Version]:
+    found = []
+    for number, target in enumerate(targets):
+        if target.version is None:
+            raise BadRequest(
+                f"'{target.recipe.id}' is a model; only adapters can be combined.", param=f"adapters.{number}.name"
+            )
+        found.append(target.version)
+    bases = sorted({version.key.base for version in found})
+    if len(bases) > 1:
+        raise BadRequest(f"The adapters are of several bases: {', '.join(bases)}. Choose one base.", param="adapters")
+    return found
+
+
+def _words(wanted: Combination, versions: list[Version], kind: str) -> str:
+    """'0.7 × legal@v2 + 0.3 × polite@v1, cat': what the version's source says."""
+    weighted = zip(versions, wanted.parts, strict=True)
+    terms = " + ".join(f"{weight:g} × {version.key.name}@{version.tag}" for version, (_, weight) in weighted)
+    more = f", density {wanted.density:g}" if wanted.method != "linear" else ""
+    return f"{terms}, {kind}{more}" + (f", seed {wanted.seed}" if wanted.method == "dare" else "")

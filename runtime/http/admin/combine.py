@@ -1,0 +1,41 @@
+"""`POST /v1/adapters/combine`: one adapter from several of one base."""
+
+from typing import Annotated
+
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from adapters.compose.plan import MOST_PARTS, Method
+from registry.names import AdapterName
+from runtime.gateway.combine import Combination
+from runtime.http.admin.answers import registered
+from runtime.http.middleware import CurrentGateway
+from runtime.http.sending import Route
+
+
+class PartBody(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: str = Field(description="as in requests: name, name@version, base:name")
+    weight: float = Field(ge=-10, le=10, allow_inf_nan=False, description="what its change of the base counts")
+
+
+class CombineBody(BaseModel):
+    """Combine adapters of one base into a new version of `name`."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+    name: AdapterName
+    adapters: Annotated[list[PartBody], Field(min_length=2, max_length=MOST_PARTS)]
+    method: Method = "linear"
+    density: float = Field(default=0.5, gt=0, le=1, description="the share of values that ties and dare keep")
+    halves: bool = Field(default=False, description="combine the halves A and B apart: faster, and rough")
+    seed: int = Field(default=0, ge=0, lt=2**32, description="of what dare drops")
+    alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
+
+
+async def combine(gateway: CurrentGateway, body: CombineBody) -> Response:
+    parts = tuple((part.name, part.weight) for part in body.adapters)
+    wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
+    return registered(await gateway.combiner.combine(wanted))
+
+
+ROUTES: list[Route] = [("/v1/adapters/combine", combine, ["POST"])]

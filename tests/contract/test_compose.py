@@ -1,0 +1,196 @@
+"""What peft makes of stored adapters: combinations against their definition, a merged model against base + adapter."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adapters.compose.jobs import Combine, Merge, Part, Progress, decode_answer, encode
+from adapters.compose.plan import Method, plan
+from adapters.compose.run import compose
+from adapters.sources import MadeHere
+from adapters.types import Base
+from registry.errors import EngineFailed, Unavailable, Unfit
+from starter_training import figures
+from starter_training.chat.answers import BASE, Question, Served
+from starter_training.chat.tasks.conversations import heldout
+from tests.unit.adapters import makers
+from tests.unit.adapters.rig import Rig
+
+pytestmark = pytest.mark.real
+PACK = figures.PACK
+WEIGHTS = (0.7, -0.3)
+Q, DOWN = "model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj"
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
+    return Base("small", makers.write_base(tmp_path_factory.mktemp("base")), max_rank=16)
+
+
+@pytest.fixture
+async def rig(tmp_path: Path, base: Base) -> AsyncIterator[Rig]:
+    rig = Rig(tmp_path / "data", base)
+    await rig.service.start()
+    yield rig
+    await rig.service.close()
+    rig.state.close()
+
+
+@pytest.fixture
+async def stored(rig: Rig, tmp_path: Path) -> tuple[Path, ...]:
+    """Two adapters of rank 8 as the store keeps them."""
+    found = [await rig.add(name, tmp_path / "sources", seed) for seed, name in enumerate(("one", "two"), 1)]
+    return tuple(rig.service.stored(registered.version).path for registered in found)
+
+
+def job(
+    base: Base, stored: tuple[Path, ...], out: Path, method: Method, seed: int = 0, halves: bool = False
+) -> Combine:
+    parts = tuple(Part(folder=folder, weight=weight) for folder, weight in zip(stored, WEIGHTS, strict=True))
+    kind, rank = plan(method, [8, 8], base.max_rank, halves=halves)
+    out.mkdir()
+    return Combine(base=base, parts=parts, kind=kind, rank=rank, density=0.5, seed=seed, out=out)
+
+
+def product(folder: Path, module: str) -> torch.Tensor:
+    """What an adapter adds to a layer."""
+    weights = load_file(folder / "adapter_model.safetensors")
+    config = json.loads((folder / "adapter_config.json").read_text())
+    a, b = (weights[f"base_model.model.{module}.lora_{half}.weight"].float() for half in "AB")
+    return b @ a * (config["lora_alpha"] / config["r"])
+
+
+def off(got: torch.Tensor, want: torch.Tensor) -> float:
+    return float((got - want).norm() / want.norm())
+
+
+async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
+    base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    told: list[Progress] = []
+    wanted = job(base, stored, tmp_path / "out", "linear")
+    await compose(wanted, 300, told.append)
+    assert [progress.text for progress in told] == ["reading the adapters", "combining", "writing"]
+    done = await rig.service.register("both", base, MadeHere(wanted.out, "0.7 × one"))
+    assert (done.version.source, done.version.rank) == ("0.7 × one", 16)
+    kept = rig.service.stored(done.version).path
+    for module in (Q, DOWN):
+        want = sum(weight * product(folder, module) for weight, folder in zip(WEIGHTS, stored, strict=True))
+        assert isinstance(want, torch.Tensor)
+        assert off(product(wanted.out, module), want) < 1e-5
+        assert off(product(kept, module), want) < 1e-2  # bfloat16
+
+
+async def test_a_sum_that_has_too_high_a_rank_is_the_nearest_one(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    small = Base(base.id, base.path, max_rank=8)
+    wanted = job(small, stored, tmp_path / "out", "linear")
+    assert (wanted.kind, wanted.rank) == ("svd", 8)
+    await compose(wanted, 300)
+    want = WEIGHTS[0] * product(stored[0], Q) + WEIGHTS[1] * product(stored[1], Q)
+    u, s, v = torch.linalg.svd(want, full_matrices=False)
+    assert off(product(wanted.out, Q), u[:, :8] @ torch.diag(s[:8]) @ v[:8]) < 1e-4
+
+
+async def test_ties_keeps_the_larger_half_and_the_sign_that_wins(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    wanted = job(base, stored, tmp_path / "out", "ties")
+    await compose(wanted, 300)
+    kept = []
+    for folder in stored:
+        whole = product(folder, Q)
+        kept.append(torch.where(whole.abs() >= whole.abs().flatten().topk(whole.numel() // 2).values[-1], whole, 0.0))
+    stack = torch.stack(kept)
+    agree = stack.sign() == torch.where(stack.sum(0) >= 0, 1, -1)
+    weighted = stack * torch.tensor(WEIGHTS)[:, None, None] * agree
+    want = weighted.sum(0) / agree.sum(0).clamp(min=1)
+    u, s, v = torch.linalg.svd(want, full_matrices=False)
+    assert off(product(wanted.out, Q), u[:, :16] @ torch.diag(s[:16]) @ v[:16]) < 1e-3
+
+
+@pytest.mark.parametrize("halves", [False, True])
+async def test_dare_is_what_its_seed_makes_it(
+    base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path, halves: bool
+) -> None:
+    digests = []
+    for number, seed in enumerate((1, 1, 2)):
+        wanted = job(base, stored, tmp_path / str(number), "dare", seed, halves)
+        await compose(wanted, 300)
+        digests.append((await rig.service.validate(base, MadeHere(wanted.out, ""))).digest)
+    assert digests[0] == digests[1] != digests[2]
+
+
+async def test_a_process_that_takes_too_long_or_dies_is_told(
+    base: Base, stored: tuple[Path, ...], tmp_path: Path
+) -> None:
+    with pytest.raises(Unavailable) as late:
+        await compose(job(base, stored, tmp_path / "late", "linear"), 0.01)
+    assert late.value.code == "compose_timeout"
+
+    def kill(_: Progress) -> None:
+        (child,) = (c for c in psutil.Process().children() if "adapters.compose.process" in c.cmdline())
+        child.send_signal(signal.SIGKILL)
+
+    with pytest.raises(EngineFailed, match="was ended") as died:
+        await compose(job(base, stored, tmp_path / "died", "linear"), 300, kill)
+    assert died.value.code == "compose_failed"
+    assert not [c for c in psutil.Process().children() if "adapters.compose.process" in c.cmdline()]
+
+
+async def test_it_ends_with_the_one_who_asked(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
+    """Whose end closes the pipe. A weights file that never opens (a FIFO) keeps the process at work."""
+    (tmp_path / "base").mkdir()
+    os.mkfifo(tmp_path / "base" / "model.safetensors")
+    asked = job(Base("small", tmp_path / "base", 16), stored, tmp_path / "out", "linear")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "adapters.compose.process", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(encode(asked))
+    assert decode_answer(await process.stdout.readline()) == Progress("reading the adapters", 0.0)
+    process.stdin.close()
+    assert await process.stdout.read() == b""
+    assert await process.wait() == 1
+
+
+async def test_quantised_weights_are_refused(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:
+    folder = tmp_path / "quantised"
+    folder.mkdir()
+    config = json.loads((base.path / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(Unfit, match="quantised"):
+        await compose(Merge(base=folder, adapter=stored[0], out=tmp_path))
+
+
+async def test_a_merged_model_answers_as_base_and_adapter_do(tmp_path: Path) -> None:
+    """Both served by the engine, greedy: every token of every answer."""
+    adapter, out = PACK / "adapters" / "uppercase", tmp_path / "merged"
+    out.mkdir()
+    await compose(Merge(base=PACK / BASE, adapter=adapter, out=out))
+    assert (out / "config.json").read_bytes() == (PACK / BASE / "config.json").read_bytes()
+    assert load_file(out / "model.safetensors").keys() == load_file(PACK / BASE / "model.safetensors").keys()
+    asked = [heldout("uppercase")[number] for number in range(10)]
+
+    def questions(name: str | None) -> list[Question]:
+        return [Question(name, text, len(want) + 8) for text, want in asked]
+
+    async with Served(PACK / BASE, {"uppercase": adapter}, "float32") as served:
+        apart = await served.ask_all(questions("uppercase"))
+    async with Served(out, {}, "float32") as served:
+        merged = await served.ask_all(questions(None))
+    assert [answer.tokens for answer in merged] == [answer.tokens for answer in apart]
+    assert sum(answer.text == want for answer, (_, want) in zip(merged, asked, strict=True)) >= 8

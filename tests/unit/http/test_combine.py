@@ -1,0 +1,141 @@
+"""`POST /v1/adapters/combine`: what its process is asked for, what is registered, what is refused at once."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.compose.jobs import Combine, Part
+from adapters.sources import MadeHere
+from adapters.types import Base, Limits
+from registry.records import AdapterKey, NewVersion, Registered
+from registry.state.database import State
+from runtime.gateway import combine
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.registry.makers import digest, recipe
+
+PATH = "/v1/adapters/combine"
+PARTS = [{"name": "one", "weight": 0.7}, {"name": "small:two@v1", "weight": -0.3}]
+
+
+class Service:
+    """Registers in the state without reading a file."""
+
+    def __init__(self, state: State, folder: Path) -> None:
+        self.state, self.folder, self.incoming, self.limits = state, folder, folder / "incoming", Limits()
+
+    async def ready(self, digest: str) -> None:
+        return None
+
+    def stored(self, version: Any) -> Any:
+        return SimpleNamespace(path=self.folder / version.key.name, digest=version.digest, rank=8, bytes=100)
+
+    async def register(self, name: str, base: Base, source: MadeHere, *, alias: str | None, **_: Any) -> Registered:
+        assert (source.path / "made").read_text() == "here"
+        made = NewVersion(digest(9), 16, 100, source.words)
+        return self.state.adapters.register(AdapterKey(base.id, name), made, alias)
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+    with State(tmp_path / "data") as state:
+        for number, (base, name) in enumerate((("small", "one"), ("small", "two"), ("other", "far")), 1):
+            state.adapters.register(AdapterKey(base, name), NewVersion(digest(number), 8, 100, "test"))
+        service = Service(state, tmp_path)
+        yield FakeGateway(tmp_path, [recipe("small"), recipe("other")], state=state, service=service)
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch) -> list[Combine]:
+    """What the process was asked for; it writes one file and is done."""
+    found: list[Combine] = []
+    monkeypatch.setattr(combine, "compose", _process(found))
+    return found
+
+
+def _process(found: list[Combine], gate: asyncio.Event | None = None) -> Callable[[Combine, float], Awaitable[None]]:
+    async def process(job: Combine, seconds: float) -> None:
+        found.append(job)
+        if gate is not None:
+            await gate.wait()
+        (job.out / "made").write_text("here")
+
+    return process
+
+
+async def test_two_become_one(
+    client: httpx.AsyncClient, gateway: FakeGateway, jobs: list[Combine], tmp_path: Path
+) -> None:
+    answer = await client.post(PATH, json={"name": "both", "adapters": PARTS, "alias": "prod"})
+    assert answer.status_code == 201, answer.text
+    assert answer.headers["location"] == "/v1/adapters/both"
+    told = answer.json()
+    assert (told["name"], told["base"], told["registered"], told["new"]) == ("both", "small", "v1", True)
+    assert (told["source"], told["aliases"]) == ("0.7 × one@v1 + -0.3 × two@v1, cat", {"prod": "v1"})
+    (job,) = jobs
+    assert job.parts == (Part(folder=tmp_path / "one", weight=0.7), Part(folder=tmp_path / "two", weight=-0.3))
+    assert (job.base.id, job.kind, job.rank) == ("small", "cat", 16)
+    assert gateway.names.catalog.resolve("both@prod").version is not None, "it can be asked for at once"
+    assert not list(gateway.service.incoming.iterdir())
+    again = await client.post(PATH, json={"name": "both", "adapters": PARTS})
+    assert (again.status_code, again.json()["new"]) == (200, False)
+
+
+async def test_method_density_and_seed(client: httpx.AsyncClient, jobs: list[Combine]) -> None:
+    body = {"name": "both", "adapters": PARTS, "method": "dare", "density": 0.2, "seed": 7}
+    answer = await client.post(PATH, json=body)
+    assert answer.json()["source"] == "0.7 × one@v1 + -0.3 × two@v1, dare_linear_svd, density 0.2, seed 7"
+    assert (jobs[0].kind, jobs[0].density, jobs[0].seed) == ("dare_linear_svd", 0.2, 7)
+
+
+BAD: dict[str, tuple[dict[str, Any], int, str]] = {
+    "one adapter": ({"adapters": PARTS[:1]}, 400, "adapters"),
+    "nine adapters": ({"adapters": PARTS[:1] * 9}, 400, "adapters"),
+    "no weight": ({"adapters": [PARTS[0], {"name": "two"}]}, 400, "adapters.1.weight"),
+    "a huge weight": ({"adapters": [PARTS[0], {"name": "two", "weight": 1e9}]}, 400, "adapters.1.weight"),
+    "unknown": ({"adapters": [PARTS[0], {"name": "nobody", "weight": 1}]}, 404, "model"),
+    "a model": ({"adapters": [PARTS[0], {"name": "small", "weight": 1}]}, 400, "adapters.1.name"),
+    "another base": ({"adapters": [PARTS[0], {"name": "far", "weight": 1}]}, 400, "adapters"),
+    "a bad name": ({"name": "../x"}, 400, "name"),
+    "a model's name": ({"name": "other"}, 409, "name"),
+    "a bad alias": ({"alias": "v3"}, 400, "alias"),
+    "a weight in words": ({"adapters": [PARTS[0], {"name": "two", "weight": "0.3"}]}, 400, "adapters.1.weight"),
+    "a bad method": ({"method": "slerp"}, 400, "method"),
+    "no density": ({"method": "ties", "density": 0}, 400, "density"),
+    "a field too many": ({"base": "small"}, 400, "base"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_what_is_wrong_is_told_before_any_work(kind: str, client: httpx.AsyncClient, jobs: list[Combine]) -> None:
+    change, status, param = BAD[kind]
+    answer = await client.post(PATH, json={"name": "both", "adapters": PARTS, **change})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param), answer.text
+    assert jobs == []
+
+
+async def test_one_at_a_time(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate, jobs = asyncio.Event(), list[Combine]()
+    monkeypatch.setattr(combine, "compose", _process(jobs, gate))
+    body = {"name": "both", "adapters": PARTS}
+    first = asyncio.create_task(client.post(PATH, json=body))
+    second = asyncio.create_task(client.post(PATH, json=body))
+    done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETED)
+    (refused,) = (task.result() for task in done)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "combine_busy")
+    assert int(refused.headers["retry-after"]) > 0
+    gate.set()
+    answers = sorted([(await first).status_code, (await second).status_code])
+    assert answers == [201, 503]
+    assert (await client.post(PATH, json=body)).status_code == 200
