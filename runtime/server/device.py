@@ -60,13 +60,13 @@ def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> D
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
         label, total = gpu
-        on_host = host_budget or int(memory * SHARE)
-        return Device("cuda", CUDA, label, total, budget or int(total * SHARE), memory, on_host)
+        on_host = int(host_budget or memory * SHARE)
+        return Device("cuda", CUDA, label, total, int(budget or total * SHARE), memory, on_host)
     if wanted == "cuda":
         raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
     if host_budget is not None:
         raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
-    return Device("cpu", "cpu", "cpu", memory, budget or int(memory * SHARE), parts=int(parts or 1))
+    return Device("cpu", "cpu", "cpu", memory, int(budget or memory * SHARE), parts=int(parts or 1))
 
 
 def _gpu() -> tuple[str, int] | None:
