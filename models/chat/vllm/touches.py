@@ -122,11 +122,6 @@ USED = (
         ENGINE,
     ),
     Touch(
-        "vllm.v1.engine.utils:CoreEngineProcManager.processes",
-        "how EngineCore ended, and its end by force",
-        "tests/contract/chat/test_death.py",
-    ),
-    Touch(
         "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
         "shorter steps while adapters come, for which a place would wait",
         CORE,
