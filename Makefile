@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint bench starter lock clean install install-test
+.PHONY: help serve test check lint bench gpu-acceptance starter lock clean install install-test
 
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -23,7 +23,7 @@ BIN := .venv/bin
 help: ## show this text
 	@echo 'usage: make TARGET [VARIABLE=VALUE ...]'
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@echo 'variables: HOST=$(HOST) PORT=$(PORT) RECIPES="$(RECIPES)" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
 
@@ -46,6 +46,9 @@ bench: install-test ## all benchmarks on the starter pack; results in benchmarks
 	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
+	@$(BIN)/python -m benchmarks.gpu_acceptance $(ARGS)
+
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
 	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)
 
@@ -53,7 +56,7 @@ lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock
 
 clean: ## remove the environment and caches; the server's data stays
-	rm -rf .venv .venv-installer .venv-lock .venv-infinity .venv-langchain .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-installer .venv-lock .venv-infinity .venv-langchain .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: # what the server needs

@@ -3,7 +3,7 @@
     weights          values in the files x bytes of the dtype that the engine computes in
     kv_cache         as the recipe says; else room for full contexts (see `default_kv_cache`)
     adapter_places   places x largest rank x bytes x (inputs + outputs) of all linear layers, embedding and head
-    host_adapters    the same per adapter that host memory may stage
+    host_adapters    the same per adapter that host memory may stage; beside a GPU, the next power of two
     activations      what one engine step needs at its limits
     overhead         the process itself: libraries, CUDA context, compiled code (`models.engines`)
 
@@ -79,7 +79,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
     shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
     cast = _float_bytes(recipe, kind)
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
-    kv_cache = place = places = host_places = 0
+    kv_cache = place = places = host_place = host_places = 0
     if shape is not None and recipe.task is Task.CHAT:
         kv_cache = default_kv_cache(recipe, shape) if recipe.memory.kv_cache is None else int(recipe.memory.kv_cache)
         per_token = kv_bytes_per_token(recipe, shape)
@@ -89,7 +89,9 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
         places, host_places = room.device, room.host if room.device else 0
         place = adapter_place_bytes(weights, shape, room.max_rank, _adapter_bytes(recipe, kind))
         notes["adapter_places"] = f"{places} places of {place:,} bytes (rank {room.max_rank})"
-        notes["host_adapters"] = f"up to {host_places} staged adapters of {place:,} bytes"
+        # beside a GPU an adapter lies in a pinned buffer, and torch pins blocks of powers of two
+        host_place = place if kind == "cpu" else 1 << (place - 1).bit_length()
+        notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4)
     notes["activations"] = f"one step of {recipe.batching.max_requests} requests and {recipe.batching.max_tokens} " + (
@@ -106,7 +108,7 @@ def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
         adapter_places=places * place,
         activations=activations,
         overhead=overhead,
-        host_adapters=host_places * place,
+        host_adapters=host_places * host_place,
         host_overhead=host_overhead,
         notes=notes,
     )

@@ -3,12 +3,15 @@
 RoundhouseError
 ├── BadRequest 400                the body or a parameter is wrong
 │   └── ContextLengthExceeded 400 more tokens than the model takes
+├── Forbidden 403                 a host or a web page that this server does not answer
 ├── NotFound 404                  no such model, adapter, version or alias
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
 ├── TooLarge 413                  body, audio or archive over a stated limit
+├── UnsupportedMedia 415          a body that is not JSON, where JSON is wanted
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
+├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
 │   └── DoesNotFit 503            the model can never start under the present budget
@@ -62,6 +65,10 @@ class ContextLengthExceeded(BadRequest):
     code = "context_length_exceeded"
 
 
+class Forbidden(RoundhouseError):
+    status, type, code = 403, "permission_error", "forbidden"
+
+
 class NotFound(RoundhouseError):
     status, type, code = 404, "invalid_request_error", "model_not_found"
 
@@ -78,6 +85,10 @@ class TooLarge(RoundhouseError):
     status, type, code = 413, "invalid_request_error", "payload_too_large"
 
 
+class UnsupportedMedia(RoundhouseError):
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
 class Unfit(RoundhouseError):
     """Read and refused. `faults` holds every reason found, one sentence each."""
 
@@ -92,6 +103,10 @@ class Unfit(RoundhouseError):
 
 class QueueFull(RoundhouseError):
     status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class HeadersTooLarge(RoundhouseError):
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
 
 
 class EngineFailed(RoundhouseError):

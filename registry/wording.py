@@ -23,3 +23,11 @@ def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]
 def quoted(name: str) -> str:
     """A client's text, cut and in quotes, safe to print."""
     return repr(name if len(name) <= SHOWN else name[:SHOWN] + "…")
+
+
+def cut(text: str, most: int) -> str:
+    """At most `most` bytes of UTF-8, the last of them an ellipsis where something is missing."""
+    raw = text.encode(errors="replace")
+    if len(raw) <= most:
+        return text
+    return raw[: most - 3].decode(errors="ignore") + "…"

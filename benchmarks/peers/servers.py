@@ -152,6 +152,7 @@ class Roundhouse(Server):
     def command(self) -> Sequence[str]:
         words = [sys.executable, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
         words += ["--data-dir", str(self.folder / "data"), "--log-level", "warning"]
+        words += ["--adapter-roots", str(self.folder.parent), "--adapter-roots", str(ROOT)]
         return [*words, *(w for path in self._recipes for w in ("--recipes", str(path))), *self._options]
 
     def prepare(self) -> None:

@@ -49,10 +49,11 @@ def check(path: str, body: bytes, context_length: int) -> None:
 
 def _internal(data: Mapping[str, msgspec.Raw]) -> None:
     for name in INTERNAL:
-        if name in data and msgspec.json.decode(data[name]) not in (None, 0):
+        if name in data and bytes(data[name]) not in (b"null", b"0"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
-    asked = msgspec.json.decode(data.get("request_id", b"null"))
-    if isinstance(asked, str) and not (asked.isprintable() and len(asked) <= REQUEST_ID):
+    raw = bytes(data.get("request_id", b""))
+    asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
+    if not (asked.isprintable() and len(asked) <= REQUEST_ID):
         raise BadRequest(
             f"A request_id is one line of up to {REQUEST_ID} printable characters.",
             param="request_id",
@@ -66,8 +67,10 @@ def _items(data: Mapping[str, msgspec.Raw], name: str) -> int:
 
 
 def _number(data: Mapping[str, msgspec.Raw], name: str, otherwise: int) -> int:
-    value = msgspec.json.decode(data.get(name, b"null"))
-    return abs(value) if isinstance(value, int) else otherwise
+    try:
+        return abs(msgspec.json.decode(data.get(name, b""), type=int))
+    except msgspec.DecodeError:
+        return otherwise  # vLLM says what is wrong with it
 
 
 def _within(count: int, most: int, name: str) -> None:

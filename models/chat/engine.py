@@ -75,7 +75,7 @@ class VllmEngine:
             threads = settings.threads(path)
 
             def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads)
+                self._engine = launch.start_engine(arguments, device, threads, settings.swap_tokens(recipe))
 
             starting = asyncio.create_task(start.in_new_thread(start_engine))
             await start.child_or_end(starting)

@@ -89,6 +89,7 @@ class _Typical(msgspec.Struct):
 
 class _Extra(msgspec.Struct):
     vllm_xargs: msgspec.Raw = msgspec.Raw(b"null")
+    temperature: msgspec.Raw = msgspec.Raw(b"null")
 
 
 def typical(body: bytes, *, able: bool) -> None:
@@ -96,14 +97,15 @@ def typical(body: bytes, *, able: bool) -> None:
     if b"typical_" not in body:
         return
     try:
-        extra = msgspec.json.decode(body, type=_Extra).vllm_xargs
-        asked = msgspec.json.decode(extra, type=_Typical | None)
+        extra = msgspec.json.decode(body, type=_Extra)
+        asked = msgspec.json.decode(extra.vllm_xargs, type=_Typical | None)
     except msgspec.ValidationError as error:
         raise BadRequest(f"vllm_xargs: {error}", param="vllm_xargs") from None
-    if not able and asked is not None and asked.typical_p not in (None, 1):
+    greedy = msgspec.json.decode(extra.temperature) == 0  # the likeliest token is taken, whatever is typical
+    if not able and not greedy and asked is not None and asked.typical_p not in (None, 1):
         raise BadRequest(
-            "This model's engine has no typical decoding (vLLM's Model Runner V2, or speculative decoding): leave "
-            "'typical_p' out, or set it to null (None).",
+            "This model's engine has no typical decoding (it decodes speculatively): leave 'typical_p' out, or set it "
+            "to null (None), or to 1, or ask for temperature 0.",
             param="typical_p",
             code="unsupported_value",
         )

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from models.chat import cuda
 from models.estimate import default_kv_cache
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, settle
@@ -68,8 +69,10 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
-    elif sleeps(recipe):
-        yield "--enable-sleep-mode"
+    else:
+        yield from cuda.settings(recipe)
+        if sleeps(recipe):
+            yield "--enable-sleep-mode"
     places = recipe.memory.adapters
     if places.device:
         yield from ("--enable-lora", "--max-loras", str(places.device))
@@ -84,6 +87,12 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
             yield from ("--lora-dtype", "bfloat16")
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
+
+
+def swap_tokens(recipe: Recipe) -> int | None:
+    """Most tokens of a step while adapters come: at least one for each request. None: as ever."""
+    asked = recipe.batching.tokens_while_swapping
+    return None if asked is None else max(asked, recipe.batching.max_requests)
 
 
 def sleeps(recipe: Recipe) -> bool:

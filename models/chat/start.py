@@ -8,14 +8,13 @@ Forking a process with threads is safe here because
 """
 
 import asyncio
+import multiprocessing
 import os
 import signal
 import stat
 import threading
 from collections.abc import Callable
 from typing import TypeVar
-
-import psutil
 
 T = TypeVar("T")
 
@@ -39,11 +38,15 @@ def _clean_child() -> None:
 os.register_at_fork(after_in_child=_clean_child)
 
 
+def forked() -> bool:
+    """Whether EngineCore runs. vLLM may have other processes before that, such as one that looks at a model's class."""
+    return any(process.name.startswith("EngineCore") for process in multiprocessing.active_children())
+
+
 async def child_or_end(starting: "asyncio.Task[None]") -> None:
     """Until EngineCore runs, which reads the weights, or the start has ended. Cancelled, it waits for the start."""
-    own = psutil.Process()
     try:
-        while not starting.done() and not own.children():
+        while not starting.done() and not forked():
             await asyncio.wait({starting}, timeout=0.05)
     except asyncio.CancelledError:
         starting.cancel()  # `in_new_thread` ends when the thread has: what it started is not lost

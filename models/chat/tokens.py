@@ -17,8 +17,15 @@ class _Asked(msgspec.Struct):
 def asked(body: bytes) -> Mapping[str, int]:
     """Those of `FIELDS` that hold a number. What is none of them, vLLM refuses."""
     found = msgspec.json.decode(body, type=_Asked)
-    values = {name: msgspec.json.decode(getattr(found, name)) for name in FIELDS}
-    return {name: value for name, value in values.items() if isinstance(value, int) and not isinstance(value, bool)}
+    values = {name: _number(getattr(found, name)) for name in FIELDS}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _number(raw: msgspec.Raw) -> int | None:
+    try:
+        return msgspec.json.decode(raw, type=int)
+    except msgspec.DecodeError:
+        return None
 
 
 def cut(body: bytes, most: int) -> bytes:

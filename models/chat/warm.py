@@ -41,8 +41,9 @@ _REQUESTS: tuple[tuple[str, dict[str, Any]], ...] = (
         },
     ),
 )
-WITHIN = 60.0
-"""Seconds for all of them; a model that cannot do one (no chat template) answers that with an error, which is fine."""
+WITHIN = 300.0
+"""Seconds for all of them; on a GPU something may be compiled still. A model that cannot do one (no chat template)
+answers that with an error, which is fine."""
 
 
 async def warm(app: AsgiApp, model: str) -> None:

@@ -1,6 +1,7 @@
 """The speech engine: faster-whisper with windows of many recordings in one step."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from functools import partial
@@ -10,6 +11,8 @@ from typing import Any
 import numpy as np
 import psutil
 
+from models import nvml
+from models.estimate import estimate
 from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders
@@ -45,7 +48,6 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
         async with self._life.loading(recipe, report, self.close) as phases:
             flags = flags_of(recipe, FLAGS)
-            used = _device_bytes(device)
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
                 library = await asyncio.to_thread(import_library)
@@ -74,10 +76,9 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             elif "vad_threshold" in flags:
                 self._threshold = float(str(flags["vad_threshold"]))
             weights = read_weights(path).bytes
-        held = psutil.Process().memory_info().rss if device == "cpu" else _device_bytes(device) - used
-        sleeper = SpeechSleeper(
-            self._model, path, device, held, weights, before, partial(_device_bytes, device)
-        )  # fmt: skip
+        guess = estimate(recipe, path, "cuda").total if device != "cpu" else 0
+        sleeper = SpeechSleeper(self._model, path, device, partial(held_bytes, device), guess, weights, before)
+        held = sleeper.held()
         self._sleeper = sleeper
         return Loaded(
             resident_bytes=held,
@@ -140,12 +141,6 @@ def import_library() -> Any:
     return faster_whisper
 
 
-def _device_bytes(device: str) -> int:
-    """Bytes in use on a CUDA device by all processes: CTranslate2 does not tell its own share. 0 on a CPU."""
-    if device == "cpu":
-        return 0
-    import pynvml
-
-    pynvml.nvmlInit()
-    handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.partition(":")[2] or 0))
-    return int(pynvml.nvmlDeviceGetMemoryInfo(handle).used)
+def held_bytes(device: str) -> int | None:
+    """Of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not tell."""
+    return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from models.speech.cublas import keep_compiled, load_cublas
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Flag, Recipe, WindowSpec
@@ -92,6 +93,9 @@ class SpeechModel:
         from faster_whisper.tokenizer import Tokenizer
 
         kind, _, index = device.partition(":")
+        if kind != "cpu":
+            keep_compiled()
+            load_cublas()
         if not (path / "tokenizer.json").is_file():
             raise EngineFailed(f"{path.name} has no tokenizer.json: copy it from the original model")
         options = {"device": kind, "device_index": int(index or 0), "compute_type": COMPUTE[recipe.dtype]}

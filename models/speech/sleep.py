@@ -51,21 +51,33 @@ class SpeechSleeper:
     model: the loaded model; nothing else uses it during `down` and `up`.
     path: the folder of its weights.
     device: where it lives awake.
-    held: bytes that it holds there awake.
+    measured: bytes that the process holds there; None: nobody tells.
+    guess: the same, awake, where nobody tells.
     weights: bytes of its weights.
     before: bytes that the process held before it had weights.
-    used: tells the bytes in use on the GPU, by all processes; 0 on a CPU.
     """
 
     def __init__(
-        self, model: SpeechModel, path: Path, device: str, held: int, weights: int, before: int, used: Callable[[], int]
-    ) -> None:  # fmt: skip
+        self,
+        model: SpeechModel,
+        path: Path,
+        device: str,
+        measured: Callable[[], int | None],
+        guess: int,
+        weights: int,
+        before: int,
+    ) -> None:
         self._model, self._file, self._on_cpu = model, path / "model.bin", device == "cpu"
-        self._held_awake, self._weights, self._used = held, weights, used
-        self._before = before
+        self._measured, self._guess, self._weights, self._before = measured, guess, weights, before
+        self._held_awake = self.held()
         self._base = psutil.Process().memory_info().rss
         self._known: tuple[list[list[int]], list[float]] | None = None
         self._signature: tuple[int, int, int] | None = None
+
+    def held(self) -> int:
+        """Bytes where it lives, now that it is awake."""
+        told = self._measured()
+        return self._guess if told is None else told
 
     def expected(self) -> Held:
         """What it will hold asleep."""
@@ -85,15 +97,15 @@ class SpeechSleeper:
     def _down(self) -> Held:
         if self._known is None:
             self._known = self._hear()
-        self._signature, used = self._stat(), self._used()
+        self._signature = self._stat()
         for replica in self._replicas():
             unloaded(replica, to_cpu=not self._on_cpu)
         if self._on_cpu:
             with suppress(AttributeError):  # glibc only: else it keeps what was freed
                 ctypes.CDLL(None).malloc_trim(0)
             return Held(device_bytes=psutil.Process().memory_info().rss)
-        freed = max(0, used - self._used())
-        return Held(device_bytes=max(0, self._held_awake - freed), host_bytes=self.host_bytes())
+        told = self._measured()
+        return Held(device_bytes=self.expected().device_bytes if told is None else told, host_bytes=self.host_bytes())
 
     def _up(self) -> Held:
         if self._on_cpu and self._stat() != self._signature:
@@ -104,8 +116,7 @@ class SpeechSleeper:
         (tokens, scores), (known_tokens, known) = self._hear(), self._known
         if tokens != known_tokens or not np.allclose(scores, known, atol=SAME):
             raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
-        on_device = psutil.Process().memory_info().rss if self._on_cpu else self._held_awake
-        return Held(device_bytes=on_device, host_bytes=self.host_bytes())
+        return Held(device_bytes=self.held(), host_bytes=self.host_bytes())
 
     def _replicas(self) -> list[Any]:
         return [whisper.model for whisper in self._copies()]

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from models import importing
+from models import importing, nvml
 from models.text.batching import engine as batched_engine
 from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
@@ -172,9 +172,12 @@ def weights_bytes(model: Any) -> int:
 
 
 def resident_bytes(device: str) -> int:
-    """CPU: this process's resident set. CUDA: what its allocator has reserved, and the context (0.5 GiB)."""
+    """CPU: this process's resident set. CUDA: as the driver counts it, else what torch's allocator has reserved, and
+    the context (0.5 GiB)."""
     if device == "cpu":
         return int(psutil.Process().memory_info().rss)
+    if (told := nvml.used_by(device, [os.getpid()])) is not None:
+        return told
     import torch
 
     return int(torch.cuda.memory_reserved(device)) + (1 << 29)

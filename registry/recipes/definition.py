@@ -168,6 +168,12 @@ class Batching(Strict):
 
     max_requests: int = Field(default=32, ge=1, le=4096)
     max_tokens: int = Field(default=8192, ge=1)
+    tokens_while_swapping: int | None = Field(
+        default=None,
+        ge=1,
+        description="chat: `max_tokens` while adapters come and for a second after; a swap waits for the running step, "
+        "and a long prompt is read in more steps meanwhile",
+    )
 
 
 class QueueSpec(Strict):
@@ -265,6 +271,8 @@ class Recipe(Strict):
             raise PydanticCustomError("adapters_places", "adapters need memory.adapters.device of at least 1")
         if self.task is not Task.CHAT and self.on_too_many_tokens != "refuse":
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
+        if self.batching.tokens_while_swapping and not self.memory.adapters.device:
+            raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
         if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
             raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")
         return self

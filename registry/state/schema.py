@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from registry.errors import Conflict, NotFound, Unavailable
+from registry.state.files import make_private, make_private_file
 
 FILE = "state.db"
 
@@ -87,7 +88,8 @@ class Database:
         if read_only:
             self._connection = _look(self.path)
             return
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
+        make_private_file(self.path)
         with _one_process(directory):
             self._connection = _connect(self.path)
             try:

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
-from runtime.cli.commands import adapters, chat, inspect, models, serve, transcribe, vectors
+from runtime.cli.commands import adapters, chat, doctor, inspect, models, serve, transcribe, vectors
 from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.failures import EXIT_CODES, Failure
 
@@ -48,6 +48,7 @@ Every command has its own --help with examples.
     epilog=EXIT_CODES,
 )
 app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
 app.add_typer(models.app, name="models", rich_help_panel="Server")

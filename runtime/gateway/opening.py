@@ -29,7 +29,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
-from runtime.server.device import Device, MemoryWatch
+from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
@@ -81,7 +81,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         pool,
         device.budgets,
         ResidencyRecord(metrics, state, device),
-        MemoryWatch(device).back,
+        memory_of(device),
         settings.patience,
         device.host_budget or NO_LIMIT,
         fetch,

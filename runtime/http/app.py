@@ -8,8 +8,9 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from registry.errors import BadRequest, NotFound, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
+from registry.wording import quoted
 from runtime.http.openapi import document
 from runtime.http.sending import error_response
 
@@ -41,11 +42,13 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(NotFound(f"There is no {request.url.path} here; see /docs.", code="unknown_path"))
+            return error_response(
+                NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
+            )
         wrong = RoundhouseError(str(error.detail), code="http_error")
         wrong.status, wrong.type = error.status_code, "invalid_request_error"
         if error.status_code == 405:
-            wrong.message = f"{request.method} does not work on {request.url.path}; see /docs."
+            wrong.message = f"{request.method} does not work on {quoted(request.url.path)}; see /docs."
             wrong.code = "method_not_allowed"
         response = error_response(wrong)
         for name, value in (error.headers or {}).items():
@@ -58,6 +61,10 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def left(_: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
 
+    async def failed(_: Request, _error: Exception) -> Response:
+        return error_response(EngineFailed("The server failed on this request.", code="internal_error"))
+
+    app.add_exception_handler(Exception, failed)  # uvicorn logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, left)
     document(app, recipes)

@@ -3,17 +3,13 @@
 A struct is the one definition of a body: it decodes, checks, and shows in the OpenAPI document.
 """
 
-import asyncio
 import re
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
 
-from registry.errors import BadRequest, RequestTimedOut, TooLarge
-
-BODY_SECONDS = 60.0
-"""A body must have arrived after this long: a client that trickles bytes does not hold a connection for ever."""
+from registry.errors import BadRequest, TooLarge
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -22,21 +18,17 @@ _PLACE = re.compile(r"(?:at `\$\.?([^`]*)`|field `([^`]+)`)")
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge over `limit` bytes (before reading on), RequestTimedOut when it is too slow."""
+    """The whole body. Raises TooLarge over `limit` bytes, before reading on. How slow it may be: `guard.bodies`."""
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > limit:
         raise too_large(limit)
     parts: list[bytes] = []
     size = 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                if size > limit:
-                    raise too_large(limit)
-                parts.append(part)
-    except TimeoutError:
-        raise RequestTimedOut(f"The body did not arrive within {BODY_SECONDS:.0f} s.") from None
+    async for part in request.stream():
+        size += len(part)
+        if size > limit:
+            raise too_large(limit)
+        parts.append(part)
     return b"".join(parts)
 
 

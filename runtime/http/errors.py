@@ -1,12 +1,18 @@
 """Errors as HTTP: one table from the error tree to each dialect's body, with Retry-After where a time is known."""
 
 import math
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
 from registry.errors import RoundhouseError, Unfit
+from registry.wording import cut
+
+LONGEST = 3 * 1024
+"""Bytes of a message, and of a refused adapter's faults: a whole error stays under 4 KiB, its faults under 8."""
+LONGEST_PARAM = 256
 
 
 class Dialect(StrEnum):
@@ -47,29 +53,43 @@ def status(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> int:
 
 
 def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str, Any]:
-    """The JSON body of an error."""
+    """The JSON body of an error. Its texts are bounded: what a client sent may stand in them."""
+    message = cut(error.message, LONGEST)
     match dialect:
         case Dialect.ANTHROPIC:
             kind = _ANTHROPIC.get(error.status, "api_error")
-            return {"type": "error", "error": {"type": kind, "message": error.message}}
+            return {"type": "error", "error": {"type": kind, "message": message}}
         case Dialect.COHERE:
-            return {"message": error.message}
+            return {"message": message}
         case Dialect.TEI:
-            return {"error": error.message, "error_type": _TEI.get(error.status, "Validation")}
+            return {"error": message, "error_type": _TEI.get(error.status, "Validation")}
         case Dialect.TGI:
-            return {"error": error.message, "error_type": _TGI.get(error.status, "validation")}
+            return {"error": message, "error_type": _TGI.get(error.status, "validation")}
         case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
-            return {"detail": error.message, **body(error)}
+            return {"detail": message, **body(error)}
         case _:
             inner: dict[str, Any] = {
-                "message": error.message,
+                "message": message,
                 "type": error.type,
-                "param": error.param,
+                "param": error.param if error.param is None else cut(error.param, LONGEST_PARAM),
                 "code": error.code,
             }
             if isinstance(error, Unfit) and error.faults:
-                inner["faults"] = list(error.faults)
+                inner["faults"] = _fewer(error.faults)
             return {"error": inner}
+
+
+def _fewer(faults: Sequence[str]) -> list[str]:
+    """The first of them, in LONGEST bytes together, and how many more there are."""
+    shown: list[str] = []
+    left = LONGEST
+    for fault in faults:
+        text = cut(fault, LONGEST)
+        left -= len(text.encode())
+        if left < 0:
+            return [*shown, f"… and {len(faults) - len(shown)} more"]
+        shown.append(text)
+    return shown
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
@@ -85,6 +105,9 @@ def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
 
 class _Told(msgspec.Struct):
     message: str
+    type: str | None = None
+    param: str | None = None
+    code: str | int | None = None
 
 
 class _Foreign(msgspec.Struct):
@@ -92,11 +115,22 @@ class _Foreign(msgspec.Struct):
 
 
 def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
-    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it; what is neither stays as it is."""
+    """An engine's own error body, OpenAI's or Anthropic's, as `dialect` writes it and no longer than ours are.
+
+    What is neither stays as it is, if it is short.
+    """
+    if dialect is Dialect.OPENAI and len(body) <= LONGEST:
+        return body
     try:
         told = msgspec.json.decode(body, type=_Foreign).error
     except msgspec.DecodeError:
-        return body
+        told = _Told("The engine refused this request.")
+        if len(body) <= LONGEST:
+            return body
+    if dialect is Dialect.OPENAI:
+        told.message = cut(told.message, LONGEST)
+        told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
+        return msgspec.json.encode(_Foreign(told))
     error = RoundhouseError(told.message)
     error.status = status
     return encode(error, dialect)

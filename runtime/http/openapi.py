@@ -15,8 +15,11 @@ from runtime.http.admin import openapi as management
 from runtime.http.audio import openapi as audio
 from runtime.http.chat import openapi as chat
 from runtime.http.embeddings import openapi as embeddings
+from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     ERROR_SCHEMAS,
+    GUARD,
+    GUARD_BODY,
     HEADERS,
     PARAMETERS,
     Json,
@@ -115,6 +118,7 @@ def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json
             "content": {media: {"schema": schema} for media, schema in entry.answers.items()},
         },
         **entry.others,
+        **error_responses(GUARD_BODY if "requestBody" in merged else GUARD, (Dialect.OPENAI,)),
         **error_responses(entry.errors, entry.dialects),
     }
     return merged

@@ -59,10 +59,12 @@ TEXT: Json = {"text/plain": STRING}
 # --- errors --------------------------------------------------------------------------------------------------------
 WORDS: dict[int, str] = {
     400: "The body or a parameter is wrong; the message says what to send instead.",
+    403: "This server does not answer to that host, or to pages of that origin.",
     404: "There is no such model, adapter, version or alias; the message lists what exists.",
     408: "The body did not arrive in time.",
     409: "The present state does not allow it.",
     413: "The body is over this server's limit.",
+    415: "The body is not JSON, or has not its content type.",
     422: "It was read and refused; every fault is listed.",
     429: "The queue is full; Retry-After says when to come back.",
     500: "The engine broke while it answered.",
@@ -109,6 +111,8 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 # --- operations ----------------------------------------------------------------------------------------------------
 INFERENCE = (400, 404, 408, 413, 429, 500, 503)
 MANAGEMENT = (400, 404)
+GUARD, GUARD_BODY = (403,), (403, 408, 413, 415)
+"""Every operation's, and those with a body: `runtime.http.guard` writes them in OpenAI's shape."""
 CONFLICT = (*MANAGEMENT, 409)
 
 HEADERS: Json = {

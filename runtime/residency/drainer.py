@@ -71,8 +71,9 @@ class Drainer:
         held = entry.bytes
         entry.queue.engine_gone()
         if link is not None:
+            before = await self._table.memory.used()
             await link.end(grace=0.0)
-            await self._table.memory_back(held)
+            await self._table.memory.back(held, before)
         entry.loaded, entry.bytes, entry.host_bytes = None, 0, 0
         entry.to(S.ABSENT)
         self._table.observer.evicted(entry, reason)
@@ -148,13 +149,14 @@ class Drainer:
 
     async def _put_to_sleep(self, link: SlotLink, before: int) -> Held:
         """What it holds once the memory that it gave up is seen to be back."""
+        used = await self._table.memory.used()
         told = await link.command(frames.Sleep, SLEEP_SECONDS)
         if told is None:
             raise EngineFailed("The slot ended a sleep without saying what it holds.")
         on_device = told.device_bytes
         if self._counts_processes:
             on_device = await link.bytes_held() or on_device
-        await self._table.memory_back(before - on_device)
+        await self._table.memory.back(before - on_device, used)
         return Held(device_bytes=on_device, host_bytes=told.host_bytes)
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:

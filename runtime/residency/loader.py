@@ -231,8 +231,9 @@ class Loader:
     async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
         self._drainer.sleep_failed(entry, "wake", error)
         if link is not None:
+            before = await self._table.memory.used()
             await link.end()
-            await self._table.memory_back(entry.bytes)
+            await self._table.memory.back(entry.bytes, before)
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
         entry.to(S.ABSENT)

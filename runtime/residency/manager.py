@@ -6,7 +6,7 @@ parts start tasks that carry the change out; each task ends by asking for the ne
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from registry import learning
@@ -16,6 +16,7 @@ from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
+from runtime.residency.memory import Memory
 from runtime.residency.table import Observer, S, Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.residency.watcher import Watcher
@@ -41,7 +42,7 @@ class ResidencyManager:
     manager write entries, nobody else does.
 
     Args:
-        entries, pool, budgets, observer, memory_back, host_budget: see `runtime.residency.table.Table`.
+        entries, pool, budgets, observer, memory, host_budget: see `runtime.residency.table.Table`.
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
@@ -54,7 +55,7 @@ class ResidencyManager:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory_back: Callable[[int], Awaitable[None]],
+        memory: Memory,
         patience: float = 1.0,
         host_budget: int = NO_LIMIT,
         fetch: Fetch | None = None,
@@ -62,7 +63,7 @@ class ResidencyManager:
         working_margin: int = learning.WORKING_MARGIN,
     ) -> None:
         self.patience = patience
-        self.table = Table(entries, pool, budgets, observer, memory_back, host_budget)
+        self.table = Table(entries, pool, budgets, observer, memory, host_budget)
         self.drainer = Drainer(self.table, self.decide, counts_processes)
         self.loader = Loader(self.table, self.drainer, self.decide, counts_processes)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)

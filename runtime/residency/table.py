@@ -2,12 +2,13 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
 from runtime.residency.entry import ModelEntry
+from runtime.residency.memory import Memory
 from runtime.residency.policy import Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
@@ -41,7 +42,7 @@ class Table:
         pool: the slots.
         budgets: bytes for all models together, for each device.
         observer: hears what happened.
-        memory_back: awaited after a slot ended: returns when its memory is seen to be back (GPU), at once on CPU.
+        memory: the device's; tells when what a model held is seen to be back.
         host_budget: bytes for all models together in host memory beside the device.
     """
 
@@ -51,12 +52,12 @@ class Table:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory_back: Callable[[int], Awaitable[None]],
+        memory: Memory,
         host_budget: int = NO_LIMIT,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}
         self.pool, self.budgets, self.host_budget = pool, tuple(budgets), host_budget
-        self.observer, self.memory_back = observer, memory_back
+        self.observer, self.memory = observer, memory
         self.claims: set[str] = set()
         """Models whose load has been decided, and which have not taken their slot yet."""
         self._tasks: set[asyncio.Task[None]] = set()

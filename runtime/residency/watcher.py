@@ -54,6 +54,7 @@ class Watcher:
         """For ever: idle time-outs and heartbeats, also of slots that are loading or asleep."""
         while True:
             await asyncio.sleep(heartbeat)
+            await self._table.memory.used()
             for entry in self._table.entries.values():
                 if self._is_idle(entry):
                     self._retire(entry)
@@ -92,7 +93,7 @@ class Watcher:
         """
         if not await gone:
             log.error("processes do not end", extra={"model": entry.id})
-        await self._table.memory_back(entry.bytes)
+        await self._table.memory.back(entry.bytes, None)
         entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:
             entry.to(S.ABSENT)

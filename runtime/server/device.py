@@ -1,14 +1,15 @@
 """What the machine has: which device, and how many bytes models may use on it."""
 
-import asyncio
-import time
 from dataclasses import dataclass
 from typing import Literal
 
 import psutil
 
-from models import memory_group
+from models import memory_group, nvml
+from runtime.residency.memory import GpuMemory, HostMemory, Memory
 
+CUDA = "cuda:0"
+"""Of the GPUs that CUDA_VISIBLE_DEVICES names, the first."""
 SHARE = 0.85
 """Of what is detected; the rest is left to the gateway, the page cache and other programs."""
 
@@ -59,54 +60,24 @@ def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> D
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
         label, total = gpu
-        on_host = host_budget or int(memory * SHARE)
-        return Device("cuda", "cuda:0", label, total, budget or int(total * SHARE), memory, on_host)
+        on_host = int(host_budget or memory * SHARE)
+        return Device("cuda", CUDA, label, total, int(budget or total * SHARE), memory, on_host)
     if wanted == "cuda":
         raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
     if host_budget is not None:
         raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
-    return Device("cpu", "cpu", "cpu", memory, budget or int(memory * SHARE), parts=int(parts or 1))
+    return Device("cpu", "cpu", "cpu", memory, int(budget or memory * SHARE), parts=int(parts or 1))
 
 
 def _gpu() -> tuple[str, int] | None:
+    nvml.in_order_of_the_bus()
     try:
-        import pynvml
-    except ImportError:
+        found = nvml.gpu(CUDA)
+    except nvml.NoGpu:
         return None
-    try:
-        pynvml.nvmlInit()
-        handle = pynvml.nvmlDeviceGetHandleByIndex(0)
-        name = pynvml.nvmlDeviceGetName(handle)
-        return (name if isinstance(name, str) else name.decode()), int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError:
-        return None
+    return found.name, found.total
 
 
-def gpu_used() -> int:
-    """Bytes in use on the first GPU, by all processes."""
-    import pynvml
-
-    return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
-
-
-class MemoryWatch:
-    """Sees freed memory come back before it is counted as free.
-
-    On a CPU the end of the process group is the proof: the kernel has taken its pages back. On a GPU the driver frees
-    them a little later, so the used bytes must have fallen by nine tenths of what the model held.
-    """
-
-    def __init__(self, device: Device) -> None:
-        self._device = device
-        self._peak = 0
-
-    async def back(self, held: int) -> None:
-        if self._device.kind == "cpu":
-            return
-        deadline = time.monotonic() + 10.0
-        before = await asyncio.to_thread(gpu_used)
-        while time.monotonic() < deadline:
-            used = await asyncio.to_thread(gpu_used)
-            if used <= max(0, self._device.total - held) and used <= max(before - 1, 0) + int(0.1 * held):
-                return
-            await asyncio.sleep(0.02)
+def memory_of(device: Device) -> Memory:
+    """How memory that comes back is seen there."""
+    return HostMemory() if device.kind == "cpu" else GpuMemory(lambda: nvml.gpu(device.name).used)

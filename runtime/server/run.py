@@ -28,6 +28,7 @@ from registry.recipes.definition import Recipe
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
+from runtime.http.guard.layers import layers, more_files, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
 from runtime.residency.prewarming import wanted_at_once
@@ -48,6 +49,8 @@ async def _nobody_is_asked() -> None:
 
 litserve.server.no_auth = _nobody_is_asked
 
+FAILED = 4
+"""The command line's exit code for a server that ended by itself, where nothing can be cleaned up any more."""
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
 
@@ -65,7 +68,10 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.L
         restart_workers=True,
         healthcheck_path="/litserve/health",
         info_path="/litserve/info",
-        middlewares=[(ContextMiddleware, {"gateway": process.gateway, "start": process.start, "stop": process.stop})],
+        middlewares=[
+            *layers(settings),
+            (ContextMiddleware, {"gateway": process.gateway, "start": process.start, "stop": process.stop}),
+        ],
     )
     server.monitor_internal = 0.05
     _restart_in_lasting_thread(server)
@@ -128,6 +134,7 @@ def run(
     os.environ["ROUNDHOUSE_LOG_LEVEL"] = settings.log_level
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
+    more_files()
     server = build(settings, recipes, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
@@ -155,14 +162,13 @@ def run(
                 found.update({name: process for name in wanted if process.name.startswith(name)})
             time.sleep(0.05)
         started.set()
-        multiprocessing.connection.wait([process.sentinel for process in found.values()])
+        ended = multiprocessing.connection.wait([process.sentinel for process in found.values()])
         if stopping.is_set():
             return
         failed.set()
-        if found["SyncManager"].is_alive():
-            shut_down()
-        else:  # its event cannot be set any more
-            end_everything(1)
+        if found["SyncManager"].sentinel in ended:  # its event cannot be set any more
+            end_everything(FAILED)
+        shut_down()
 
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
@@ -171,17 +177,19 @@ def run(
         threading.Thread(target=beside, daemon=True).start()
     gc.collect()
     gc.freeze()  # the API process is a fork: a look at all that was imported would keep it from the streams for 80 ms
-    server.run(
-        host=settings.host,
-        port=settings.port,
-        num_api_servers=1,
-        log_level="warning",
-        generate_client_file=False,
-        access_log=False,
-        log_config=None,
-        timeout_keep_alive=75,
-        h11_max_incomplete_event_size=64 * 1024,
-    )
+    try:
+        server.run(
+            host=settings.host,
+            port=settings.port,
+            num_api_servers=1,
+            log_level="warning",
+            generate_client_file=False,
+            access_log=False,
+            log_config=None,
+            **uvicorn_options(settings),
+        )
+    except (EOFError, ConnectionError):  # LitServe asks its manager, which is dead
+        end_everything(FAILED)
     log.info("stopped", extra={"processes_left": len(psutil.Process().children(recursive=True))})
     return 1 if failed.is_set() else 0
 

@@ -24,6 +24,11 @@ class Shown:
 
 WHERE, MEMORY, BOUNDS = Shown("Where"), Shown("Models and memory"), Shown("Bounds")
 TIMES = Shown("Times, in seconds")
+HOSTS, ORIGINS = (
+    Shown(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
+    Shown(WHERE.panel, "none"),
+)
+ROOTS = Shown(WHERE.panel, "the working directory and the data directory")
 DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 
 
@@ -47,9 +52,20 @@ class Settings(BaseSettings):
         default_factory=starter_recipes, description="Recipe file or folder; may be given more than once."
     )
     host: Annotated[str, WHERE] = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
+    allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
+        default=(),
+        description="Host of requests, beside the machine's own; may be given more than once, in the variable with "
+        "commas. *: any.",
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode, ORIGINS] = Field(
+        default=(), description="Origin of web pages elsewhere that may use this server; as --allowed-hosts."
+    )
     port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
     data_dir: Annotated[Path, Shown(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
         default_factory=default_data_dir, description="What survives a restart: adapters, aliases, pins."
+    )
+    adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
+        default=(), description="Folder below which adapters may be registered by path; may be given more than once."
     )
     run_dir: Path
     """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
@@ -80,12 +96,36 @@ class Settings(BaseSettings):
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
     )
     max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
+    max_headers: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(64 * 2**10), description="Largest request line and headers together."
+    )
+    max_idle: Annotated[int, BOUNDS] = Field(
+        default=4096, ge=1, description="Connections that wait for a request, then the longest idle one is closed."
+    )
+    max_idle_per_address: Annotated[int, BOUNDS] = Field(
+        default=1024, ge=1, description="Of them from one address, then its longest idle one is closed."
+    )
+    min_rate: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(4 * 2**10), ge=1, description="Bytes of a body per second once --body-seconds are over."
+    )
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
     )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
+    )
+    header_seconds: Annotated[float, TIMES] = Field(
+        default=10.0, gt=0, description="How long a connection may take to send a request's headers."
+    )
+    body_seconds: Annotated[float, TIMES] = Field(
+        default=60.0, gt=0, description="How long a body may take, and more for each --min-rate bytes of it."
+    )
+    unread_seconds: Annotated[float, TIMES] = Field(
+        default=60.0, gt=0, description="How long a client may leave an answer unread, then it is cut."
+    )
+    keep_alive: Annotated[float, TIMES] = Field(
+        default=75.0, gt=0, description="How long a connection may be idle between two requests."
     )
     drain_seconds: Annotated[float, TIMES] = Field(
         default=60.0, ge=0, description="How long running requests may go on after Ctrl-C or SIGTERM."
@@ -100,7 +140,12 @@ class Settings(BaseSettings):
         default=30.0, gt=0, description="An engine that is silent for so long is restarted."
     )
 
-    @field_validator("recipes", mode="before")
+    @field_validator("allowed_hosts", "cors_origins", mode="before")
+    @classmethod
+    def _split(cls, value: object) -> object:
+        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod
     def _listed(cls, value: object) -> object:
         """A variable holds paths as PATH does."""

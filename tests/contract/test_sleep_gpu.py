@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from models import nvml
 from models.chat.engine import VllmEngine
 from models.messages import Chunk, HttpCall, RerankRequest, Segment, TranscribeRequest
 from models.protocol import Engine
@@ -32,9 +33,9 @@ async def naps(engine: Engine, ask: Any, least: int) -> None:
     """Three sleeps and wakes with the same answers; at least so many bytes come back."""
     before = await ask()
     for _ in range(3):
-        awake = device.gpu_used()
+        awake = nvml.gpu(DEVICE).used
         held = await engine.sleep()
-        asleep = device.gpu_used()
+        asleep = nvml.gpu(DEVICE).used
         assert awake - asleep >= least
         assert held.host_bytes > 0
         await engine.ping()

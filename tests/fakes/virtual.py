@@ -11,6 +11,7 @@ from models.messages import Held, Loaded, Progress
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.memory import HostMemory
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import DeviceBudget
@@ -144,11 +145,8 @@ class VirtualWorld:
             )
             entries.append(entry)
 
-        async def back(held: int) -> None:
-            return None
-
         self.manager = ResidencyManager(
-            entries, self, [DeviceBudget("cpu", self.budget)], self, back, self.patience, self.host_budget
+            entries, self, [DeviceBudget("cpu", self.budget)], self, HostMemory(), self.patience, self.host_budget
         )  # type: ignore[arg-type]
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:

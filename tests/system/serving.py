@@ -47,6 +47,8 @@ class Server:
         data.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
         command += ["--device", "cpu", "--data-dir", str(data)]
+        for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
+            command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(

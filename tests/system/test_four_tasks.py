@@ -16,6 +16,7 @@ from tests.eventually import eventually
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
+AS_JSON = {"Content-Type": "application/json"}
 SAMPLES = sorted((PACK / "samples").glob("*.wav"))
 
 
@@ -151,9 +152,9 @@ def test_errors_have_openais_shape(client: OpenAI, server: Server) -> None:
     assert "starter-chat" in missing.value.message
     with pytest.raises(openai.BadRequestError, match="embeddings"):
         ask(client, "starter-embed", "hi")
-    broken = server.http.post("/v1/chat/completions", content=b"{nope", headers={"content-type": "application/json"})
+    broken = server.http.post("/v1/chat/completions", content=b"{nope", headers=AS_JSON)
     assert (broken.status_code, broken.json()["error"]["code"]) == (400, "invalid_json")
-    huge = server.http.post("/v1/chat/completions", content=b" " * (4 * 2**20 + 1))
+    huge = server.http.post("/v1/chat/completions", content=b" " * (4 * 2**20 + 1), headers=AS_JSON)
     assert huge.status_code == 413
     assert server.http.get("/nowhere").json()["error"]["code"] == "unknown_path"
     assert server.http.delete("/v1/chat/completions").status_code == 405

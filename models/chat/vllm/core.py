@@ -15,10 +15,17 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import process
+from models import nvml
+from models.chat.vllm import brisk, process
+
+FULL = ("Free memory on device", "CUDA error: out of memory", "CUDA Error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""In messages of errors that have no type of their own for it."""
 
 METHOD = "roundhouse"
 """The utility method's name in EngineCore."""
+
+BESIDE_TORCH = 1 << 30
+"""Bytes on a GPU that torch's allocator does not count: context, modules, CUDA graphs. A guess, not measured."""
 
 Outcome = list[str]
 """[state, fault...]; state is 'running', 'read', 'done', 'busy' (a request uses it), 'full' or 'failed'."""
@@ -55,6 +62,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
     which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
     and `poll_adapter` tells when it is there.
     """
+    brisk.adapters_come(self)
     outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
@@ -80,6 +88,7 @@ def _read(reading: Future[Any]) -> Outcome:
 
 def place_adapter(self: Any, adapter_id: int, evict: int) -> Outcome:
     """Start copying a staged adapter into a free place, after taking adapter `evict` (0: none) out of its place."""
+    brisk.adapters_come(self)
     if evict and _in_use(self, evict):
         return ["busy"]
     if evict:
@@ -119,8 +128,17 @@ def process_facts(self: Any) -> list[int]:
     """
     import torch
 
-    on_device = torch.cuda.memory_reserved() if torch.cuda.is_initialized() else 0  # type: ignore[no-untyped-call]
-    return [torch.get_num_threads(), threading.active_count(), on_device]
+    return [torch.get_num_threads(), threading.active_count(), _on_device()]
+
+
+def _on_device() -> int:
+    """As the driver counts it; else torch's part and a guess of the rest, which torch does not know."""
+    import torch
+
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return 0
+    told = nvml.used_by(f"cuda:{torch.cuda.current_device()}", [os.getpid()])
+    return told if told is not None else int(torch.cuda.memory_reserved()) + BESIDE_TORCH
 
 
 def forget_adapters(self: Any) -> Outcome:
@@ -160,10 +178,15 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
 def _tell_cause(error: Exception) -> None:
     """Leave [out of memory (0 or 1), what happened] for the slot: vLLM itself tells it 'initialization failed' only."""
     if path := os.environ.get(process.CAUSE):
-        import torch
+        Path(path).write_text(json.dumps([int(_is_out_of_memory(error)), f"{type(error).__name__}: {error}"]))
 
-        memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        Path(path).write_text(json.dumps([int(memory), f"{type(error).__name__}: {error}"]))
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """By type, or by the words of vLLM's check of the card at a start, of its allocator that sleeps, and of CUDA."""
+    import torch
+
+    said = str(error)
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(word in said for word in FULL)
 
 
 CALLS: dict[str, Callable[..., Any]] = {

@@ -1,7 +1,9 @@
 """The pieces of vLLM that the chat engine uses, by one name each: they moved between 0.26 and 0.32."""
 
 import json
+import multiprocessing
 import os
+import sys
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -11,6 +13,9 @@ from typing import Any
 
 from models.chat.vllm import core, process
 from registry.errors import EngineFailed
+
+TYPICAL_V2 = "models.chat.vllm.typical_v2:TypicalSamplingV2"
+"""As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
 
 def _first(*modules: str) -> Any:
@@ -55,27 +60,28 @@ def adapter_names(app: Any) -> dict[str, Any]:
 
 
 def processes(engine: Any) -> list[Any]:
-    """EngineCore's processes, of a vLLM engine or None."""
-    manager = engine.engine_core.resources.engine_manager if engine else None
-    return list(manager.processes) if manager else []
+    """EngineCore's processes, of an engine that `start_engine` gave, or None."""
+    return list(engine.roundhouse_processes) if engine else []
 
 
 def _know_architecture(path: Path) -> None:
-    """Import the model's class here. Else vLLM starts a Python process to look at it, unless that was cached."""
+    """Give vLLM the model's class. Else it starts a Python process to look at it, unless that was cached.
+
+    Off the CPU only what `prewarm` has imported: another model's file may touch CUDA when it is imported, and a process
+    with CUDA cannot be forked.
+    """
     registry = import_module("vllm.model_executor.models").ModelRegistry
-    if not import_module("vllm.platforms").current_platform.is_cpu():
-        return  # a model file may touch CUDA when imported, and a process with CUDA cannot be forked
+    any_file = import_module("vllm.platforms").current_platform.is_cpu()
     for architecture in json.loads((path / "config.json").read_text()).get("architectures") or ():
         lazy = registry.models.get(architecture)
-        if hasattr(lazy, "module_name"):
+        if hasattr(lazy, "module_name") and (any_file or lazy.module_name in sys.modules):
             registry.register_model(architecture, lazy.load_model_cls())
 
 
-def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+def configuration(arguments: Namespace, device: str) -> Any:
+    """All that vLLM makes of the arguments before anything is started; the device is not touched."""
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
-    from vllm.v1.engine.async_llm import AsyncLLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     settings = AsyncEngineArgs.from_cli_args(arguments)
@@ -85,14 +91,27 @@ def start_engine(arguments: Namespace, device: str, threads: int) -> Any:
         settings.distributed_executor_backend = UniProcExecutor
     _know_architecture(Path(arguments.model))
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
+    _sample_typically(config)
+    return config
+
+
+def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    config = configuration(arguments, device)
     # On the CPU vLLM asks for 'spawn' to bind OpenMP threads in a worker process, of which there is none here.
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
+    os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
         os.environ[process.CAUSE] = str(cause)
         try:
-            return AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+            others = set(multiprocessing.active_children())
+            engine = AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+            engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
+            return engine
         except Exception as error:
             if not cause.exists():
                 raise
@@ -119,12 +138,24 @@ def sleep_mode_available() -> bool:
 
 
 def samples_typically(engine: Any) -> bool:
-    """Whether `typical` is in the sampler: vLLM's second model runner and speculation have none of it."""
+    """Whether typical decoding is in the sampler: with speculation there is none."""
     config = engine.vllm_config
+    taken = TYPICAL_V2 in (config.model_config.logits_processors or ())
+    return config.speculative_config is None and (taken or not _second_runner(config))
+
+
+def _second_runner(config: Any) -> bool:
     second = getattr(config, "use_v2_model_runner", None)
     if second is None:
-        second = bool(getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False))
-    return not second and config.speculative_config is None
+        second = getattr(import_module("vllm.envs"), "VLLM_USE_V2_MODEL_RUNNER", False)
+    return bool(second)
+
+
+def _sample_typically(config: Any) -> None:
+    """vLLM's first model runner has it from the plug-in; the second takes it as one of the user's own, at no cost for
+    those who do not ask for it."""
+    if _second_runner(config) and config.speculative_config is None:
+        config.model_config.logits_processors = [*(config.model_config.logits_processors or ()), TYPICAL_V2]
 
 
 async def ask(engine: Any, call: Callable[..., Any], *arguments: str | int) -> Any:

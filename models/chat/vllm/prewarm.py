@@ -25,7 +25,16 @@ CPU = (
     "vllm.model_executor.layers.quantization.online.base",
     "vllm.v1.pool.flash_maxsim.flash_maxsim_rerank",
 )
-CUDA = ("vllm.v1.worker.gpu_worker", "vllm.lora.punica_wrapper.punica_gpu", "vllm.model_executor.models.llama")
+CUDA = (
+    "vllm.v1.worker.gpu_worker",
+    "vllm.lora.punica_wrapper.punica_gpu",
+    "models.chat.vllm.typical_v2",
+    # whose classes vLLM need not look at in a process of its own (`launch`); none touches CUDA when it is imported
+    "vllm.model_executor.models.llama",
+    "vllm.model_executor.models.mistral",
+    "vllm.model_executor.models.qwen2",
+    "vllm.model_executor.models.qwen3",
+)
 
 SERVER = (
     "vllm.entrypoints.anthropic.api_router",
@@ -75,6 +84,9 @@ def environment() -> None:
     os.environ[process.ACTIVE] = "1"
     # else Gloo listens where the host's name points to, which may be a network
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
+    # may set this to 1.
+    os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
     if torch.version.cuda is None and torch.version.hip is None:
         # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"

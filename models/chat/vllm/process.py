@@ -11,6 +11,8 @@ ACTIVE = "ROUNDHOUSE_VLLM"
 """1: the plug-in is at work. A plain vLLM in the same environment stays as it was made."""
 THREADS = "ROUNDHOUSE_VLLM_THREADS"
 """Compute threads of EngineCore on a CPU: two threads on busy cores wait for each other at every layer."""
+SWAP_TOKENS = "ROUNDHOUSE_VLLM_SWAP_TOKENS"
+"""Most tokens of a step while adapters come (`brisk`); empty: as ever."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 """The file that takes the reason of a failed start."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from models.chat.vllm import file
 
 FILES = ("adapter_config.json", "adapter_model.safetensors")
 
@@ -76,7 +79,9 @@ def read_adapter(worker_manager: Any, adapter_id: int, path: str) -> Any:
         if not (Path(path) / name).is_file():
             raise ValueError(f"{name} is not there")
     manager = worker_manager._adapter_manager
-    lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
+    on_gpu = manager.device.type == "cuda"
+    with file.for_gpu(manager.lora_config.lora_dtype) if on_gpu else nullcontext():
+        lora = worker_manager._load_adapter(LoRARequest(str(adapter_id), adapter_id, path))
     for name, weights in lora.loras.items():
         if weights.lora_a is None or weights.lora_b is None:
             raise ValueError(f"{name}: one half of the pair is missing")

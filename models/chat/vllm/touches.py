@@ -122,14 +122,14 @@ USED = (
         ENGINE,
     ),
     Touch(
-        "vllm.v1.engine.utils:CoreEngineProcManager.processes",
-        "how EngineCore ended, and its end by force",
-        "tests/contract/chat/test_death.py",
+        "vllm.v1.core.sched.scheduler:Scheduler.max_num_scheduled_tokens",
+        "shorter steps while adapters come, for which a place would wait",
+        CORE,
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
     Touch(
         "vllm.model_executor.models.registry:_ModelRegistry.models",
-        "CPU: a model's class is imported here, not by a process that vLLM starts for a look at it",
+        "a model's class is imported here, not by a process that vLLM starts for a look at it",
         "tests/contract/vllm/test_prewarm.py",
     ),
 )

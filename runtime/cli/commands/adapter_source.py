@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime.cli.failures import Refused
+from runtime.cli.output import note
 from runtime.cli.remote.client import Client, Json
 from runtime.cli.remote.progress import bar
 
@@ -38,15 +39,23 @@ def send(
     if path.is_dir():
         if not (path / "adapter_config.json").is_file():
             raise Refused(f"{path} has no adapter_config.json. Give the folder that peft's save_pretrained wrote.")
-        if upload:
-            import tempfile
+        if not upload:
+            try:
+                return _name(client, about, probe, {"path": str(path.resolve())}, params)
+            except Refused as refused:
+                if refused.code != "source_not_found":
+                    raise
+                note(f"The server may not read {path}: sending it.")
+        import tempfile
 
-            with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
-                return _upload(client, about, probe, _pack(path, Path(folder)), params, quiet)
-        found: Json = {"path": str(path.resolve())}
-    else:
-        found = _hub(source)
-    body = {**about, "source": found, **({"probe": dict(zip(PROBE, probe, strict=True))} if probe else {})}
+        with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
+            return _upload(client, about, probe, _pack(path, Path(folder)), params, quiet)
+    return _name(client, about, probe, _hub(source), params)
+
+
+def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Json, params: Json) -> Json:
+    """Tell the server where it finds the adapter."""
+    body = {**about, "source": source, **({"probe": dict(zip(PROBE, probe, strict=True))} if probe else {})}
     return client.post("/v1/adapters", body, **params)
 
 

@@ -79,6 +79,8 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
             return str, size.human_readable().replace(".0", "")
         case kind, _ if kind == tuple[Path, ...]:
             return list[Path] | None, None
+        case kind, _ if kind == tuple[str, ...]:
+            return list[str] | None, None
         case kind, _ if kind in (ByteSize | None, Path):
             return str | None, None
         case kind, default:

@@ -9,6 +9,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
+from registry.state.files import make_private, make_private_file
 from runtime.cli.failures import Refused
 from runtime.cli.local import processes
 from runtime.cli.output import note
@@ -65,7 +66,7 @@ class DataDir:
 
     def __enter__(self) -> Self:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_private(self.path)
             self._lock.acquire(timeout=0)
         except Timeout:
             last = self._last()
@@ -76,6 +77,7 @@ class DataDir:
             self._clear(last)
         self.run_dir = make_run_dir()
         self.run = Run(processes.own_id() or "", os.getpid(), str(self.run_dir), self._url)
+        make_private_file(self._record)
         self._record.write_text(json.dumps(asdict(self.run)))
         return self
 

@@ -1,5 +1,6 @@
 """Adapters: register by path, hub id or upload; versions, aliases, rollback, pins; and vLLM's own two calls."""
 
+import asyncio
 from pathlib import Path as FilePath
 from typing import Annotated, Any, TypeVar
 
@@ -15,6 +16,7 @@ from registry.records import Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer, registered
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
+from runtime.http.admin.folders import check_folder
 from runtime.http.bodies import parse_object, read_body
 from runtime.http.middleware import CurrentGateway
 from runtime.http.sending import Route
@@ -42,8 +44,8 @@ async def register(request: Request, gateway: CurrentGateway, dry_run: Annotated
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
         return await _upload(request, gateway, dry_run)
     body = _typed(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
-    if isinstance(body.source, PathSource) and not FilePath(body.source.path).is_absolute():
-        raise BadRequest("'source.path' must be an absolute path on the server.", param="source.path")
+    if isinstance(body.source, PathSource):
+        await _check_folder(gateway, body.base, body.name, body.source.path, "source.path")
     return await _register(gateway, body, body.source, dry_run)
 
 
@@ -72,6 +74,13 @@ async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response
         raise Unavailable(
             "The disk that holds the adapters is full. Nothing was registered.", code="disk_full", retry_after=30
         ) from error
+
+
+async def _check_folder(gateway: Gateway, base: str, name: str, path: str, param: str) -> None:
+    """Names first: a wrong one must not tell what lies on the server's disks."""
+    gateway.adapters.check_name(base, name)
+    roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
+    await asyncio.to_thread(check_folder, path, roots, param)
 
 
 async def _register(gateway: Gateway, body: RegisterRequest, source: AdapterSource, dry_run: bool) -> Response:
@@ -129,8 +138,7 @@ async def unpin(gateway: CurrentGateway, name: Name) -> Response:
 # --- vLLM's calls ----------------------------------------------------------------------------------------------------
 async def vllm_load(gateway: CurrentGateway, body: VllmLoadBody) -> Response:
     base = body.base_model_name or gateway.adapters.only_base()
-    if not FilePath(body.lora_path).is_absolute():
-        raise BadRequest("'lora_path' must be an absolute path on the server.", param="lora_path")
+    await _check_folder(gateway, base, body.lora_name, body.lora_path, "lora_path")
     await gateway.adapters.register(body.lora_name, base, PathSource(path=body.lora_path))
     return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 

@@ -11,6 +11,7 @@ from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
+from runtime.http.chat.bounds import check_size
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts
 from runtime.http.errors import Dialect
 
@@ -29,6 +30,8 @@ PATHS: dict[str, Dialect] = {
 class ChatRequest:
     path: str
     data: Mapping[str, Any]
+    size: int
+    """Bytes of the body."""
     wanted: Wanted
     dialect: Dialect
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -38,17 +41,19 @@ class ChatRequest:
         return self.data.get("stream") is True
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
+        if self.data.get("truncate_prompt_tokens") is None:
+            check_size(self.size, context_length)
         return [ChatPayload(self.path, self.data)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         """The engine's answer as it comes. vLLM writes most errors in OpenAI's shape, on Anthropic's paths too: there
-        they are brought into Anthropic's.
+        they are brought into Anthropic's. It repeats in them what the client sent, of any length: that is cut.
         """
         started: Started | None = None
         opened, refusal = False, bytearray()
         async for event in events:
             if isinstance(event, Chunk) and started is not None:
-                if started.status >= 400 and self.dialect is Dialect.ANTHROPIC:
+                if started.status >= 400:
                     refusal += event.data
                     continue
                 if not opened:
@@ -76,7 +81,7 @@ def _endpoint(path: str, dialect: Dialect) -> Endpoint:
         adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
-        return ChatRequest(path, data, Wanted(Task.CHAT, data.get("model"), adapter), dialect)
+        return ChatRequest(path, data, len(body), Wanted(Task.CHAT, data.get("model"), adapter), dialect)
 
     return Endpoint(path, parse, dialect)
 

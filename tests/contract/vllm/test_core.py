@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from models.chat.vllm import brisk, process
 from models.chat.vllm import core as vllm_core
 from models.chat.vllm import manager as vllm_manager
-from models.chat.vllm import process
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -203,3 +203,39 @@ def test_workers_of_other_processes_are_polled() -> None:
     core = _Core({"stage_adapter": ["running"]})
     core.model_executor, core._invoke_utility_method = object(), None
     assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]
+
+
+# --- shorter steps -------------------------------------------------------------------------------------------------
+def test_steps_are_shorter_while_adapters_come_and_as_ever_after(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Timer:
+        """Told when to go on."""
+
+        def __init__(self, seconds: float, then: Any, arguments: tuple[Any, ...]) -> None:
+            self.seconds, self.then, self.arguments, self.cancelled = seconds, then, arguments, False
+            timers.append(self)
+
+        def cancel(self) -> None:
+            self.cancelled = True
+
+        def start(self) -> None:
+            assert self.daemon
+
+        daemon = False
+
+    timers: list[Timer] = []
+    monkeypatch.setattr(brisk.threading, "Timer", Timer)
+    core = _Core({"stage_adapter": ["running"]})
+    core.scheduler.max_num_scheduled_tokens = 8192
+    monkeypatch.delenv(process.SWAP_TOKENS, raising=False)
+    vllm_core.stage_adapter(core, 5, "/x")
+    assert (core.scheduler.max_num_scheduled_tokens, timers) == (8192, [])
+    monkeypatch.setenv(process.SWAP_TOKENS, "2048")
+    vllm_core.stage_adapter(core, 5, "/x")
+    vllm_core.place_adapter(core, 5, 0)
+    assert core.scheduler.max_num_scheduled_tokens == 2048
+    assert [timer.cancelled for timer in timers] == [True, False]
+    timers[1].then(*timers[1].arguments)
+    assert core.scheduler.max_num_scheduled_tokens == 8192
+    monkeypatch.setenv(process.SWAP_TOKENS, "20480")
+    vllm_core.place_adapter(core, 5, 0)
+    assert core.scheduler.max_num_scheduled_tokens == 8192, "never longer ones"

@@ -325,3 +325,63 @@ def test_a_place_that_is_being_written_is_nobodys(tmp_path: Path, monkeypatch: p
         worker.answer([1])
     assert worker.poll_adapter(1) == ["done", "placed"]
     worker.answer([1])
+
+
+# --- for a GPU -----------------------------------------------------------------------------------------------------
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch, manager: Any) -> list[tuple[int, torch.dtype]]:
+    """The manager says that its places are on a GPU; what would be pinned is told."""
+    pinned: list[tuple[int, torch.dtype]] = []
+
+    def empty(count: int, dtype: torch.dtype, *, pinned: bool) -> torch.Tensor:
+        if pinned:
+            told.append((count * dtype.itemsize, dtype))
+        return torch.empty(count, dtype=dtype)
+
+    told = pinned
+    monkeypatch.setattr(file, "_empty", empty)
+    manager._adapter_manager.device = SimpleNamespace(type="cuda")
+    return pinned
+
+
+@pytest.mark.parametrize("kept", [("q_proj", "v_proj"), ("o_proj",), tuple(fixtures.WIDTHS)])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("place", [torch.bfloat16, torch.float16])
+def test_an_adapter_lies_in_one_pinned_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kept: tuple[str, ...], dtype: torch.dtype, place: torch.dtype
+) -> None:
+    """Also one of q and v alone, of which vLLM pins nothing; and the values are those that vLLM makes."""
+    ranks = {name: 8 for name in fixtures.names() if name.rpartition(".")[2] in kept}
+    path = fixtures.write_adapter(tmp_path / "adapter", ranks, 3, dtype)
+    wanted = read_adapter(fixtures.worker_manager(RANK, place), 1, str(path)).loras
+    worker = fixtures.worker_manager(RANK, place)
+    pinned = on_a_gpu(monkeypatch, worker)
+    found = read_adapter(worker, 1, str(path)).loras
+    halves = [half for weights in found.values() for pair in tensors(weights) for half in pair if half is not None]
+    assert [kind for _, kind in pinned] == [torch.uint8 if dtype is place else place]
+    assert pinned[0][0] == sum(half.nbytes for half in halves)
+    assert len({half.untyped_storage().data_ptr() for half in halves}) == 1
+    for name, weights in found.items():
+        for pair, wanted_pair in zip(tensors(weights), tensors(wanted[name]), strict=True):
+            for half, other in zip(pair, wanted_pair, strict=True):
+                assert (half is None) == (other is None)
+                if half is not None and other is not None:
+                    assert torch.equal(bits(half), bits(other))
+
+
+def test_on_a_gpu_a_place_takes_one_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the call on, its answers are the adapter's: nothing is polled for, and no thread is asked."""
+    monkeypatch.setattr(stage, "SMALL", 0)
+    worker = Worker()
+    path = fixtures.write_adapter(tmp_path / "a", ALL, 1, torch.bfloat16)
+    assert worker.stage(1, path) == ["done", "staged"]
+    assert worker.place_adapter(1, 0) == ["running"], "on a CPU"
+    wait([worker._swaps().placing[1][1]], timeout=60)
+    assert worker.poll_adapter(1) == ["done", "placed"]
+    before = worker.answer([1])
+    assert worker.stage(2, fixtures.write_adapter(tmp_path / "b", ALL, 2, torch.bfloat16)) == ["done", "staged"]
+    worker.manager.device = SimpleNamespace(type="cuda")
+    assert worker.place_adapter(2, 1) == ["done"]
+    assert worker.place_adapter(1, 2) == ["done"]
+    worker._swaps().close()
+    found = worker.answer([1])
+    assert all(torch.equal(found[name], before[name]) for name in found)

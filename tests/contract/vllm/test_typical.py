@@ -1,17 +1,20 @@
 """Typical decoding in vLLM's sampler: the same tokens as transformers leaves, and only for requests that ask."""
 
+import pkgutil
 import random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import TopKLogitsWarper, TopPLogitsWarper, TypicalLogitsWarper
 from vllm import SamplingParams
 from vllm.v1.sample import logits_processor
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
-from models.chat.vllm import typical
+from models.chat.vllm import launch, typical
 from models.chat.vllm.typical import TypicalSampling, cut
 
 VOCABULARY = 500
@@ -134,3 +137,27 @@ def test_it_is_put_among_vllms_own_once() -> None:
         typical.patch(module)
         assert set(module.BUILTIN_LOGITS_PROCESSORS) == {*before, TypicalSampling}
         assert len(module.BUILTIN_LOGITS_PROCESSORS) == len(before) + 1
+
+
+# --- vLLM's second model runner ------------------------------------------------------------------------------------
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_the_second_runner_cuts_what_the_first_one_cuts(temperature: float) -> None:
+    """Seats as that runner has them, in any order of rows; the temperature comes after it there."""
+    kind = pkgutil.resolve_name(launch.TYPICAL_V2)
+    assert issubclass(kind, LogitsProcessor)
+    second = kind(None, SimpleNamespace(device=torch.device("cpu")))
+    wishes = {3: params(), 1: params(0.3, 0.8, 12), 2: params(0.9), 0: params(0.2)}
+    for seat, wish in wishes.items():
+        wish.temperature = 0.0 if seat == 0 else temperature
+        assert second.add_request(seat, wish) is (seat in (1, 2)), "a greedy one is left alone"
+    rows = scores(4)
+    seats = [2, 0, 3, 1]
+    found = second.apply(rows.clone(), SimpleNamespace(idx_mapping_np=np.array(seats)))
+    first = processor()
+    first.update_state(update(4, [(0, params(0.9)), (3, params(0.3, 0.8, 12))]))
+    wanted = first.apply(rows / temperature)
+    assert torch.equal(found.isneginf(), wanted.isneginf())
+    assert torch.equal(found[found.isfinite()], rows[found.isfinite()])
+    assert not second.add_request(1, params()), "the seat's next one asks for nothing"
+    assert not second.add_request(2, params())
+    assert second.apply(rows, SimpleNamespace(idx_mapping_np=np.array(seats))) is rows

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.cli.conftest import Run, adapter
-from tests.unit.cli.fake_server import Answer, FakeServer
+from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 
 
 @pytest.fixture
@@ -65,6 +65,21 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
     sent = parts[3].partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
     with tarfile.open(fileobj=io.BytesIO(sent)) as tar:
         assert tar.getnames() == ["adapter_config.json", "adapter_model.safetensors"]
+
+
+def test_a_folder_that_the_server_may_not_read_is_sent(server: FakeServer, run: Run, folder: Path) -> None:
+    def answer(asked: Asked) -> Answer:
+        if asked.headers["Content-Type"] != "application/json":
+            return Answer(registered())
+        return Answer({"error": {"message": "There is no folder.", "code": "source_not_found"}}, 404)
+
+    server.on("POST", "/v1/adapters", answer)
+    result = run("adapters", "add", "legal", str(folder), "-b", "m")
+    assert result.exit_code == 0, result.stderr
+    assert "sending it" in result.stderr
+    assert [asked.headers["Content-Type"].partition(";")[0] for asked in server.asked] == [
+        "application/json", "multipart/form-data",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("upload", [False, True])

@@ -24,9 +24,15 @@ OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
     "prewarm": "false", "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB",
-    "max_audio_seconds": "5", "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
+    "max_audio_seconds": "5",
+    "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
+    "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
+    "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
+    "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
 }  # fmt: skip
 """A value of each setting that is not its default."""
+
+UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots")
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
@@ -49,13 +55,18 @@ def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypa
     monkeypatch.setenv(option.envvar, OTHER[name])
     assert getattr(settings_of(monkeypatch, run), name) == found
     back = option.opts[0] if option.secondary_opts else f"{option.opts[0]}={default}"
-    if name not in ("recipes", "device_memory", "host_memory"):  # their defaults cannot be written
+    if name not in UNWRITTEN:  # their defaults cannot be written
         assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
 
 
 def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_RECIPES", "a.yaml:folder")
     assert settings_of(monkeypatch, run).recipes == (Path("a.yaml"), Path("folder"))
+
+
+def test_a_variable_holds_several_hosts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_ALLOWED_HOSTS", "a.example, b.example")
+    assert settings_of(monkeypatch, run).allowed_hosts == ("a.example", "b.example")
 
 
 def test_a_wrong_variable_is_told_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,3 +230,14 @@ def test_the_announcement_waits_for_loads(server: FakeServer, capsys: pytest.Cap
 def test_the_announcement_ends_with_its_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert announce.main(["http://127.0.0.1:9", "1" if os.getppid() != 1 else "2"]) == 0
     assert capsys.readouterr().out == ""
+
+
+def test_only_its_user_may_read_the_data_directory(tmp_path: Path) -> None:
+    """Also where an earlier release left it open to others."""
+    tmp_path.chmod(0o755)
+    (tmp_path / "server.json").write_text("{")
+    (tmp_path / "server.json").chmod(0o644)
+    with DataDir(tmp_path, "http://x"):
+        assert tmp_path.stat().st_mode & 0o777 == 0o700
+        assert (tmp_path / "server.json").stat().st_mode & 0o777 == 0o600
+        assert json.loads((tmp_path / "server.json").read_text())["url"] == "http://x"

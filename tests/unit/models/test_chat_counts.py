@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.chat import counts, guard
+from models.chat import counts, guard, tokens
 from registry.errors import BadRequest, TooLarge
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
@@ -61,6 +61,14 @@ def test_refused_by_name(body: dict[str, Any], param: str) -> None:
 def test_let_through(body: dict[str, Any]) -> None:
     """vLLM has the last word on what is of the wrong type."""
     check(body)
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "1e999", "null", "[]", "true"])
+def test_numbers_that_are_none(value: str) -> None:
+    """vLLM says what is wrong with them."""
+    body = f'{{"model": "m", "n": {value}, "prompt_logprobs": {value}, "max_tokens": {value}, "request_id": {value}}}'
+    counts.check(CHAT, body.encode(), 512)
+    assert tokens.cut(body.encode(), 512) == body.encode()
 
 
 def test_roles_are_looked_at_where_messages_have_them() -> None:

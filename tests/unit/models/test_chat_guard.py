@@ -26,6 +26,7 @@ def test_an_engine_that_can_takes_it(extra: Any) -> None:
 def test_one_that_cannot_refuses_what_would_change_the_answer() -> None:
     guard.typical(body(typical_p=1.0, other=3), able=False)
     guard.typical(b'{"prompt": "typical_p of this text"}', able=False)
+    guard.typical(b'{"temperature": 0.0, "vllm_xargs": {"typical_p": 0.95}}', able=False)  # greedy: without effect
     with pytest.raises(BadRequest, match="set it to null") as refused:
         guard.typical(body(typical_p=0.5), able=False)
     assert (refused.value.param, refused.value.code) == ("typical_p", "unsupported_value")
@@ -49,11 +50,20 @@ def test_values_that_mean_nothing_are_refused(extra: Any, able: bool) -> None:
     ("config", "able"),
     [
         ({"use_v2_model_runner": False, "speculative_config": None}, True),
-        ({"use_v2_model_runner": True, "speculative_config": None}, False),
+        ({"use_v2_model_runner": True, "speculative_config": None}, True),
         ({"use_v2_model_runner": False, "speculative_config": object()}, False),
+        ({"use_v2_model_runner": True, "speculative_config": object()}, False),
         ({"speculative_config": None}, True),
     ],
 )
-def test_which_engines_can(config: Any, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("own", [None, ["a:B"]])
+def test_which_engines_can(config: Any, own: Any, able: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second runner is given what the first one has from the plug-in, beside the user's own."""
     monkeypatch.setattr(launch, "import_module", lambda _: SimpleNamespace(VLLM_USE_V2_MODEL_RUNNER=None))
-    assert launch.samples_typically(SimpleNamespace(vllm_config=SimpleNamespace(**config))) is able
+    made = SimpleNamespace(**config, model_config=SimpleNamespace(logits_processors=own))
+    if config.get("use_v2_model_runner"):
+        assert not launch.samples_typically(SimpleNamespace(vllm_config=made))
+    launch._sample_typically(made)
+    assert launch.samples_typically(SimpleNamespace(vllm_config=made)) is able
+    given = config.get("use_v2_model_runner") and able
+    assert made.model_config.logits_processors == ([*(own or []), launch.TYPICAL_V2] if given else own)

@@ -1,10 +1,15 @@
 """CTranslate2 leaves a model loaded, without a word, while it counts a batch as running: that is seen, and met."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from models.speech import sleep as transcribe_sleep
-from models.speech.sleep import unloaded
+from models.speech.sleep import SpeechSleeper, unloaded
 from registry.errors import EngineFailed
+
+MIB = 2**20
 
 
 class Busy:
@@ -36,3 +41,30 @@ def test_one_that_is_unloaded_already_is_left_alone() -> None:
     replica.model_is_loaded = False
     unloaded(replica, to_cpu=False)
     assert replica.asked == []
+
+
+class Model:
+    """Nothing of a speech model but its weights, on a GPU that the driver counts, or does not."""
+
+    def __init__(self, told: list[int | None]) -> None:
+        self.told = told
+        self.whisper = SimpleNamespace(model=Busy(refuses=0))
+        self._beside = None
+
+    def held(self) -> int | None:
+        return self.told.pop(0) if len(self.told) > 1 else self.told[0]
+
+
+@pytest.mark.parametrize(
+    ("told", "awake", "asleep"), [([7 * MIB, 2 * MIB], 7 * MIB, 2 * MIB), ([None], 9 * MIB, 4 * MIB)]
+)
+async def test_on_a_gpu_its_own_bytes_count_and_no_others(
+    told: list[int | None], awake: int, asleep: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the driver tells them of this process; else by the estimate, less the weights."""
+    (tmp_path / "model.bin").touch()
+    monkeypatch.setattr(SpeechSleeper, "_hear", lambda self: ([[1]], [0.0]))
+    model = Model(list(told))
+    sleeper = SpeechSleeper(model, tmp_path, "cuda:0", model.held, 9 * MIB, 5 * MIB, 0)  # type: ignore[arg-type]
+    assert sleeper.expected().device_bytes == awake - 5 * MIB
+    assert (await sleeper.down()).device_bytes == asleep

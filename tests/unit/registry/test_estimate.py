@@ -90,7 +90,8 @@ def test_an_8b_llama(llama_8b: Path) -> None:
     found = estimate(model, llama_8b, "cuda")
     assert (found.weights, found.kv_cache) == (16_060_522_496, 40 * GIB)
     assert found.adapter_places == 24 * 16 * (5_242_880 + ends)
-    assert found.host == 200 * 16 * (5_242_880 + ends) + ENGINES["vllm"].overhead["cuda"][1]
+    assert 64 * MIB < 16 * (5_242_880 + ends) <= 128 * MIB  # torch pins powers of two
+    assert found.host == 200 * 128 * MIB + ENGINES["vllm"].overhead["cuda"][1]
     assert 58 * GIB < found.total < 64 * GIB, "it fits on 80 GB with room for the other three"
 
 
@@ -104,9 +105,9 @@ def test_the_sum_is_said(llama_8b: Path) -> None:
         "     187.7 MiB  activations: one step of 8 requests and 2048 tokens\n"
         "   2,048.0 MiB  overhead: vllm on cuda, beside all else\n"
         "  18,620.3 MiB  total on the device (cuda)\n"
-        "      88.1 MiB  host adapters: up to 2 staged adapters of 46,178,304 bytes\n"
+        "     128.0 MiB  host adapters: up to 2 staged adapters of 67,108,864 bytes\n"
         "   4,096.0 MiB  host overhead: vllm on cuda, beside all else\n"
-        "   4,184.1 MiB  total in host memory"
+        "   4,224.0 MiB  total in host memory"
     )
 
 

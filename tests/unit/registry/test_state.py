@@ -190,3 +190,18 @@ def test_measured_sleeps(state: State) -> None:
     assert slept is not None
     assert (slept.device_bytes, slept.host_bytes, slept.count) == (60, 950, 2)
     assert slept.seconds == pytest.approx({"sleep": 7.0, "wake": 2.0})
+
+
+def test_only_its_user_may_read_what_is_stored(tmp_path: Path) -> None:
+    """Also where an earlier release left it open to others."""
+    old = tmp_path / "old"
+    with State(old):
+        pass
+    old.chmod(0o755)
+    (old / "state.db").chmod(0o644)
+    for folder in (old, tmp_path / "new"):
+        with State(folder) as state:
+            state.models.set_pin("m", True)
+            assert folder.stat().st_mode & 0o777 == 0o700
+            files = {file.name: file.stat().st_mode & 0o077 for file in folder.glob("state.db*")}
+            assert files == {"state.db": 0, "state.db-wal": 0, "state.db-shm": 0}

@@ -9,6 +9,7 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
 from runtime.scheduling.queue import Bounds, ModelQueue
@@ -85,12 +86,9 @@ class World:
             entry.queue = self.queues[name] = queue
             entries.append(entry)
 
-        async def back(held: int) -> None:
-            return None
-
         budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
         self.manager = ResidencyManager(
-            entries, self.pool, budgets, self.witness, back, 0.05, host_budget, working_margin=60,  # type: ignore[arg-type]
+            entries, self.pool, budgets, self.witness, HostMemory(), 0.05, host_budget, working_margin=60,  # type: ignore[arg-type]
         )  # fmt: skip
         self.pool.on_death = self.manager.died
 

@@ -1,7 +1,9 @@
 """What the machine is found to have, and whose budget is whose."""
 
+import msgspec
 import psutil
 import pytest
+from pydantic import ByteSize
 
 from models import memory_group
 from runtime.server import device
@@ -31,3 +33,10 @@ def test_a_cpu_has_one_memory(machine: pytest.MonkeyPatch) -> None:
     assert [budget.bytes for budget in device.detect("cpu:4", 8 * GIB).budgets] == [2 * GIB] * 4
     with pytest.raises(RuntimeError, match="--device-memory"):
         device.detect("cpu", None, 8 * GIB)
+
+
+def test_a_budget_that_is_given_is_a_plain_number() -> None:
+    """Settings read sizes as pydantic's ByteSize, which no answer of ours can be written with."""
+    found = device.detect("cpu", ByteSize(2 * GIB))
+    assert [type(budget.bytes) for budget in found.budgets] == [int]
+    assert msgspec.json.encode(found.budgets[0].bytes) == b"2147483648"

@@ -10,6 +10,7 @@ from models.messages import HttpCall, Loaded
 from registry.errors import RoundhouseError
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
@@ -58,11 +59,8 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
         loaded=Loaded(resident_bytes=100, weights_bytes=100),
     )  # fmt: skip
 
-    async def back(held: int) -> None:
-        return None
-
     pool = SimpleNamespace(free=0)
-    manager = ResidencyManager([entry], pool, [DeviceBudget("cpu", 250)], Witness(), back)  # type: ignore[arg-type]
+    manager = ResidencyManager([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
     watching = asyncio.create_task(manager.watch(HEARTBEAT, HUNG_AFTER))
     loop.call_later(at, setattr, link, "stopped", True)
     call = HttpCall(path="/", body=b"", served="a", shown="a")

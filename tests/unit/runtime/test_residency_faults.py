@@ -52,11 +52,11 @@ async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) 
 async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
     held = asyncio.Event()
 
-    async def back(bytes_held: int) -> None:
-        assert bytes_held == 100
+    async def back(bytes_held: int, before: int | None) -> None:
+        assert (bytes_held, before) == (100, None)
         await held.wait()
 
-    world.manager.table.memory_back = back
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
     await world.ask("a")
     entry = world.manager.entries["a"]
     await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))

@@ -130,12 +130,12 @@ async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> 
 async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
     seen = asyncio.Event()
 
-    async def back(freed: int) -> None:
+    async def back(freed: int, before: int | None) -> None:
         assert freed == 95
         await seen.wait()
 
     await world.ask("a")
-    world.manager.table.memory_back = back
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
     other = asyncio.create_task(world.ask("b"))
     while not world.pool.engines[0].sleeps:
         await asyncio.sleep(0.001)
@@ -150,14 +150,14 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
     """`c` fits on the device at once, but not into host memory before `a`, which sleeps there, has left it."""
     seen = asyncio.Event()
 
-    async def back(freed: int) -> None:
+    async def back(freed: int, before: int | None) -> None:
         await seen.wait()
 
     for name in "ab":
         await world.ask(name)
     await world.manager.unload(world.manager.entries["b"])
     world.manager.entries["c"].host_needed = 120
-    world.manager.table.memory_back = back
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
     leaving = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
     await reached(world, "a", ModelState.UNLOADING)
     other = asyncio.create_task(world.ask("c"))

@@ -1,0 +1,10 @@
+"""What stands between the network and the application: who may call, how much a request may bring, and how slowly.
+
+origin.py      hosts, origins and content types that are let in: a policy without I/O
+door.py        that policy as the outermost ASGI layer
+bodies.py      an ASGI layer that bounds the size of bodies, and how slowly they may come
+protocol.py    the HTTP parser's connection: bytes of headers, deadlines, errors as JSON
+idle.py        connections that wait for a request, and which of them goes when there are too many
+
+What a request means is not decided here.
+"""

@@ -1,0 +1,88 @@
+"""How large a body may be, and how slowly it may come, for every path, also those that never look at it."""
+
+import asyncio
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from registry.errors import RequestTimedOut, TooLarge
+from runtime.http.bodies import too_large
+from runtime.http.sending import error_response
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """`seconds` for the whole body, and one more for each `rate` bytes that have come."""
+
+    seconds: float
+    rate: int
+
+    def left(self, waited: float, size: int) -> float:
+        return self.seconds + size / self.rate - waited
+
+
+class Bodies:
+    """Raises RequestTimedOut or TooLarge from `receive`, which endpoints write in their dialect's words.
+
+    FastAPI, where it reads a body itself, turns what is raised there into an error of its own: then ours is sent
+    in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
+
+    Args:
+        most: bytes of a body that is no form; forms have bounds of their own, by what they bring.
+    """
+
+    def __init__(self, app: ASGIApp, pace: Pace, most: int) -> None:
+        self._app, self._pace, self._most = app, pace, most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
+            await self._app(scope, receive, send)
+            return
+        body = _Body(receive, send, self._pace, None if _is_form(scope) else self._most)
+        await self._app(scope, body.receive, body.send)
+        if body.refusal is not None and not body.answered:
+            await error_response(body.refusal)(scope, receive, send)
+
+
+def _is_form(scope: Scope) -> bool:
+    return any(name == b"content-type" and value.lower().startswith(b"multipart/") for name, value in scope["headers"])
+
+
+class _Body:
+    """One request's."""
+
+    def __init__(self, receive: Receive, send: Send, pace: Pace, most: int | None) -> None:
+        self._receive, self._send, self._pace, self._most = receive, send, pace, most
+        self._size, self._waited, self._ended = 0, 0.0, False
+        self.refusal: RequestTimedOut | TooLarge | None = None
+        self.answered = False
+
+    async def receive(self) -> Message:
+        if self._ended:
+            return await self._receive()
+        if self._most is not None and self._size > self._most:  # an endpoint with a bound has refused it by now
+            self.refusal = too_large(self._most)
+            raise self.refusal
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._pace.left(self._waited, self._size)):
+                message = await self._receive()
+        except TimeoutError:
+            self.refusal = RequestTimedOut(
+                f"The body came too slowly. Send it within {self._pace.seconds:g} s, "
+                f"or at {self._pace.rate} bytes a second."
+            )
+            raise self.refusal from None
+        self._waited += loop.time() - began
+        self._size += len(message.get("body", b""))
+        self._ended = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            if self.refusal is not None and message["status"] != self.refusal.status:
+                return
+            self.answered = True
+        if self.answered:
+            await self._send(message)

@@ -1,0 +1,21 @@
+"""The policy of `origin` as an ASGI layer: what is refused never reaches the application."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from registry.errors import RoundhouseError
+from runtime.http.guard.origin import Allowed
+from runtime.http.sending import error_response
+
+
+class Door:
+    def __init__(self, app: ASGIApp, allowed: Allowed) -> None:
+        self._app, self._allowed = app, allowed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                self._allowed.check(scope["method"], scope["path"], scope["headers"])
+            except RoundhouseError as refusal:
+                await error_response(refusal)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

@@ -1,0 +1,45 @@
+"""The guard of one server, from its settings: ASGI layers, and what uvicorn is started with."""
+
+import resource
+from functools import partial
+from typing import Any
+
+from starlette.middleware.cors import CORSMiddleware
+
+from runtime.http.guard.bodies import Bodies, Pace
+from runtime.http.guard.door import Door
+from runtime.http.guard.idle import Idle
+from runtime.http.guard.origin import Allowed
+from runtime.http.guard.protocol import Bounds, Guarded
+from runtime.server.settings import Settings
+
+FILES = 65_536
+"""Descriptors that we ask the system for: a connection is one, and 1,024 is the usual bound."""
+Layer = tuple[Any, dict[str, Any]]
+
+
+def layers(settings: Settings) -> list[Layer]:
+    """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
+    pace = Pace(settings.body_seconds, settings.min_rate)
+    found: list[Layer] = [(Bodies, {"pace": pace, "most": settings.max_json})]
+    if settings.cors_origins:
+        told = ["Retry-After", "Server-Timing", "X-Request-Id"]
+        every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": told}
+        found.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
+    allowed = Allowed.of(settings.host, settings.allowed_hosts, settings.cors_origins)
+    return [*found, (Door, {"allowed": allowed})]
+
+
+def uvicorn_options(settings: Settings) -> dict[str, Any]:
+    """Our connections, no WebSockets, and how long an idle connection is kept."""
+    idle: Idle[Guarded] = Idle(settings.max_idle, settings.max_idle_per_address)
+    bounds = Bounds(settings.max_headers, settings.header_seconds, settings.unread_seconds, idle)
+    return {"http": partial(Guarded, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
+
+
+def more_files() -> None:
+    """Raise this process's bound of descriptors as far as the system allows, at most to FILES."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

@@ -1,0 +1,154 @@
+"""Which hosts, web pages and content types are let in.
+
+A browser lets any page send requests to a server on this machine. Three things keep it from doing harm, or reading:
+
+| attack                                              | what stops it                                                |
+|-----------------------------------------------------|--------------------------------------------------------------|
+| a name of the attacker's points here (DNS rebinding)| its name is not among the hosts                              |
+| a page posts, and does not need to read the answer  | its Origin, or Sec-Fetch-Site, is foreign                    |
+| the same, from a browser that tells neither         | bodies are JSON, which a page must ask for first, or a form  |
+"""
+
+import ipaddress
+import socket
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Self
+from urllib.parse import urlsplit
+
+from registry.errors import BadRequest, Forbidden, RoundhouseError, UnsupportedMedia
+from registry.wording import quoted
+
+READS = frozenset(("GET", "HEAD"))
+"""They change nothing, and what they answer no other page can read."""
+FORMS = frozenset(("/v1/adapters", "/v1/audio/transcriptions", "/v1/audio/translations"))
+"""Paths that take files as multipart/form-data."""
+EVERY = "*"
+_OWN = ("same-origin", "none")
+_PORTS = {"http": 80, "https": 443}
+
+Headers = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Who is let in.
+
+    Attributes:
+        hosts: names and addresses that the Host header may have, in lower case; `*`: every one.
+        addresses: any IP address is right: a page's own name cannot be one.
+        origins: of pages that may call from elsewhere, as browsers write them; `*`: every one.
+    """
+
+    hosts: frozenset[str]
+    addresses: bool = False
+    origins: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, listening: str, hosts: Collection[str], origins: Collection[str]) -> Self:
+        """For a server that listens on an address, with what its settings add."""
+        everywhere = listening in ("0.0.0.0", "::")
+        own = {"localhost", listening, *([socket.gethostname()] if everywhere else [])}
+        names = {_bare(host) or host for host in (*own, *hosts)}
+        return cls(frozenset(names), everywhere, frozenset(o.rstrip("/").lower() for o in origins))
+
+    def host(self, value: str) -> bool:
+        """Is it one of ours, with or without a port?"""
+        if EVERY in self.hosts:
+            return True
+        name = _bare(value)
+        if name is None or name in self.hosts:
+            return name is not None
+        try:
+            address = ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return self.addresses or address.is_loopback
+
+    def origin(self, value: str, host: str) -> bool:
+        """Is it our own page, or one that was allowed? A proxy may speak TLS for us: schemes are not compared."""
+        if EVERY in self.origins or value.lower() in self.origins:
+            return True
+        try:
+            parts = urlsplit(value.lower())
+            there, port = parts.hostname, parts.port
+        except ValueError:
+            return False
+        usual = _PORTS.get(parts.scheme)
+        if there is None or usual is None:
+            return False
+        name = f"[{there}]" if ":" in there else there
+        own = host.lower()
+        return own == f"{name}:{port or usual}" or (own == name and port in (None, usual))
+
+    def check(self, method: str, path: str, headers: Headers) -> None:
+        """Raises Forbidden, UnsupportedMedia or BadRequest with what to do about it."""
+        found: dict[bytes, str] = {}
+        for name, value in headers:
+            if name in _READ:
+                if name == b"host" and name in found:
+                    raise BadRequest("Send one Host header.", code="invalid_http")
+                found[name] = value.decode("latin-1")
+        host = found.get(b"host", "")
+        if not self.host(host):
+            raise _host(host)
+        if method in READS:
+            return
+        origin = found.get(b"origin")
+        if origin is not None:
+            if not self.origin(origin, host):
+                raise _origin(origin)
+        elif found.get(b"sec-fetch-site", _OWN[0]) not in _OWN:
+            raise _origin(None)
+        if found.get(b"content-length", "0") != "0" or b"transfer-encoding" in found:
+            _check_type(path, found.get(b"content-type", ""))
+
+
+_READ = frozenset((b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"))
+
+
+def _bare(value: str) -> str | None:
+    """A Host header's name or address, in lower case, without port and brackets; None where it is none."""
+    text = value.strip().lower()
+    if text.startswith("["):
+        name, closed, rest = text[1:].partition("]")
+        if not closed or (rest and not rest.startswith(":")):
+            return None
+        port = rest[1:]
+    elif text.count(":") > 1:  # an address of IPv6 as settings write it
+        return text
+    else:
+        name, _, port = text.partition(":")
+    name = name.rstrip(".")
+    return name if name and (not port or port.isdigit()) else None
+
+
+def _check_type(path: str, value: str) -> None:
+    kind = value.partition(";")[0].strip().lower()
+    if kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json")):
+        return
+    if path in FORMS:
+        if kind == "multipart/form-data":
+            return
+        raise UnsupportedMedia("Send Content-Type: application/json with JSON, or multipart/form-data with a file.")
+    raise UnsupportedMedia(
+        f"Send JSON with Content-Type: application/json; this has {quoted(kind) if kind else 'none'}."
+    )
+
+
+def _host(host: str) -> RoundhouseError:
+    if not host:
+        return Forbidden("Send a Host header.", code="host_not_allowed")
+    return Forbidden(
+        f"This server does not answer to the host {quoted(host)}. "
+        "If it is a name of this server, add it with --allowed-hosts.",
+        code="host_not_allowed",
+    )
+
+
+def _origin(origin: str | None) -> RoundhouseError:
+    page = "another site's page" if origin is None else f"the page's origin {quoted(origin)}"
+    return Forbidden(
+        f"Requests from {page} are refused. If that page may use this server, add its origin with --cors-origins.",
+        code="origin_not_allowed",
+    )

@@ -1,0 +1,222 @@
+"""uvicorn's connection with bounds: on what comes before a request is complete, and on how long that may take.
+
+httptools, the parser, has none: it joins a header's pieces for as long as they come. Everything private that this
+project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uvicorn_pin.py.
+
+| the connection                           | until                | after that                              |
+|------------------------------------------|----------------------|-----------------------------------------|
+| new, or in the headers of a request      | `header_seconds`     | closed; 408 if there is a part of one   |
+| in the body of a request                 | `guard.bodies` says  | 408                                     |
+| in a body whose answer is out already    | `header_seconds`     | closed                                  |
+| idle after an answer                     | uvicorn's keep-alive | closed                                  |
+| refused: answered and half closed        | `LINGER`             | closed; what still comes is dropped     |
+| its client reads the answer too slowly   | `unread_seconds`     | cut: the work on the answer is ended    |
+| closed, with bytes that nobody reads     | `LINGER`             | cut                                     |
+"""
+
+import asyncio
+import logging
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from registry.errors import BadRequest, HeadersTooLarge, RequestTimedOut, RoundhouseError
+from runtime.http import errors as http_errors
+from runtime.http.guard.idle import Idle
+
+log = logging.getLogger("roundhouse.http")
+LINGER = 2.0
+"""Seconds in which a refused client may read why. Closed at once, what it still sends would destroy the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """Of one server's connections."""
+
+    headers: int
+    header_seconds: float
+    unread_seconds: float
+    idle: "Idle[Guarded]"
+
+
+class Guarded(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        bounds: Bounds,
+        config: Config,
+        server_state: ServerState,
+        app_state: dict[str, Any],
+        _loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        super().__init__(config, server_state, app_state, _loop)
+        self._bounds = bounds
+        self._head = 0
+        """Bytes of this message's headers that are complete."""
+        self._unread = 0
+        """Bytes since the last headers, piece of a body or end of a message that came of them."""
+        self._begun = self._refused = False
+        self._refusal: RoundhouseError | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+        self._unsent: asyncio.TimerHandle | None = None
+
+    # --- connection -----------------------------------------------------------------------------------------------
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait()
+        self._arm(self._bounds.header_seconds)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._bounds.idle.remove(self)
+        self._disarm()
+        if self._unsent is not None:
+            self._unsent.cancel()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self._unread += len(data)
+        super().data_received(data)
+        if self._unread > self._bounds.headers:
+            self._refuse(self._too_large())
+        elif self._answered() and self._deadline is None:
+            self._arm(self._bounds.header_seconds)
+
+    def leave(self) -> None:
+        """Closed without a word: there is no request to answer. What is unread would keep it open for ever."""
+        self._disarm()
+        self.transport.close()
+        self._deadline = self.loop.call_later(LINGER, self.transport.abort)
+
+    def timeout_keep_alive_handler(self) -> None:
+        self.leave()
+
+    def pause_writing(self) -> None:
+        """The system's buffers and ours are full."""
+        super().pause_writing()
+        if self._unsent is None:
+            self._unsent = self.loop.call_later(self._bounds.unread_seconds, self._cut)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._unsent is not None:
+            self._unsent.cancel()
+            self._unsent = None
+
+    def _cut(self) -> None:
+        log.warning("an answer was cut: its client did not read it", extra={"seconds": self._bounds.unread_seconds})
+        self.transport.abort()
+
+    # --- parser ---------------------------------------------------------------------------------------------------
+    def on_message_begin(self) -> None:
+        self._head, self._begun = 0, True
+        super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(len(name) + len(value) + len(b": \r\n"))
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._unread = 0
+        self._disarm()
+        self._bounds.idle.remove(self)
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unread = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unread, self._begun = 0, False
+        if self._answered():
+            self._disarm()
+        super().on_message_complete()
+
+    def _count(self, size: int) -> None:
+        self._head += size
+        if self._head > self._bounds.headers:
+            self._refusal = self._too_large()
+            raise ValueError("headers over the bound")  # the parser stops, and uvicorn calls send_400_response
+
+    # --- answers --------------------------------------------------------------------------------------------------
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self._answered():
+            return
+        if self.transport.is_closing():
+            self._disarm()
+            self._deadline = self.loop.call_later(self._bounds.unread_seconds, self.transport.abort)
+            return
+        self._wait()
+        if self._begun:  # the rest of a body that nobody reads
+            self._arm(self._bounds.header_seconds)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """WebSockets are not served: such a request is answered as any other, and is no news."""
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(self._refusal or BadRequest("This is no request of HTTP/1.1.", code="invalid_http"))
+
+    def _refuse(self, error: RoundhouseError) -> None:
+        """The last answer of this connection. One that is under way already cannot be followed by another."""
+        if self._refused:
+            return
+        self._refused = True
+        self._bounds.idle.remove(self)
+        if not self._answered():
+            self.leave()
+            return
+        body = http_errors.encode(error)
+        head = (
+            b"content-type: application/json\r\nconnection: close\r\n"
+            b"content-length: %d\r\nx-request-id: req-%s\r\n\r\n" % (len(body), secrets.token_hex(12).encode())
+        )
+        self._unset_keepalive_if_required()
+        self.transport.write(STATUS_LINE[error.status] + head + body)
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+            self.flow.resume_reading()
+            self._arm(LINGER)
+        else:
+            self.leave()
+
+    # --- times ----------------------------------------------------------------------------------------------------
+    def _answered(self) -> bool:
+        """Is no request being answered?"""
+        return self.cycle is None or self.cycle.response_complete
+
+    def _wait(self) -> None:
+        self._bounds.idle.add(self, self.client[0] if self.client else "")
+
+    def _arm(self, seconds: float) -> None:
+        self._disarm()
+        self._deadline = self.loop.call_later(seconds, self._over)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _over(self) -> None:
+        self._deadline = None
+        in_headers = self._begun and (self.cycle is None or self.cycle.scope is not self.scope)
+        if in_headers and not self._refused:
+            seconds = self._bounds.header_seconds
+            self._refuse(RequestTimedOut(f"The request's headers did not come within {seconds:g} s."))
+        else:
+            self.leave()
+
+    def _too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(
+            f"The request line and headers are over this server's limit of {self._bounds.headers / 2**10:g} KiB."
+        )

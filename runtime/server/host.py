@@ -1,0 +1,160 @@
+"""What a host needs to run the server: each need, what is there, and how to get what is missing. Imports no engine."""
+
+import os
+import platform
+import resource
+import shlex
+import shutil
+import socket
+import sys
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from models import memory_group, nvml
+from models.engines import ENGINES, engine_version
+from models.native.cache_folder import cache_folder
+from models.speech import cublas
+
+GIB = 2**30
+Kind = Literal["cpu", "cuda"]
+DRIVER = 580
+"""Least major version of the driver that CUDA 13 runs with, for which torch is built."""
+MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
+"""Of the host. On a GPU an engine's process holds up to 4 GiB, and weights that sleep lie there too."""
+DISK = {"cpu": 2 * GIB, "cuda": 20 * GIB}
+"""For what is fetched: the weights of an 8B model are 15 GiB."""
+FILES = 4096
+"""Open files: each stream of a client is one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    name: str
+    met: bool
+    found: str
+    help: str = ""
+    """How to get it; empty when it is met."""
+    optional: bool = False
+    """Without it the server runs, with less."""
+
+
+def needs(kind: Kind, port: int) -> Iterator[Need]:
+    """All of them, of a server on a CPU or a GPU."""
+    yield _python()
+    yield from _packages(kind)
+    if kind == "cuda":
+        yield from _gpu()
+        yield _cublas()
+    yield _compiler(kind)
+    if kind == "cuda":
+        yield _headers()
+    yield _memory(kind)
+    yield _disk(kind)
+    yield _files()
+    yield _port(port)
+
+
+def kind_of_host() -> Kind:
+    """By what the driver tells."""
+    try:
+        nvml.gpu("cuda:0")
+    except nvml.NoGpu:
+        return "cpu"
+    return "cuda"
+
+
+def _need(name: str, met: bool, found: str, how: str, *, optional: bool = False) -> Need:
+    return Need(name, met, found, "" if met else how, optional)
+
+
+def _python() -> Need:
+    met = (3, 11) <= sys.version_info[:2] < (3, 15)
+    return _need(
+        "python", met, platform.python_version(), "Python 3.11 to 3.14: make install PYTHON=/path/to/python3.12"
+    )
+
+
+def _packages(kind: Kind) -> Iterator[Need]:
+    again = f"make install ACCELERATOR={kind}"
+    for engine in ENGINES:
+        found = engine_version(engine)
+        yield _need(engine, bool(found), found or "not installed", again)
+    torch = _installed("torch")
+    fits = bool(torch) and ("+cpu" in torch) is (kind == "cpu")
+    yield _need("torch", fits, torch or "not installed", f"the build for {kind}: rm -rf .venv, then {again}")
+
+
+def _gpu() -> Iterator[Need]:
+    how = f"the NVIDIA driver {DRIVER} or newer, and in a container --gpus all: https://www.nvidia.com/drivers"
+    try:
+        found, driver = nvml.gpu("cuda:0"), nvml.driver()
+    except nvml.NoGpu as error:
+        yield _need("gpu", False, str(error), how)
+        return
+    yield _need("gpu", True, f"{found.name}, {found.total / GIB:.0f} GiB, {found.used / GIB:.1f} in use", "")
+    yield _need("driver", int(driver.partition(".")[0]) >= DRIVER, driver, how)
+
+
+def _cublas() -> Need:
+    there = [name for name in cublas.LIBRARIES if cublas.found(name)]
+    how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
+    return _need("cublas 12", len(there) == len(cublas.LIBRARIES), ", ".join(there) or "not installed", how)
+
+
+def _compiler(kind: Kind) -> Need:
+    asked = os.environ.get("CC")
+    names = [shlex.split(asked)[0]] if asked else ["cc", "gcc", "clang"]
+    found = next((path for name in names if (path := shutil.which(name))), "")
+    why = "Triton compiles with it" if kind == "cuda" else "without it LoRA and embeddings are slower"
+    how = f"{why}. On Debian and Ubuntu: apt install gcc; or set CC"
+    return _need("c compiler", bool(found), found or "none", how, optional=kind == "cpu")
+
+
+def _headers() -> Need:
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    how = "Triton compiles against it. On Debian and Ubuntu: apt install python3-dev, for this version of Python"
+    return _need("Python.h", header.is_file(), str(header) if header.is_file() else f"not in {header.parent}", how)
+
+
+def _memory(kind: Kind) -> Need:
+    total = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
+    how = f"at least {MEMORY[kind] / GIB:.0f} GiB, or a higher limit of the container"
+    return _need("host memory", total >= MEMORY[kind], f"{total / GIB:.1f} GiB", how)
+
+
+def _disk(kind: Kind) -> Need:
+    folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
+    free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
+    how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
+    return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
+
+
+def _files() -> Need:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    how = f"at least {FILES} for many streams: ulimit -Hn, LimitNOFILE= of a systemd unit"
+    return _need("open files", most >= FILES, f"{soft}, at most {most}", how, optional=True)
+
+
+def _port(port: int) -> Need:
+    how = "another program listens there: stop it, or roundhouse serve --port"
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            return _need(f"port {port}", False, error.strerror or str(error), how)
+    return _need(f"port {port}", True, "free", how)
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""

@@ -1,0 +1,72 @@
+/* A driver that is not one: libcuda.so.1 and libnvidia-ml.so.1 in one, as of a machine with an H100 that nobody uses.
+
+   CUDA's calls are written to the file that REHEARSAL_LOG names, one line each: "cuInit PID". All other questions are
+   NVML's, answered from what is written here. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef struct { unsigned long long total, free, used; } Memory;
+typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } Memory2;
+
+static const unsigned long long TOTAL = 85520809984ull, USED = 512ull << 20;
+static int opened;
+
+static void record(const char *call) {
+    const char *path = getenv("REHEARSAL_LOG");
+    int file = path ? open(path, O_WRONLY | O_APPEND | O_CREAT, 0600) : -1;
+    if (file >= 0) {
+        char line[64];
+        int length = snprintf(line, sizeof line, "%s %d\n", call, (int)getpid());
+        if (write(file, line, length) != length) abort();
+        close(file);
+    }
+}
+
+/* 100: no device. Nothing can run here; that somebody asks is what counts. */
+int cuInit(unsigned int flags) { (void)flags; record("cuInit"); return 100; }
+int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+
+int nvmlInit_v2(void) { opened++; record("nvmlInit"); return 0; }
+int nvmlInitWithFlags(unsigned int flags) { (void)flags; return nvmlInit_v2(); }
+int nvmlShutdown(void) { opened--; record("nvmlShutdown"); return 0; }
+const char *nvmlErrorString(int code) { (void)code; return "made up"; }
+int nvmlSystemGetDriverVersion(char *text, unsigned int length) { snprintf(text, length, "580.65.06"); return 0; }
+int nvmlDeviceGetCount_v2(unsigned int *count) { *count = 1; return opened > 0 ? 0 : 1; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
+    *handle = (void *)1;
+    return opened <= 0 ? 1 : index ? 2 : 0;
+}
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) { (void)uuid; *handle = (void *)1; return 0; }
+int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
+    (void)handle;
+    snprintf(text, length, "NVIDIA H100 80GB HBM3");
+    return 0;
+}
+int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
+    (void)handle;
+    snprintf(text, length, "GPU-00000000-0000-0000-0000-000000000001");
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
+    (void)handle;
+    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED;
+    return 0;
+}
+int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory2 *memory) {
+    (void)handle;
+    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED, memory->reserved = 0;
+    return 0;
+}
+int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
+    (void)handle;
+    *major = 9, *minor = 0;
+    return 0;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, void *processes) {
+    (void)handle, (void)processes;
+    *count = 0;
+    return 0;
+}

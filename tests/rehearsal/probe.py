@@ -1,0 +1,100 @@
+"""What a slot does for a chat model on an H100 up to the fork of EngineCore, on the CPU build, in a process of its own.
+
+    python -m tests.rehearsal.probe RECIPE FOLDER
+
+The driver is `driver.c`. vLLM's modules are imported as a CPU build has them, then each is given the platform of CUDA:
+so their kernels are not there, and the rest is the same files. Prints what was found, as JSON.
+"""
+
+import json
+import sys
+import types
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from vllm.third_party import pynvml
+
+sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CPU build has not
+
+from models import nvml  # noqa: E402
+from models.chat import settings  # noqa: E402
+from models.chat.vllm import launch, prewarm  # noqa: E402
+from registry.recipes.loading import load_recipes  # noqa: E402
+
+SECOND = "vllm.v1.worker.gpu"
+"""Model Runner V2."""
+
+
+def switch() -> None:
+    """From the CPU's platform to that of CUDA, in all that was imported; the CUDA build has it by itself."""
+    if not import_module("vllm.platforms").current_platform.is_cpu():
+        return
+    sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("vllm._C_stable_libtorch")
+    platforms, cuda = import_module("vllm.platforms"), import_module("vllm.platforms.cuda")
+    before, after = platforms.current_platform, cuda.CudaPlatform()
+    platforms._current_platform = after
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("vllm") and vars(module).get("current_platform") is before:
+            module.current_platform = after  # type: ignore[attr-defined]
+    import_module("vllm.config.vllm").HAS_TRITON = True
+
+
+def inspected() -> list[object]:
+    """Filled with every model class that vLLM would look at in a process of its own."""
+    found: list[object] = []
+
+    def run(look: Callable[[], Any]) -> Any:
+        found.append(repr(look))
+        return look()
+
+    import_module("vllm.model_executor.models.registry")._run_in_subprocess = run
+    return found
+
+
+def main(recipe_file: str, folder: str) -> dict[str, Any]:
+    prewarm.prewarm_core()
+    prewarm._import_known(prewarm.CUDA)
+    runner, sampler = import_module(f"{SECOND}.model_runner"), import_module(f"{SECOND}.sample.sampler")
+    switch()
+    looked = inspected()
+    (recipe,) = load_recipes([Path(recipe_file)])
+    arguments = settings.arguments(recipe, Path(folder), "cuda:0", launch.parser())
+    asked_to_sleep = arguments.enable_sleep_mode
+    arguments.enable_sleep_mode = asked_to_sleep and launch.sleep_mode_available()
+    config = launch.configuration(arguments, "cuda:0")
+    core = import_module("vllm.v1.engine.core").EngineCore
+    manager = import_module("vllm.lora.worker_manager").LRUCacheWorkerLoRAManager
+    envs = import_module("vllm.envs")
+    return {
+        "gpu": nvml.gpu("cuda:0").name,
+        "driver": nvml.driver(),
+        "second_runner": config.use_v2_model_runner,
+        "share": config.cache_config.gpu_memory_utilization,
+        "kv_cache": config.cache_config.kv_cache_memory_bytes,
+        "flashinfer_sampler": bool(envs.VLLM_USE_FLASHINFER_SAMPLER),
+        "autotune": config.kernel_config.enable_flashinfer_autotune,
+        "sizes": config.compilation_config.cudagraph_capture_sizes,
+        "max_model_len": config.model_config.max_model_len,
+        "typical": launch.samples_typically(SimpleNamespace(vllm_config=config)),
+        "executor": str(config.parallel_config.distributed_executor_backend),
+        "worker": config.parallel_config.worker_cls,
+        "extension": config.parallel_config.worker_extension_cls,
+        "asked_to_sleep": asked_to_sleep,
+        "lora": None
+        if config.lora_config is None
+        else [config.lora_config.max_loras, config.lora_config.max_lora_rank],
+        "inspected": looked,
+        "runner_loads_adapters_as_the_first_does": any(
+            kind.__name__ == "LoRAModelRunnerMixin" for kind in runner.GPUModelRunner.__mro__
+        ),
+        "sampler_takes_processors": "custom_logits_processors" in sampler.Sampler.__init__.__code__.co_varnames,
+        "core_is_ours": core.preprocess_add_request.__module__,
+        "manager_is_ours": manager.add_adapter.__module__,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(*sys.argv[1:])))

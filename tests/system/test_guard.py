@@ -1,0 +1,104 @@
+"""The guard on the server that a user starts: LitServe's own uvicorn has our connections and layers.
+
+What it refuses, and when, is in tests/unit/guard; here nothing is loaded.
+"""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.eventually import PATIENCE, eventually
+from tests.system.serving import STARTER, Server, alive
+
+pytestmark = pytest.mark.real
+RECIPE = [STARTER / "starter-embed.yaml"]
+OPTIONS = ("--slots", "1", "--no-prewarm", "--header-seconds", "1", "--cors-origins", "https://chat.example")
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("guarded") / "data", RECIPE, *OPTIONS)
+    try:
+        yield server.wait_ready()
+    finally:
+        server.close()
+
+
+def said(server: Server, sent: bytes) -> bytes:
+    """All that comes until the server closes the connection."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
+        rest = b""
+        try:
+            wire.sendall(sent)
+            while part := wire.recv(65536):
+                rest += part
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        return rest
+
+
+def test_what_a_page_can_send_is_refused(guarded: Server) -> None:
+    def post(headers: dict[str, str], kind: str = "text/plain") -> httpx.Response:
+        body = b'{"model": "starter-embed", "input": "a"}'
+        return guarded.http.post("/v1/embeddings", content=body, headers={"Content-Type": kind, **headers})
+
+    assert post({"Host": "evil.example"}).status_code == 403
+    assert post({"Origin": "http://evil.example"}).status_code == 403
+    assert post({"Sec-Fetch-Site": "cross-site"}).status_code == 403
+    assert post({}).status_code == 415
+    assert (
+        guarded.http.get("/v1/models", headers={"Host": "evil.example"}).json()["error"]["code"] == "host_not_allowed"
+    )
+    ours = guarded.http.get("/v1/models", headers={"Origin": "https://chat.example"})
+    assert ours.headers["access-control-allow-origin"] == "https://chat.example"
+    assert ours.headers["x-request-id"]
+
+
+def test_connections_have_their_bounds(guarded: Server) -> None:
+    before = guarded.gateway().memory_info().rss
+    for _ in range(8):
+        endless = said(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 16 * 2**20)
+        assert endless == b"" or b" 431 " in endless.partition(b"\r\n")[0]
+    assert guarded.gateway().memory_info().rss - before < 32 * 2**20
+    assert b"headers_too_large" in said(guarded, b"GET / HTTP/1.1\r\nx: " + b"a" * 70_000)
+    assert b"invalid_http" in said(guarded, b"hello\r\n\r\n")
+    assert b"request_timeout" in said(guarded, b"GET / HTTP/1.1\r\n")
+    assert said(guarded, b"") == b""
+
+
+def test_its_data_is_its_users(guarded: Server) -> None:
+    for name in ("", "server.json", "state.db"):
+        assert (guarded.data / name).stat().st_mode & 0o077 == 0
+    body = {"name": "x", "base": "starter-embed", "source": {"path": "/etc"}}
+    refused = guarded.http.post("/v1/adapters", json=body).json()["error"]
+    assert refused["code"] == "adapters_not_supported"  # before any path is looked at
+
+
+@pytest.mark.parametrize("which", ["gateway", "manager"])
+def test_a_server_whose_part_is_killed_ends_whole(tmp_path: Path, which: str) -> None:
+    """LitServe restarts neither its API process nor its manager: what is left must not hold port and memory."""
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm")
+    try:
+        server.wait_ready()
+        gateway, family = server.gateway(), server.family()
+        (gateway if which == "gateway" else _manager(server, gateway)).kill()
+        assert server.process.wait(PATIENCE) == 4, server.tail()
+        eventually(lambda: not alive(family), server.tail)
+        with socket.socket() as port:
+            port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port.bind(("127.0.0.1", server.port))
+    finally:
+        server.close()
+
+
+def _manager(server: Server, gateway: psutil.Process) -> psutil.Process:
+    """The other fork of the main process: it has the same command line."""
+    main = psutil.Process(server.process.pid)
+    forks = [p for p in main.children() if p.cmdline() == main.cmdline() and p.pid not in (gateway.pid, os.getpid())]
+    assert len(forks) == 1, [p.cmdline() for p in main.children()]
+    return forks[0]

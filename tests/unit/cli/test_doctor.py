@@ -1,0 +1,110 @@
+"""What a host lacks is said, with the way to get it."""
+
+import json
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from models import memory_group, nvml
+from runtime.server import host
+from runtime.server.host import GIB, Need, needs
+from tests.unit.cli.conftest import Run
+
+H100 = nvml.Gpu("NVIDIA H100", "GPU-1", 80 * GIB, GIB)
+
+
+@pytest.fixture
+def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
+    """A host with a GPU and all that is needed, whatever this one has."""
+    (tmp_path / "Python.h").touch()
+    monkeypatch.setattr(nvml, "gpu", lambda device: H100)
+    monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
+    monkeypatch.setattr(host, "engine_version", lambda engine: "1.0")
+    monkeypatch.setattr(host, "_installed", lambda name: "2.13.0")
+    monkeypatch.setattr(host.cublas, "found", lambda name: tmp_path / name)
+    monkeypatch.setattr(host.shutil, "which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
+    monkeypatch.setattr(host.sysconfig, "get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(host.resource, "getrlimit", lambda kind: (1024, 65536))
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
+    monkeypatch.setattr(memory_group, "limit", lambda: None)
+    monkeypatch.delenv("CC", raising=False)
+    return monkeypatch
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def missing(kind: host.Kind = "cuda") -> list[Need]:
+    return [need for need in needs(kind, free_port()) if not need.met]
+
+
+def no_gpu(device: str) -> nvml.Gpu:
+    raise nvml.NoGpu("the NVIDIA driver does not answer")
+
+
+def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
+    assert missing() == []
+    good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
+    assert missing("cpu") == []
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "help"),
+    [
+        (lambda m, p: m.setattr(nvml, "gpu", no_gpu), "gpu", "--gpus all"),
+        (lambda m, p: m.setattr(nvml, "driver", lambda: "575.1"), "driver", "580"),
+        (lambda m, p: m.setattr(host.cublas, "found", lambda name: None), "cublas 12", "ACCELERATOR=cuda"),
+        (lambda m, p: m.setattr(host.shutil, "which", lambda name: None), "c compiler", "apt install gcc"),
+        (lambda m, p: (p / "Python.h").unlink(), "Python.h", "python3-dev"),
+        (lambda m, p: m.setattr(memory_group, "limit", lambda: 8 * GIB), "host memory", "16 GiB"),
+        (lambda m, p: m.setattr(host, "_installed", lambda name: "2.13.0+cpu"), "torch", "the build for cuda"),
+        (lambda m, p: m.setattr(host.resource, "getrlimit", lambda k: (256, 256)), "open files", "ulimit"),
+    ],
+)
+def test_each_need_is_told_with_the_way_to_meet_it(
+    good: pytest.MonkeyPatch, tmp_path: Path, spoil: Callable[[pytest.MonkeyPatch, Path], object], name: str, help: str
+) -> None:
+    spoil(good, tmp_path)
+    (one,) = missing()
+    assert one.name == name
+    assert help in one.help
+
+
+def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        (one,) = [need for need in needs("cuda", port) if not need.met]
+    assert (one.name, "--port" in one.help) == (f"port {port}", True)
+
+
+def test_the_command_says_it_and_fails(good: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
+    port = str(free_port())
+    assert run("doctor", "--port", port).exit_code == 0
+    good.setattr(host.resource, "getrlimit", lambda kind: (256, 256))
+    advised = run("doctor", "--port", port)
+    assert advised.exit_code == 0, "advice is no fault"
+    assert "advised" in advised.stdout
+    (tmp_path / "Python.h").unlink()
+    said = run("doctor", "--port", port)
+    assert said.exit_code == 1
+    assert "python3-dev" in said.stderr
+    told = json.loads(run("doctor", "--json", "--port", port).stdout)
+    assert (told["device"], told["ok"]) == ("cuda", False)
+    assert {need["name"] for need in told["needs"] if not need["met"]} == {"Python.h", "open files"}
+
+
+def test_a_cpu_needs_no_driver(good: pytest.MonkeyPatch, run: Run) -> None:
+    good.setattr(nvml, "gpu", no_gpu)
+    good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
+    told = json.loads(run("doctor", "--json", "--port", str(free_port())).stdout)
+    assert (told["device"], told["ok"]) == ("cpu", True)
+    assert not {"gpu", "driver", "Python.h", "cublas 12"} & {need["name"] for need in told["needs"]}

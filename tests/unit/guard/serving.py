@@ -1,0 +1,113 @@
+"""The real application with its guard on a real uvicorn, over scripted slots, and a bare socket that speaks to it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from runtime.http.guard.layers import layers, uvicorn_options
+from tests.unit.http.fakes import FakeGateway, application
+
+HOST = b"Host: localhost\r\n"
+JSON = b"Content-Type: application/json\r\n"
+PATIENCE = 200.0
+"""What has not come by then is not coming."""
+
+
+@dataclass
+class Served:
+    gateway: FakeGateway
+    server: uvicorn.Server
+    port: int
+
+    async def connect(self, limit: int = 2**20) -> "Wire":
+        return Wire(*await asyncio.open_connection("127.0.0.1", self.port, limit=limit))
+
+    async def ask(self, head: bytes, body: bytes = b"") -> "Answer":
+        """One request on a connection of its own: its first lines, and what comes after the blank one."""
+        wire = await self.connect()
+        try:
+            await wire.send(head + b"\r\n" + body)
+            return await wire.answer()
+        finally:
+            wire.close()
+
+
+@dataclass
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    def error(self) -> dict[str, Any]:
+        """OpenAI's error, whole."""
+        assert self.headers["content-type"] == "application/json"
+        found: dict[str, Any] = json.loads(self.body)["error"]
+        assert found.keys() >= {"message", "type", "param", "code"}
+        return found
+
+
+@dataclass
+class Wire:
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def send(self, data: bytes) -> None:
+        self.writer.write(data)
+        await self.writer.drain()
+
+    async def answer(self) -> Answer:
+        async with asyncio.timeout(PATIENCE):
+            head = (await self.reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+            headers = {k.lower(): v.strip() for k, _, v in (line.partition(":") for line in head[1:] if line)}
+            if "content-length" in headers:
+                body = await self.reader.readexactly(int(headers["content-length"]))
+            else:
+                body = await self._chunks()
+        return Answer(int(head[0].split()[1]), headers, body)
+
+    async def _chunks(self) -> bytes:
+        body = b""
+        while size := int((await self.reader.readline()).strip(), 16):
+            body += await self.reader.readexactly(size)
+            await self.reader.readline()
+        await self.reader.readline()
+        return body
+
+    async def ended(self) -> bytes:
+        """What still comes until the server closes the connection."""
+        rest = b""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while part := await self.reader.read(65536):
+                    rest += part
+        except ConnectionError:
+            pass
+        return rest
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+@asynccontextmanager
+async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
+    gateway = FakeGateway(folder, **settings)
+    app = application(gateway)
+    for layer, options in layers(gateway.settings):
+        app.add_middleware(layer, **options)
+    config = uvicorn.Config(app, port=0, log_config=None, access_log=False, **uvicorn_options(gateway.settings))
+    server = uvicorn.Server(config)
+    server.capture_signals = nullcontext  # type: ignore[method-assign]
+    task = asyncio.create_task(server.serve())
+    while not server.started:
+        await asyncio.sleep(0)
+    try:
+        yield Served(gateway, server, server.servers[0].sockets[0].getsockname()[1])
+    finally:
+        server.should_exit = True
+        await task

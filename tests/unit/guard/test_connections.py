@@ -1,0 +1,276 @@
+"""What one client does to the connections of all others, over a real socket."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from models.messages import Chunk, Started
+from runtime.http.guard.protocol import Guarded
+from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
+
+READ = b"GET /health/live HTTP/1.1\r\n" + HOST
+
+
+async def test_a_usual_request_and_the_next_one_on_the_same_connection(tmp_path: Path) -> None:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        for _ in range(3):
+            await wire.send(READ + b"\r\n")
+            assert (await wire.answer()).status == 200
+        wire.close()
+
+
+@pytest.mark.parametrize(
+    "head",
+    [b"GET / HTTP/1.1\r\nx: ", b"GET /", b"GET / HTTP/1.1\r\n", b"\r\n\r\n"],
+    ids=["value", "path", "names", "nothing"],
+)
+async def test_headers_without_an_end_are_cut(tmp_path: Path, head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parser joins what comes: it must not be given more than the bound and one read."""
+    taken = 0
+    feed = Guarded.data_received
+    seen: list[Guarded] = []
+
+    def spy(self: Guarded, data: bytes) -> None:
+        nonlocal taken
+        seen.append(self)
+        if not self._refused:
+            taken += len(data)
+        feed(self, data)
+
+    monkeypatch.setattr(Guarded, "data_received", spy)
+    filler = {b"\r\n\r\n": b"\r\n" * 1024, b"GET / HTTP/1.1\r\n": b"a: b\r\n" * 300}.get(head, b"a" * 2048)
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        sending = asyncio.create_task(_pour(wire, filler, 2 * 2**20))
+        answer = await wire.answer()
+        assert answer.status == 431
+        assert answer.error()["code"] == "headers_too_large"
+        assert "64 KiB" in answer.error()["message"]
+        await sending
+        assert await wire.ended() == b""
+        assert taken <= 64 * 1024 + 256 * 1024
+        wire.close()
+
+
+async def _pour(wire: Wire, part: bytes, size: int, first: bytes = b"") -> None:
+    try:
+        await wire.send(first)
+        for _ in range(size // len(part)):
+            await wire.send(part)
+        wire.writer.write_eof()
+    except ConnectionError:
+        pass
+
+
+async def test_a_whole_header_over_the_bound(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        assert (await server.ask(READ + b"x: " + b"a" * 60_000 + b"\r\n")).status == 200
+        for head in (b"x: " + b"a" * 2**20 + b"\r\n", b"x: y\r\n" * 20_000):
+            assert (await server.ask(READ + head)).status == 431
+
+
+async def test_trailers_without_an_end_are_cut(tmp_path: Path) -> None:
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n0\r\nx: "
+    async with served(tmp_path, header_seconds=PATIENCE, body_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        await _pour(wire, b"a" * 2048, 2**20)
+        await wire.ended()  # the request was being answered already: there is nothing to say
+        wire.close()
+
+
+async def test_slow_headers_are_ended(tmp_path: Path) -> None:
+    async with served(tmp_path, header_seconds=PATIENCE) as server:
+        wires = [await server.connect() for _ in range(200)]
+        for wire in wires:
+            await wire.send(b"GET /health/live HTTP/1.1\r\nHost: loc")
+        inside = server.server.server_state.connections
+        async with asyncio.timeout(PATIENCE):
+            while sum(c._begun for c in inside if isinstance(c, Guarded)) < len(wires):
+                await asyncio.sleep(0.01)
+        for connection in tuple(inside):
+            assert isinstance(connection, Guarded)
+            assert connection._deadline is not None
+            connection._over()  # as its timer does
+        for wire in wires:
+            answer = await wire.answer()
+            assert (answer.status, answer.error()["code"]) == (408, "request_timeout")
+            wire.close()
+
+
+async def test_a_connection_that_never_asks_is_closed(tmp_path: Path) -> None:
+    async with served(tmp_path, header_seconds=0.05) as server:
+        for sent in (b"", b"\r\n"):
+            wire = await server.connect()
+            await wire.send(sent)
+            assert await wire.ended() == b""
+            wire.close()
+
+
+async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path) -> None:
+    """Also when it goes on with bytes that are no request."""
+    async with served(tmp_path, keep_alive=0.05, header_seconds=0.05) as server:
+        for sent in (b"", b"\r\n"):
+            wire = await server.connect()
+            await wire.send(READ + b"\r\n")
+            assert (await wire.answer()).status == 200
+            await wire.send(sent)
+            assert await wire.ended() == b""
+            wire.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (b"/v1/chat/completions", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/embeddings", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/load_lora_adapter", b'{"error":{"message":"The body came too slowly.'),
+        (b"/v1/messages", b'{"type":"error","error":{"type":"timeout_error","message":"The body'),
+        (b"/v2/rerank", b'{"message":"The body'),
+        (b"/embed", b'{"error":"The body'),
+    ],
+)
+async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, told: bytes) -> None:
+    head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
+    async with served(tmp_path, body_seconds=0.05) as server:
+        wires = [await server.connect() for _ in range(50)]
+        for wire in wires:
+            await wire.send(head)
+        for wire in wires:
+            answer = await wire.answer()
+            assert (answer.status, answer.body[: len(told)]) == (408, told)
+            wire.close()
+        assert not server.gateway.released
+
+
+async def test_a_slow_upload_is_ended(tmp_path: Path) -> None:
+    kind = b"Content-Type: multipart/form-data; boundary=x\r\n"
+    head = b"POST /v1/audio/transcriptions HTTP/1.1\r\n" + HOST + kind + b"Content-Length: 1000\r\n\r\n--x\r\n"
+    async with served(tmp_path, body_seconds=0.05) as server:
+        answer = await server.ask(head[:-2])
+        assert (answer.status, answer.error()["code"]) == (408, "request_timeout")
+
+
+async def test_a_body_over_the_bound_is_refused_where_the_framework_reads_it(tmp_path: Path) -> None:
+    head = b"POST /v1/load_lora_adapter HTTP/1.1\r\n" + HOST + JSON + b"Transfer-Encoding: chunked\r\n\r\n"
+    async with served(tmp_path, max_json=1000) as server:
+        wire = await server.connect()
+        pouring = asyncio.create_task(_pour(wire, b"400\r\n" + b" " * 1024 + b"\r\n", 2**20, head))
+        answer = await wire.answer()
+        assert (answer.status, answer.error()["code"]) == (413, "payload_too_large")
+        wire.close()
+        await pouring
+
+
+async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> None:
+    head = b"POST /nowhere HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
+    async with served(tmp_path, header_seconds=0.05, keep_alive=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        assert (await wire.answer()).status == 404
+        assert await wire.ended() == b""
+        wire.close()
+
+
+async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: Path) -> None:
+    async with served(tmp_path, max_idle_per_address=50, header_seconds=PATIENCE) as server:
+        first = await server.connect()
+        await first.send(READ + b"\r\n")
+        assert (await first.answer()).status == 200
+        wires = [await server.connect() for _ in range(100)]
+        assert await first.ended() == b""
+        for wire in wires[:50]:
+            assert await wire.ended() == b""
+        assert (await server.ask(READ)).status == 200
+        for wire in (first, *wires):
+            wire.close()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"hello\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+async def test_what_is_no_http_gets_json(tmp_path: Path, sent: bytes) -> None:
+    async with served(tmp_path) as server:
+        wire = await server.connect()
+        await wire.send(sent)
+        answer = await wire.answer()
+        assert (answer.status, answer.error()["code"]) == (400, "invalid_http")
+        assert answer.headers["x-request-id"].startswith("req-")
+        assert await wire.ended() == b""
+        wire.close()
+
+
+@pytest.mark.parametrize(
+    ("head", "status", "code"),
+    [
+        (b"GET /nowhere HTTP/1.1\r\n", 404, "unknown_path"),
+        (b"GET /" + b"a" * 50_000 + b" HTTP/1.1\r\n", 404, "unknown_path"),
+        (b"OPTIONS * HTTP/1.1\r\n", 404, "unknown_path"),
+        (b"DELETE /v1/chat/completions HTTP/1.1\r\n", 405, "method_not_allowed"),
+        (b"OPTIONS /v1/chat/completions HTTP/1.1\r\n", 405, "method_not_allowed"),
+        (
+            b"GET /ws HTTP/1.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: eA==\r\n"
+            b"Sec-WebSocket-Version: 13\r\n",
+            404,
+            "unknown_path",
+        ),
+    ],
+    ids=["path", "long-path", "star", "method", "options", "websocket"],
+)
+async def test_what_is_not_served_gets_json(tmp_path: Path, head: bytes, status: int, code: str) -> None:
+    async with served(tmp_path) as server:
+        answer = await server.ask(head + HOST)
+        assert (answer.status, answer.error()["code"]) == (status, code)
+        assert len(answer.body) <= 4096
+
+
+async def test_a_stream_that_nobody_reads_is_cut_and_its_lease_given_back(tmp_path: Path) -> None:
+    """64 MiB: more than sockets take. The link stops the engine at 16 MiB, and the connection ends at its deadline."""
+    body = b'{"model": "chat", "messages": [], "stream": true}'
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % len(body)
+    async with served(tmp_path, unread_seconds=0.05) as server:
+        server.gateway.links["chat"].script = lambda _: (
+            Started(status=200, content_type="text/event-stream"),
+            *[Chunk(data=b"data: " + b"a" * 2**20 + b"\n\n")] * 64,
+        )
+        wire = await server.connect(limit=1024)
+        await wire.send(head + body)
+        async with asyncio.timeout(PATIENCE):
+            while not server.gateway.released:
+                await asyncio.sleep(0.01)
+            while server.server.server_state.connections:
+                await asyncio.sleep(0.01)
+        assert server.gateway.links["chat"].cancelled
+        wire.close()
+
+
+async def test_an_answer_that_nobody_reads_does_not_keep_a_connection_that_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runtime.http.guard.protocol.LINGER", 0.05)
+    ask = READ.replace(b"/health/live", b"/openapi.json") + b"\r\n"
+    async with served(tmp_path, keep_alive=0.05, header_seconds=0.05, unread_seconds=PATIENCE) as server:
+        wire = await server.connect(limit=1024)
+        await wire.send(ask * 200)
+        async with asyncio.timeout(PATIENCE):
+            while server.server.server_state.total_requests < 1:
+                await asyncio.sleep(0.01)
+        for connection in tuple(server.server.server_state.connections):
+            assert isinstance(connection, Guarded)
+            connection.leave()
+        async with asyncio.timeout(PATIENCE):
+            while server.server.server_state.connections:
+                await asyncio.sleep(0.01)
+        wire.close()

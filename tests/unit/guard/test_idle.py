@@ -1,0 +1,38 @@
+"""Which idle connection goes when there are too many."""
+
+from dataclasses import dataclass, field
+
+from runtime.http.guard.idle import Idle
+
+
+@dataclass(eq=False)
+class Fake:
+    name: str
+    gone: list[str] = field(default_factory=list)
+
+    def leave(self) -> None:
+        self.gone.append(self.name)
+
+
+def test_the_longest_idle_one_of_an_address_goes_and_then_of_all() -> None:
+    idle: Idle[Fake] = Idle(most=4, per_address=2)
+    gone: list[str] = []
+    a1, a2, a3, b1, b2, c1 = (Fake(name, gone) for name in ("a1", "a2", "a3", "b1", "b2", "c1"))
+    for one in (a1, a2):
+        idle.add(one, "a")
+    idle.remove(a1)  # it asks something
+    idle.add(a1, "a")  # and waits again
+    idle.add(a3, "a")
+    assert gone == ["a2"]
+    for one in (b1, b2):
+        idle.add(one, "b")
+    assert gone == ["a2"]
+    idle.add(c1, "c")
+    assert gone == ["a2", "a1"]
+    assert len(idle) == 4
+
+
+def test_one_that_is_not_idle_is_removed_without_harm() -> None:
+    idle: Idle[Fake] = Idle(most=1, per_address=1)
+    idle.remove(Fake("x"))
+    assert len(idle) == 0

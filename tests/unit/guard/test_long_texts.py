@@ -1,0 +1,87 @@
+"""Bodies that are too large to be worth parsing, and errors that repeat what a client sent."""
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+from models.messages import Chunk, Finished, Started, Usage
+from registry.errors import BadRequest, TooLarge, Unfit
+from registry.wording import cut
+from runtime.http import errors as http_errors
+from runtime.http.chat.bounds import LEAST, check_size, most_bytes
+from runtime.http.errors import Dialect
+from tests.unit.http.fakes import FakeGateway, application, recipe
+
+
+def test_the_bound_is_the_contexts_and_never_small() -> None:
+    assert [most_bytes(context) for context in (16, 32_768, 131_072)] == [LEAST, 2 * LEAST, 8 * LEAST]
+    check_size(LEAST, 512)
+    check_size(4 * LEAST, None)
+    with pytest.raises(TooLarge, match=f"512 tokens takes at most {LEAST}"):
+        check_size(LEAST + 1, 512)
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_hundred_thousand_messages_never_reach_an_engine(tmp_path: Path, path: str) -> None:
+    """But for prompts that are to be cut."""
+    small = recipe("chat", "chat").model_copy(update={"context_length": 512})
+    gateway = FakeGateway(tmp_path, [small])
+    messages = [{"role": "user", "content": "aa"}] * 100_000
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(path, json={"model": "chat", "messages": messages})
+        assert answer.status_code == 413
+        assert gateway.links["chat"].requests == []
+        await client.post(path, json={"model": "chat", "messages": messages, "truncate_prompt_tokens": 9})
+        assert len(gateway.links["chat"].requests) == 1
+
+
+@pytest.mark.parametrize("dialect", list(Dialect))
+def test_no_error_is_longer_than_four_kilobytes(dialect: Dialect) -> None:
+    for letter in ("a", "€", '"', "\ud800"):
+        error = BadRequest("no: " + letter * 5_000_000, param=letter * 5_000_000)
+        text = http_errors.encode(error, dialect).decode()
+        longest = max(len(value.encode()) for value in _strings(json.loads(text)))
+        assert longest <= http_errors.LONGEST
+        assert "…" in text
+
+
+def _strings(value: object) -> list[str]:
+    if isinstance(value, dict):
+        return [text for inner in value.values() for text in _strings(inner)]
+    return [value] if isinstance(value, str) else []
+
+
+def test_a_cut_text_is_whole_letters() -> None:
+    assert cut("ab", 2) == "ab"
+    assert cut("abcde", 4) == "a…"
+    assert cut("€€€", 8) == "€…"
+
+
+def test_faults_are_cut_and_counted() -> None:
+    faults = http_errors.body(Unfit("no", ["x" * 2000] * 50))["error"]["faults"]
+    assert [len(fault) for fault in faults[:-1]] == [2000]
+    assert faults[-1] == "… and 49 more"
+    assert http_errors.body(Unfit("no", ["x", "y"]))["error"]["faults"] == ["x", "y"]
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/v1/chat/completions", "BadRequestError"), ("/v1/messages", None)])
+async def test_what_an_engine_repeats_is_cut_too(tmp_path: Path, path: str, kind: str | None) -> None:
+    refusal = {"error": {"message": "no " + "x" * 4_600_000, "type": "BadRequestError", "param": "p", "code": 400}}
+    gateway = FakeGateway(tmp_path)
+    gateway.links["chat"].script = lambda _: (
+        Started(status=400, content_type="application/json"),
+        Chunk(data=json.dumps(refusal).encode()),
+        Finished(usage=Usage()),
+    )
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(path, json={"model": "chat", "messages": []})
+    assert answer.status_code == 400
+    assert len(answer.content) <= 4096
+    error = answer.json()["error"]
+    assert error["message"].startswith("no xxx")
+    if kind is not None:
+        assert (error["type"], error["param"], error["code"]) == (kind, "p", 400)

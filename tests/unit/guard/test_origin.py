@@ -1,0 +1,160 @@
+"""Who is let in, as a policy and over a real socket."""
+
+from pathlib import Path
+
+import pytest
+
+from registry.errors import RoundhouseError
+from runtime.http.guard.origin import Allowed
+from tests.unit.guard.serving import HOST, JSON, served
+
+LOCAL = Allowed.of("127.0.0.1", (), ())
+OPEN = Allowed.of("0.0.0.0", ("Models.Example:443", "::ffff"), ("https://chat.example/",))
+BODY = b'{"model": "embed", "input": "a"}'
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8000", "127.0.0.1", "127.0.0.1:1", "127.9.9.9", "[::1]:80"])
+def test_loopback_is_always_a_host(host: str) -> None:
+    assert LOCAL.host(host)
+    assert OPEN.host(host)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "", "evil.example", "evil.example:8000", "localhost.evil.example", "evil.example#localhost", "localhost:80:80",
+        "localhost:x", "[::1", "[::1]x", "127.0.0.1.nip.io", "user@localhost", "192.168.1.9", ":8000", "local host",
+    ],
+)  # fmt: skip
+def test_every_other_host_is_refused(host: str) -> None:
+    assert not LOCAL.host(host)
+
+
+def test_a_server_for_all_answers_to_addresses_and_named_hosts_but_to_no_other_name() -> None:
+    assert OPEN.host("192.168.1.9:8000")
+    assert OPEN.host("[fe80::1]")
+    assert OPEN.host("models.example")
+    assert not OPEN.host("evil.example")
+    assert Allowed.of("127.0.0.1", ("*",), ()).host("evil.example")
+
+
+@pytest.mark.parametrize(
+    ("origin", "host", "own"),
+    [
+        ("http://localhost:8000", "localhost:8000", True),
+        ("HTTP://LocalHost:8000", "localhost:8000", True),
+        ("http://localhost", "localhost", True),
+        ("http://localhost", "localhost:80", True),
+        ("https://models.example", "models.example", True),
+        ("https://chat.example", "models.example", True),
+        ("http://[::1]:8000", "[::1]:8000", True),
+        ("http://localhost:3000", "localhost:8000", False),
+        ("http://localhost", "localhost:8000", False),
+        ("http://127.0.0.1:8000", "localhost:8000", False),
+        ("http://evil.example", "localhost:8000", False),
+        ("http://evil.example:8000", "localhost:8000", False),
+        ("http://localhost:8000.evil.example", "localhost:8000", False),
+        ("http://chat.example", "models.example", False),
+        ("null", "localhost:8000", False),
+        ("", "localhost:8000", False),
+        ("file://", "localhost:8000", False),
+        ("http://[", "localhost:8000", False),
+    ],
+)
+def test_a_page_is_our_own_or_was_allowed(origin: str, host: str, own: bool) -> None:
+    assert OPEN.origin(origin, host) is own
+
+
+@pytest.mark.parametrize(
+    ("path", "kind", "fits"),
+    [
+        ("/v1/embeddings", "application/json", True),
+        ("/v1/embeddings", "Application/JSON; charset=utf-8", True),
+        ("/v1/embeddings", "application/vnd.api+json", True),
+        ("/v1/adapters", "multipart/form-data; boundary=x", True),
+        ("/v1/audio/transcriptions", "multipart/form-data; boundary=x", True),
+        ("/v1/embeddings", "multipart/form-data; boundary=x", False),
+        ("/v1/embeddings", "text/plain", False),
+        ("/v1/embeddings", "text/plain; application/json", False),
+        ("/v1/embeddings", "application/x-www-form-urlencoded", False),
+        ("/v1/embeddings", "", False),
+        ("/v1/adapters", "text/plain", False),
+    ],
+)
+def test_bodies_are_json_and_files_are_forms(path: str, kind: str, fits: bool) -> None:
+    for size in ((b"content-length", b"9"), (b"transfer-encoding", b"chunked")):
+        headers = [(b"host", b"localhost"), (b"content-type", kind.encode()), size]
+        if fits:
+            LOCAL.check("POST", path, headers)
+        else:
+            with pytest.raises(RoundhouseError) as refused:
+                LOCAL.check("POST", path, headers)
+            assert refused.value.status == 415
+    LOCAL.check("POST", path, [(b"host", b"localhost"), (b"content-length", b"0")])
+
+
+CHANGING = [
+    b"POST /v1/adapters", b"POST /v1/load_lora_adapter", b"POST /v1/models/embed/unload", b"DELETE /v1/adapters/a",
+    b"PUT /v1/adapters/a/pin", b"POST /v1/chat/completions", b"POST /v1/embeddings", b"POST /v1/audio/transcriptions",
+    b"OPTIONS /v1/embeddings",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        b"Host: localhost\r\nOrigin: http://evil.example\r\n",
+        b"Host: localhost\r\nOrigin: null\r\n",
+        b"Host: localhost\r\nSec-Fetch-Site: cross-site\r\n",
+        b"Host: localhost\r\nSec-Fetch-Site: same-site\r\n",
+        b"Host: evil.example\r\n",
+        b"Host: evil.example\r\nOrigin: http://evil.example\r\nSec-Fetch-Site: same-origin\r\n",
+    ],
+)
+async def test_no_other_page_changes_or_asks_anything(tmp_path: Path, attack: bytes) -> None:
+    async with served(tmp_path) as server:
+        for call in CHANGING:
+            for kind in (b"text/plain", b"multipart/form-data; boundary=x", b"application/json"):
+                size = b"Content-Length: %d\r\n" % len(BODY)
+                head = call + b" HTTP/1.1\r\n" + attack + b"Content-Type: " + kind + b"\r\n" + size
+                answer = await server.ask(head, BODY)
+                error = answer.error()
+                assert answer.status == 403
+                assert error["code"] in ("host_not_allowed", "origin_not_allowed")
+                assert "--allowed-hosts" in error["message"] or "--cors-origins" in error["message"]
+                assert "access-control-allow-origin" not in answer.headers
+        assert not server.gateway.released
+
+
+async def test_a_rebound_name_reads_nothing(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        for path in (b"/v1/models", b"/v1/status", b"/metrics", b"/docs", b"/health/live"):
+            answer = await server.ask(b"GET " + path + b" HTTP/1.1\r\nHost: evil.example:8000\r\n")
+            assert (answer.status, answer.error()["code"]) == (403, "host_not_allowed")
+        two = await server.ask(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n")
+        assert two.status == 400
+        assert (await server.ask(b"GET /v1/models HTTP/1.1\r\n")).status == 403
+
+
+async def test_json_without_its_type_is_refused(tmp_path: Path) -> None:
+    async with served(tmp_path) as server:
+        head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n" % len(BODY)
+        answer = await server.ask(head + b"Content-Type: text/plain\r\n", BODY)
+        assert (answer.status, answer.error()["code"]) == (415, "unsupported_media_type")
+        assert "application/json" in answer.error()["message"]
+
+
+async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Path) -> None:
+    page = b"Origin: https://chat.example\r\n"
+    wanted = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: content-type\r\n"
+    body = b'{"model": "nothing", "input": "a"}'
+    head = b"POST /v1/embeddings HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n" % len(body)
+    async with served(tmp_path, cors_origins=("https://chat.example",)) as server:
+        first = await server.ask(b"OPTIONS /v1/embeddings HTTP/1.1\r\n" + HOST + page + wanted)
+        assert (first.status, first.headers["access-control-allow-origin"]) == (200, "https://chat.example")
+        answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
+        assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")
+        other = await server.ask(head + b"Origin: https://evil.example\r\n", body)
+        assert other.status == 403
+    async with served(tmp_path) as server:
+        assert "access-control-allow-origin" not in (await server.ask(b"GET / HTTP/1.1\r\n" + HOST + page)).headers

@@ -1,0 +1,45 @@
+"""Every private thing of uvicorn that we touch, as it is in the pinned version. A failure here means: look again at
+runtime/http/guard/protocol.py before the pin is raised."""
+
+import inspect
+from functools import partial
+from importlib.metadata import version
+
+import uvicorn
+from httptools.parser.errors import HttpParserCallbackError, HttpParserError
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from runtime.http.guard.protocol import Guarded
+
+
+def test_the_version_is_the_one_that_was_read() -> None:
+    assert version("uvicorn") == "0.54.0"
+
+
+def test_all_that_we_override_is_there_and_is_called() -> None:
+    ours = {name for name, value in vars(Guarded).items() if callable(value) and hasattr(HttpToolsProtocol, name)}
+    assert ours >= {
+        "connection_made", "connection_lost", "data_received", "on_message_begin", "on_url", "on_header",
+        "on_headers_complete", "on_body", "on_message_complete", "on_response_complete", "send_400_response",
+        "_unsupported_upgrade_warning", "timeout_keep_alive_handler", "pause_writing", "resume_writing",
+    }  # fmt: skip
+    received = inspect.getsource(HttpToolsProtocol.data_received)
+    assert "except httptools.HttpParserError:" in received
+    assert "self.send_400_response(msg)" in received
+    assert issubclass(HttpParserCallbackError, HttpParserError)
+    assert "on_response=self.on_response_complete" in inspect.getsource(HttpToolsProtocol.on_headers_complete)
+    assert "_unset_keepalive_if_required" in vars(HttpToolsProtocol)
+
+
+def test_the_cycle_keeps_the_scope_of_its_request() -> None:
+    """By it we tell headers that are under way from a body."""
+    assert "scope=self.scope" in inspect.getsource(HttpToolsProtocol.on_headers_complete)
+    assert "self.scope = {" in inspect.getsource(HttpToolsProtocol.on_message_begin)
+
+
+def test_uvicorn_takes_anything_that_makes_a_connection() -> None:
+    made = partial(Guarded, None)
+    config = uvicorn.Config(lambda: None, http=made, ws="none", log_config=None)  # type: ignore[arg-type]
+    config.load()
+    assert config.http_protocol_class is made
+    assert config.ws_protocol_class is None

@@ -1,0 +1,54 @@
+"""The library that CTranslate2 opens by name is there by then."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from models.native.cache_folder import cache_folder
+from models.speech import cublas
+from registry.errors import EngineFailed
+
+PROBE = """
+import ctypes, sys
+sys.path.insert(0, sys.argv[1])
+try:
+    ctypes.CDLL("libcublas.so.12")
+    print("there already")
+except OSError:
+    from models.speech.cublas import load_cublas
+    load_cublas()
+    load_cublas()
+    print(ctypes.CDLL("libcublas.so.12").answer())
+"""
+
+
+def test_it_is_found_by_its_name_once_it_was_loaded(tmp_path: Path) -> None:
+    """Two libraries as the package has them: the second needs the first, and neither lies where the system looks."""
+    folder = tmp_path / "nvidia" / "cublas" / "lib"
+    folder.mkdir(parents=True)
+    sources = ("int lt(void) { return 42; }", "int lt(void); int answer(void) { return lt(); }")
+    for name, source in zip(cublas.LIBRARIES, sources, strict=True):
+        file = tmp_path / f"{name}.c"
+        file.write_text(source)
+        subprocess.run(
+            ["cc", "-shared", "-fPIC", f"-Wl,-soname,{name}", "-o", str(folder / name), str(file)],
+            check=True,
+        )
+    done = subprocess.run([sys.executable, "-c", PROBE, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() in ("42", "there already")
+
+
+def test_a_host_without_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cublas, "LIBRARIES", ("libcublas.so.0",))
+    with pytest.raises(EngineFailed, match="nvidia-cublas-cu12"):
+        cublas.load_cublas()
+
+
+def test_what_the_driver_compiles_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"HOME": "/somewhere", "CUDA_CACHE_MAXSIZE": "1"})
+    cublas.keep_compiled()
+    assert os.environ["CUDA_CACHE_PATH"] == str(cache_folder("cuda"))
+    assert os.environ["CUDA_CACHE_MAXSIZE"] == "1"

@@ -1,0 +1,97 @@
+"""Memory on a GPU that is counted as free only when it is."""
+
+import asyncio
+
+import pytest
+
+from runtime.residency import memory
+from runtime.residency.memory import GpuMemory
+
+GIB = 2**30
+
+
+class Card:
+    """What is in use there; told of each look."""
+
+    def __init__(self, used: int) -> None:
+        self.used_bytes, self.looks = used, 0
+
+    def read(self) -> int:
+        self.looks += 1
+        return self.used_bytes
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "PAUSE", 0.001)
+    monkeypatch.setattr(memory, "WITHIN", 200)
+
+
+async def looked(card: Card, times: int = 3) -> None:
+    """Until the card was looked at so often again: whoever waits has seen what it shows now."""
+    until = card.looks + times
+    async with asyncio.timeout(200):
+        while card.looks < until:
+            await asyncio.sleep(0.001)
+
+
+async def test_it_is_back_when_nine_tenths_of_it_have_gone_from_the_card() -> None:
+    card = Card(40 * GIB)
+    watch = GpuMemory(card.read)
+    before = await watch.used()
+    waiting = asyncio.create_task(watch.back(20 * GIB, before))
+    await looked(card)
+    assert not waiting.done(), "an empty half of the card proves nothing"
+    card.used_bytes = 25 * GIB
+    await looked(card)
+    assert not waiting.done()
+    card.used_bytes = 22 * GIB
+    await asyncio.wait_for(waiting, 200)
+
+
+async def test_what_had_gone_before_anybody_asked_is_seen_by_the_look_before() -> None:
+    """The process has ended, its memory is free, and `back` is asked after that: as it always was."""
+    card = Card(40 * GIB)
+    watch = GpuMemory(card.read)
+    before = await watch.used()
+    card.used_bytes = 20 * GIB
+    await asyncio.wait_for(watch.back(20 * GIB, before), 200)
+
+
+async def test_after_a_death_the_last_heartbeats_count() -> None:
+    card = Card(40 * GIB)
+    watch = GpuMemory(card.read)
+    await watch.used()
+    card.used_bytes = 20 * GIB
+    await watch.used()  # a heartbeat between the death and the news of it
+    await asyncio.wait_for(watch.back(20 * GIB, None), 200)
+
+
+async def test_one_fall_is_not_counted_twice() -> None:
+    card = Card(70 * GIB)
+    watch = GpuMemory(card.read)
+    before = await watch.used()
+    one, two = (asyncio.create_task(watch.back(held * GIB, before)) for held in (20, 30))
+    await looked(card, 4)
+    card.used_bytes = 40 * GIB
+    done, waiting = await asyncio.wait({one, two}, return_when=asyncio.FIRST_COMPLETED)
+    await looked(card)
+    assert (len(done), len(waiting)) == (1, 1)
+    card.used_bytes = 20 * GIB
+    await asyncio.wait_for(asyncio.gather(one, two), 200)
+
+
+async def test_a_card_that_never_shows_it_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "WITHIN", 0.01)
+    card = Card(40 * GIB)
+    await asyncio.wait_for(GpuMemory(card.read).back(20 * GIB, 40 * GIB), 200)
+
+
+async def test_a_driver_that_does_not_tell_holds_nobody_up() -> None:
+    def read() -> int:
+        raise RuntimeError("NVML")
+
+    watch = GpuMemory(read)
+    assert await watch.used() is None
+    await asyncio.wait_for(watch.back(20 * GIB, None), 200)
+    await asyncio.wait_for(watch.back(20 * GIB, 40 * GIB), 200)
