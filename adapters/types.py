@@ -30,6 +30,8 @@ class Limits:
     header_bytes: int = 16 << 20
     tensors: int = 20_000
     check_seconds: float = 120.0
+    pattern_seconds: float = 3.0
+    """Of processor time, for all patterns of a config; a pattern for each of 560 layers takes 0.14."""
     download_seconds: float = 1800.0
     combine_seconds: float = 1800.0
     check_memory: int = 8 << 30

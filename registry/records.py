@@ -129,9 +129,9 @@ class Measured:
     """What loads of this kind have cost so far."""
 
     resident_bytes: int
-    """Of the last load."""
-    peak_bytes: int
-    """The largest of all loads."""
+    """After the load, see `registry.learning`."""
+    margin_bytes: int
+    """What was held beyond that while it served, as far as it has not faded."""
     seconds: Mapping[str, float]
     """Phase to seconds: a running mean in which the newest load weighs 0.3."""
     count: int

@@ -23,6 +23,7 @@ from adapters.content.base_shapes import BaseShapes, UnknownBase, read_base
 from adapters.content.config import AdapterConfig, read_config
 from adapters.content.faults import Faults, shown
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
+from adapters.content.patience import within
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base, Limits
 
@@ -65,7 +66,8 @@ def examine(folder: Path, base: Base, limits: Limits) -> Iterator[Examined]:
     found = Examined(faults)
     raw, found.fd = _open_files(folder, limits, faults)
     try:
-        config, notes = read_config(raw, faults) if raw is not None else (None, [])
+        with within(limits.pattern_seconds):
+            config, notes = read_config(raw, faults) if raw is not None else (None, [])
         found.notes += notes
         if found.fd >= 0:
             try:
@@ -136,15 +138,16 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, li
         found.layers = shapes.layers
     except UnknownBase as error:
         faults.add(f"The adapter cannot be checked against model '{base.id}': {error}.")
-    for module, (a, b) in halves.items():
-        if shapes is not None and (reason := layer_fault(module, shapes)):
-            faults.add(reason)
-        elif a is None or b is None:
-            faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
-        elif _check_shapes(module, a, b, config, base, shapes, faults):
-            found.pairs.append(Pair(module, a, b, config.scale(module) if config else 1.0))
-    if config is not None and shapes is not None:
-        _check_targets(config, shapes, set(halves), faults)
+    with within(limits.pattern_seconds):
+        for module, (a, b) in halves.items():
+            if shapes is not None and (reason := layer_fault(module, shapes)):
+                faults.add(reason)
+            elif a is None or b is None:
+                faults.at(module, f"lora_{'A' if a is None else 'B'} is missing: each layer needs both halves.")
+            elif _check_shapes(module, a, b, config, base, shapes, faults):
+                found.pairs.append(Pair(module, a, b, config.scale(module) if config else 1.0))
+        if config is not None and shapes is not None:
+            _check_targets(config, shapes, set(halves), faults)
     _check_values(found, tensors)
 
 

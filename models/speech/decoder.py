@@ -28,7 +28,18 @@ BLOCK = 8 * RATE
 """Samples in a frame: half a second of a client's patience is not worth more calls."""
 DAMAGED = 16
 """Packets that may fail to decode, in a row or not, before a recording counts as damaged."""
-WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory")
+WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit")
+RATES = range(4_000, 768_001)
+"""Samples a second: telephones send 8,000, the finest recorders 768,000. At 1, each one would make 16,000 of ours."""
+CHANNELS = 32
+"""Cinemas have 24."""
+OVERSTATED = 4
+"""A claimed length may be an estimate from the first frames of an MP3, and later ones can be so much larger."""
+CODECS = (
+    "aac,ac3,adpcm_,alac,als,amr,ape,dca,dsd_,eac3,flac,gsm,mlp,mp1,mp2,mp3,opus,libopus,pcm_,truehd,tta,vorbis,"
+    "wavpack,wma"
+)
+"""What the names of codecs of sound begin with."""
 DEMUXERS = (
     "wav,w64,rf64,aiff,au,caf,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,"
     "mpegts,mpeg,flv,ape,wv,tta,dsf,truehd,dts,opus"
@@ -69,8 +80,35 @@ def decode(path: str, seconds: float, out: BinaryIO) -> None:
             if not container.streams.audio:
                 raise UndecodableFile("no_audio", "The file holds no sound.")
             length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
+            stream = container.streams.audio[0]
+            check_codec(stream.codec_context.name)
+            check_shape(stream.codec_context.sample_rate, stream.codec_context.channels)
+            if (length or 0.0) > OVERSTATED * seconds:
+                raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
             _samples(container, seconds, out, av)
+
+
+def check_codec(name: str) -> None:
+    """Raises UndecodableFile for what no recording is made with."""
+    if not name.startswith(tuple(CODECS.split(","))):
+        raise UndecodableFile(
+            "unfit", f"The sound is stored as {name}, which is not decoded here: send flac, mp3 or opus."
+        )
+
+
+def check_shape(rate: int, channels: int) -> None:
+    """Raises UndecodableFile for a sample rate or a number of channels that no recording has.
+
+    FFmpeg reads those of over a few hundred channels as 0.
+    """
+    if rate not in RATES:
+        raise UndecodableFile(
+            "unfit", f"The file says that it has {rate} samples a second: {RATES[0]} to {RATES[-1]} can be."
+        )
+    if not 0 < channels <= CHANNELS:
+        many = f"{channels} channels" if channels else "no channels, or far too many"
+        raise UndecodableFile("unfit", f"The file says that it has {many}: 1 to {CHANNELS} can be.")
 
 
 def _opening(error: Exception) -> tuple[str, str]:
@@ -100,6 +138,7 @@ def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
         for packet in container.demux(stream):
             try:
                 for frame in packet.decode():
+                    check_shape(frame.sample_rate, frame.layout.nb_channels)  # the header may say otherwise
                     frame.pts = None  # gaps and jumps in a file's own clock must not make silence or lose sound
                     take(resampler.resample(frame))
             except av.FFmpegError as error:

@@ -26,7 +26,7 @@ from models.text.loading import (
     weights_bytes,
 )
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Tokens
+from models.text.tokens import Going, Tokens, always, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -126,7 +126,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         if size <= INLINE:
             inputs = self._tokenised(request, prompt)
         else:
-            inputs = await asyncio.to_thread(self._tokenised, request, prompt)
+            inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going))
         answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
         counts = [len(given.ids) for given in inputs]
         if len(counts) * self._dimensions <= INLINE * 16:
@@ -134,13 +134,13 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         vectors = await asyncio.to_thread(finish, answers.results, request.dimensions, request.normalize)
         return vectors, counts, answers.batch
 
-    def _tokenised(self, request: EmbedRequest, prompt: str) -> Sequence[Ids]:
+    def _tokenised(self, request: EmbedRequest, prompt: str, going: Going = always) -> Sequence[Ids]:
         assert self._embedder is not None
         tokens = self._embedder.tokens
         length = 0
         if prompt and self._embedder.skips_prompt:
             length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
-        return [Ids(ids, None, length) for ids in tokens.inputs(request.inputs, prompt, request.truncate)]
+        return [Ids(ids, None, length) for ids in tokens.inputs(request.inputs, prompt, request.truncate, going)]
 
     def _prompt(self, name: str | None) -> str:
         if name is None:

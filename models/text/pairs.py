@@ -6,13 +6,16 @@ from typing import Any
 
 from models.messages import RerankRequest
 from models.text.encoder import Ids
-from models.text.tokens import Tokens
+from models.text.tokens import DENSE, Going, Tokens, always, check_characters
 from registry.errors import ContextLengthExceeded, EngineFailed
 
 LEAST_ROOM = 16
 """A query must leave this many tokens for the document."""
 OVERLAP = 8
 """Neighbouring chunks share a part of this many of the room for the document, so that no sentence is cut in both."""
+CHUNKS = 8
+"""A document that may not be cut has at most so many contexts of `tokens.SPARSE` characters for each token: a text of
+100,000 English words for a context of 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +45,53 @@ class Pairs:
         self._tokens = tokens
         self.pair = _pair(tokenizer)
 
-    def inputs(self, request: RerankRequest) -> list[list[Ids]]:
+    def inputs(self, request: RerankRequest, going: Going = always) -> list[list[Ids]]:
         """For each document one input, or one per chunk where query and document are longer than the context.
 
         The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
         rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
-        Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False.
+        Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False, or when a
+        document that may not be cut has more than CHUNKS contexts' worth of characters.
         """
-        question, *texts = self._tokens.plain([request.query, *request.documents])
-        question = question[: request.max_query_tokens or None]
-        texts = [text[: request.max_document_tokens or None] for text in texts]
-        room = self._tokens.context - self.pair.tokens
+        context = self._tokens.context
+        room = context - self.pair.tokens
+        question = self._question(request, room, going)
         if request.truncate:
+            most = max(room, len(question)) + 1  # so many tell which of the two is longer
+            texts = self._tokens.plain(request.documents, _least(most, request.max_document_tokens), going)
             return [[self.pair.ids(*longest_first(question, text, room))] for text in texts]
         if len(question) > room - LEAST_ROOM:
             raise ContextLengthExceeded(
-                f"The query has {len(question)} tokens, but this model takes {self._tokens.context} of query and "
+                f"The query has {len(question)} tokens, but this model takes {context} of query and "
                 f"document together: at most {max(room - LEAST_ROOM, 0)} of them may be the query's. Shorten it, or "
                 "ask for truncation.",
                 param="query",
             )
-        left, most = room - len(question), request.max_chunks
-        return [[self.pair.ids(question, part) for part in chunks(text, left, most)] for text in texts]
+        left, chunked = room - len(question), request.max_chunks
+        wanted = _least(reach(left, chunked) if chunked else None, request.max_document_tokens)
+        if wanted is None:
+            for index, text in enumerate(request.documents):
+                check_characters(text, context * CHUNKS, f"document {index}", "documents")
+        texts = self._tokens.plain(request.documents, wanted, going)
+        return [[self.pair.ids(question, part) for part in chunks(text, left, chunked)] for text in texts]
+
+    def _question(self, request: RerankRequest, room: int, going: Going) -> list[int]:
+        """All of a query that is not much longer than the context; of others the start."""
+        most = request.max_query_tokens or (DENSE * room if request.truncate else None)
+        if most is None:
+            check_characters(request.query, self._tokens.context, "the query", "query")
+        return self._tokens.plain([request.query], most, going)[0]
+
+
+def _least(*limits: int | None) -> int | None:
+    """The smallest limit of those that are set; 0 and None are none."""
+    return min((limit for limit in limits if limit), default=None)
+
+
+def reach(room: int, most: int) -> int:
+    """Tokens of a document that come into `most` full chunks of `room`."""
+    shared = room // OVERLAP
+    return shared + most * (room - shared)
 
 
 def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[int]]:
@@ -73,7 +101,7 @@ def chunks(document: Sequence[int], room: int, most: int = 0) -> list[Sequence[i
     """
     shared = room // OVERLAP
     if most:
-        document = document[: shared + most * (room - shared)]
+        document = document[: reach(room, most)]
     if len(document) <= room:
         return [document]
     count = -(-(len(document) - shared) // (room - shared))

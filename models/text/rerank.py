@@ -29,7 +29,7 @@ from models.text.loading import (
 )
 from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Tokens
+from models.text.tokens import Tokens, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
@@ -138,7 +138,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         if len(request.query) + sum(map(len, request.documents)) <= INLINE:
             inputs = make(request)
         else:
-            inputs = await asyncio.to_thread(make, request)
+            inputs = await while_awaited(lambda going: make(request, going))
         flat = [part for parts in inputs for part in parts]
         answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
         scores = iter(answers.results)

@@ -1,10 +1,50 @@
 """Texts to token ids with a model's own fast tokenizer: exact counts before anything runs, and no silent cut."""
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
+
+Going = Callable[[], None]
+_Result = TypeVar("_Result")
+DENSE, SPARSE = 16, 128
+"""Characters for each token. Ordinary text has 3 to 5, so nearly all texts show within 16 whether they are too long.
+More than 128 have only texts that are white space or words of hundreds of letters: what is behind is not read."""
+MARGIN = 1024
+"""Characters before a cut in which tokens may come out otherwise than in the whole text."""
+PIECE = 1 << 16
+"""Characters that are tokenised at once: about 0.1 s."""
+
+
+def always() -> None:
+    """Somebody waits for it."""
+
+
+def check_characters(text: str, tokens: int, what: str, param: str) -> None:
+    """Refuse what is certainly too long before it is tokenised, which takes seconds and hundreds of megabytes."""
+    if len(text) > SPARSE * tokens:
+        raise ContextLengthExceeded(
+            f"{what.capitalize()} has {len(text)} characters; this model takes at most {SPARSE * tokens}, whatever "
+            "their tokens are. Shorten it, or ask for truncation.",
+            param=param,
+        )
+
+
+async def while_awaited(work: Callable[[Going], _Result]) -> _Result:
+    """Run `work` in a thread with a `going` that raises once nobody awaits it any more."""
+    left = threading.Event()
+
+    def going() -> None:
+        if left.is_set():
+            raise InterruptedError("nobody waits for it")
+
+    try:
+        return await asyncio.to_thread(work, going)
+    finally:
+        left.set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +91,53 @@ class Tokens:
                 return Template(tuple(whole[:start]), tuple(whole[start + len(plain) :]))
         raise EngineFailed("this tokenizer changes a text when it adds special tokens: it cannot be served.")
 
-    def plain(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids without special tokens, text by text."""
-        return [encoding.ids for encoding in self._tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    def plain(self, texts: Sequence[str], most: int | None = None, going: Going = always) -> list[list[int]]:
+        """Ids without special tokens, text by text; of each text the first `most`.
 
-    def inputs(self, inputs: Sequence[str | list[int]], prompt: str, truncate: bool) -> list[list[int]]:
+        For these only as much of a long text is tokenised as they can come from; see SPARSE for texts of next to no
+        tokens. `going` is called every few milliseconds, and may raise.
+        """
+        result: list[list[int]] = []
+        short: list[str] = []
+
+        def flush() -> None:
+            if short:
+                going()
+                encoded = self._tokenizer.encode_batch_fast(short, add_special_tokens=False)
+                result.extend(found.ids[:most] for found in encoded)
+                short.clear()
+
+        size = 0
+        for text in texts:
+            if most is not None and len(text) > DENSE * most + MARGIN:
+                flush()
+                result.append(self._first(text, most, going))
+                continue
+            if size + len(text) > PIECE:
+                flush()
+                size = 0
+            short.append(text)
+            size += len(text)
+        flush()
+        return result
+
+    def _first(self, text: str, most: int, going: Going) -> list[int]:
+        """What a cut changes lies within MARGIN of it."""
+        ids: list[int] = []
+        for characters in (DENSE * most, SPARSE * most):
+            going()
+            part = text[: characters + MARGIN]
+            found = self._tokenizer.encode(part, add_special_tokens=False)
+            ids = found.ids
+            if len(part) < len(text):
+                ids = ids[: sum(end <= characters for _, end in found.offsets)]
+            if len(ids) >= most:
+                break
+        return ids[:most]
+
+    def inputs(
+        self, inputs: Sequence[str | list[int]], prompt: str, truncate: bool, going: Going = always
+    ) -> list[list[int]]:
         """Ids with special tokens and prompt of each input, at most `context` of them.
 
         Token lists may hold the special tokens already, as the model's tokenizer puts them, or leave them out.
@@ -67,13 +149,15 @@ class Tokens:
         for index, given in enumerate(inputs):
             if not given:
                 raise BadRequest(f"Input {index} is empty: send at least one character or token.", param="input")
+            if not truncate and isinstance(given, str):
+                check_characters(given, self.context, f"input {index}", "input")
+        room = self.context - self.template.tokens
         texts = [prompt + given for given in inputs if isinstance(given, str)]
-        encoded = iter(self.plain(texts) if texts else ())
+        encoded = iter(self.plain(texts, room if truncate else None, going) if texts else ())
         prompt_ids = self.plain([prompt])[0] if prompt and len(texts) < len(inputs) else []
         result = []
         for index, given in enumerate(inputs):
             ids = next(encoded) if isinstance(given, str) else [*prompt_ids, *self._checked(given, index)]
-            room = self.context - self.template.tokens
             if len(ids) > room:
                 if not truncate:
                     raise ContextLengthExceeded(

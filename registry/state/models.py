@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from registry import learning
 from registry.errors import NotFound
 from registry.records import LoadKey, Measured, MeasuredSleep
 from registry.state.schema import Database
@@ -55,20 +56,28 @@ class ModelTable:
         """Add one finished load. `seconds` per phase, as the engine reported them. No `host_bytes`: as before."""
         with self._database.write() as db:
             old = self.measured(key)
-            mean = _mean(old.seconds if old else {}, seconds)
-            new = Measured(
-                resident_bytes=resident_bytes,
-                peak_bytes=max(resident_bytes, old.peak_bytes if old else 0),
-                seconds=mean,
-                count=old.count + 1 if old else 1,
-                updated=self._clock(),
-                host_bytes=old.host_bytes if old and host_bytes is None else host_bytes,
-            )
+            row = {
+                "resident": learning.after_load(old.resident_bytes if old else 0, resident_bytes),
+                "seconds": json.dumps(_mean(old.seconds if old else {}, seconds)),
+                "count": old.count + 1 if old else 1,
+                "updated": self._clock(),
+                "host": old.host_bytes if old and host_bytes is None else host_bytes,
+            }
+            columns = [*LoadKey._fields, *row]
+            changed = ", ".join(f"{name} = excluded.{name}" for name in row)
             db.execute(
-                "REPLACE INTO loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (*key, new.resident_bytes, new.peak_bytes, json.dumps(mean), new.count, new.updated, new.host_bytes),
+                f"INSERT INTO loads ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))}) "
+                f"ON CONFLICT DO UPDATE SET {changed}",
+                (*key, *row.values()),
             )
+            new = self.measured(key)
+            assert new is not None
             return new
+
+    def record_margin(self, key: LoadKey, margin_bytes: int) -> None:
+        """So much beyond what it held after its load was seen now. Without a load there is nothing to add it to."""
+        with self._database.write() as db:
+            db.execute(f"UPDATE loads SET margin = ?, margin_seen = ? {OF_KEY}", (margin_bytes, self._clock(), *key))
 
     def measured(self, key: LoadKey) -> Measured | None:
         """What such loads have cost; None before the first."""
@@ -76,8 +85,15 @@ class ModelTable:
             row = db.execute(f"SELECT * FROM loads {OF_KEY}", key).fetchone()
         if row is None:
             return None
+        margin = learning.faded(row["margin"], self._clock() - row["margin_seen"])
         seconds = json.loads(row["seconds"])
-        return Measured(row["resident"], row["peak"], seconds, row["count"], row["updated"], row["host"])
+        return Measured(row["resident"], margin, seconds, row["count"], row["updated"], row["host"])
+
+    def forget(self, model: str) -> None:
+        """All figures of its loads and sleeps: the next plans are made with estimates."""
+        with self._database.write() as db:
+            for table in ("loads", "sleeps"):
+                db.execute(f"DELETE FROM {table} WHERE model = ?", (model,))
 
     def record_sleep(self, key: LoadKey, device_bytes: int, host_bytes: int, seconds: float) -> None:
         """Add one finished sleep: what it held then, and how long it took to fall asleep."""

@@ -65,6 +65,13 @@ MIGRATIONS: Sequence[str] = (
     ) STRICT;
     """,
     "DROP TABLE changes;",
+    """
+    -- Until now a peak was kept, however it came about, and on CPUs in both columns: nothing of that can be trusted.
+    ALTER TABLE loads DROP COLUMN peak;
+    ALTER TABLE loads ADD COLUMN margin INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE loads ADD COLUMN margin_seen REAL NOT NULL DEFAULT 0;
+    DELETE FROM loads WHERE device = 'cpu';
+    """,
 )
 
 

@@ -13,7 +13,7 @@ from registry.errors import RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import Found, found
+from runtime.residency.record import Found, forget, found
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 
@@ -54,6 +54,11 @@ class ModelFiles:
         path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
         files = await asyncio.to_thread(self._files, entry.recipe, path)
         await asyncio.to_thread(found, entry, files, self._state, self._device)
+
+    async def forget_estimate(self, entry: ModelEntry) -> None:
+        """Plan with what its files tell again, and not with what was measured."""
+        files = await asyncio.to_thread(self._files, entry.recipe, entry.path) if entry.path is not None else None
+        forget(entry, files, self._state, self._device)
 
     def _files(self, recipe: Recipe, path: Path) -> Found:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""

@@ -1,4 +1,4 @@
-"""What may be done with models, for HTTP and for whoever else asks: list, load, unload, plan, pin, aliases."""
+"""What may be done with models, for HTTP and whoever else asks: list, load, unload, plan, pin, estimates, aliases."""
 
 from collections.abc import Mapping
 
@@ -6,6 +6,7 @@ from registry.errors import NotFound
 from registry.recipes.definition import Tier
 from registry.state.database import State
 from registry.wording import quoted
+from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names
 from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
@@ -22,8 +23,10 @@ class Models:
         queues: Mapping[str, ModelQueue],
         pool: SlotPool,
         state: State,
+        files: ModelFiles,
     ) -> None:
         self._names, self._residency, self._queues, self._pool, self._state = names, residency, queues, pool, state
+        self._files = files
 
     # --- look up ----------------------------------------------------------------------------------------------------
     def all(self) -> list[ModelView | AdapterCardView]:
@@ -89,6 +92,12 @@ class Models:
             self._residency.pin(entry)
         else:
             self._residency.unpin(entry)
+        return self._view(entry)
+
+    async def forget_estimate(self, name: str) -> ModelView:
+        """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+        entry = self._entry(name)
+        await self._files.forget_estimate(entry)
         return self._view(entry)
 
     # --- aliases ----------------------------------------------------------------------------------------------------

@@ -86,9 +86,10 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         device.host_budget or NO_LIMIT,
         fetch,
         device.kind == "cpu",
+        settings.working_margin,
     )
     adapters = Adapters(names, residency, queues, service)
-    models = Models(names, residency, queues, pool, state)
+    models = Models(names, residency, queues, pool, state, files)
 
     gateway = Gateway(
         settings,

@@ -96,8 +96,10 @@ class ModelEntry:
     """Bytes of host memory that a load claims."""
     host_adapters: int = 0
     """Of these, what is kept for adapters that may be staged while it is awake: asleep it has none."""
-    peak: int = 0
-    """The most that it was ever seen to hold."""
+    after_load: int = 0
+    """What it is known to hold after a load; 0: no load was measured. See `registry.learning`."""
+    margin: int = 0
+    """What it is known to hold beyond that while it serves."""
     slept: Held | None = None
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False

@@ -3,7 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
+import msgspec
+
 from models.messages import Held, Loaded, Progress
+from registry import learning
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
@@ -33,10 +36,12 @@ class Loader:
 
     Args:
         decide: called when a model has come, or did not.
+        counts_processes: whether a model's bytes are those of its processes: on a CPU.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None]) -> None:
+    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
+        self._counts_processes = counts_processes
 
     def start(self, entry: ModelEntry, plan: Plan) -> None:
         """As the plan says: victims are dismissed at once, the rest goes on in a task."""
@@ -113,6 +118,9 @@ class Loader:
         try:
             await self._make_room(entry, victims)
             link, loaded = await self._into_a_slot(entry)
+            if self._counts_processes:  # the most that the load itself took counts, too
+                held = await link.most_bytes_held()
+                loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)
             if not isinstance(error, RoundhouseError):
@@ -123,8 +131,9 @@ class Loader:
         seconds = entry.clock() - started
         self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
         entry.load_seconds = sum(loaded.seconds.values()) or seconds
-        entry.peak = max(entry.peak, loaded.resident_bytes)
-        entry.loaded, entry.bytes, entry.needed = loaded, entry.peak, entry.peak
+        entry.after_load = learning.after_load(entry.after_load, loaded.resident_bytes)
+        entry.loaded, entry.bytes = loaded, entry.after_load + entry.margin
+        entry.needed = entry.bytes
         entry.host_bytes = entry.host_needed = loaded.host_bytes + entry.host_adapters
         entry.needed_detail = "as measured at its last load"
         entry.loads += 1

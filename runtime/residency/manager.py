@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
+from registry import learning
 from registry.errors import Conflict, DoesNotFit, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
@@ -45,6 +46,7 @@ class ResidencyManager:
         patience: seconds that a waiting model lets busy ones go on before the least recently used one must drain.
         fetch: brings the files of a model that are not there yet.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
+        working_margin: see `registry.learning.most`.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class ResidencyManager:
         host_budget: int = NO_LIMIT,
         fetch: Fetch | None = None,
         counts_processes: bool = False,
+        working_margin: int = learning.WORKING_MARGIN,
     ) -> None:
         self.patience = patience
         self.table = Table(entries, pool, budgets, observer, memory, host_budget)
         self.drainer = Drainer(self.table, self.decide, counts_processes)
-        self.loader = Loader(self.table, self.drainer, self.decide)
+        self.loader = Loader(self.table, self.drainer, self.decide, counts_processes)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
-        self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes)
+        self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes, working_margin)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 

@@ -16,8 +16,9 @@ EVERY_SECONDS = 0.5
 
 
 async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
-    """For ever: one empty slot with the libraries of each engine that has a model which is not resident.
+    """For ever: one empty slot with the libraries of each engine that has a model.
 
+    Those of models that are away come first. Of the others, the slot is where a model whose process ends comes back.
     Never while a model loads, which needs the cores; and on a CPU only in memory that no model holds. A load that needs
     that memory ends the warm slots that it does not use (`SlotPool.cool`).
     """
@@ -33,9 +34,10 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
 
 
 def engines_wanted(table: Table) -> list[str]:
-    """Engines of models that could be asked for and are not there, in the order of the recipes."""
-    away = (e for e in table.entries.values() if e.state not in HOLDS_MEMORY and e.broken is None)
-    return list(dict.fromkeys(entry.recipe.engine.name for entry in away))
+    """Engines of models that could be asked for, in the order of the recipes: first of those that are not there."""
+    able = [entry for entry in table.entries.values() if entry.broken is None]
+    away_first = sorted(able, key=lambda entry: entry.state in HOLDS_MEMORY)
+    return list(dict.fromkeys(entry.recipe.engine.name for entry in away_first))
 
 
 def wanted_at_once(settings: Settings, recipes: Sequence[Recipe]) -> tuple[str, ...]:

@@ -45,11 +45,21 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     key = load_key(entry.recipe, device)
     measured, slept = state.models.measured(key), state.models.slept(key)
     if measured is not None:
-        entry.needed, entry.needed_detail = measured.peak_bytes, "as measured at earlier loads"
-        if measured.seconds:  # else it only grew, and its load could not be kept
+        entry.after_load, entry.margin = measured.resident_bytes, measured.margin_bytes
+        entry.needed, entry.needed_detail = entry.after_load + entry.margin, "as measured at earlier loads"
+        if measured.seconds:
             entry.load_seconds = sum(measured.seconds.values())
         if measured.host_bytes is not None and device.kind != "cpu":
             entry.host_needed = measured.host_bytes + entry.host_adapters
     if slept is not None:
         entry.slept = Held(device_bytes=slept.device_bytes, host_bytes=slept.host_bytes)
         entry.measured_sleep, entry.measured_wake = slept.seconds.get("sleep"), slept.seconds.get("wake")
+
+
+def forget(entry: ModelEntry, files: Found | None, state: State, device: Device) -> None:
+    """Measured figures go, estimates count again. What it holds now counts until it leaves."""
+    state.models.forget(entry.id)
+    entry.after_load, entry.margin = entry.loaded.resident_bytes if entry.loaded else 0, 0
+    entry.slept = entry.measured_sleep = entry.measured_wake = None
+    if files is not None:
+        found(entry, files, state, device)

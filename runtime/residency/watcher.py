@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import NoReturn
 
+from registry import learning
 from registry.errors import EngineFailed, RoundhouseError
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
@@ -14,6 +15,7 @@ from runtime.slots.link import Cause, SlotLink
 
 GONE_SECONDS = 30.0
 PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
+OVERDRAWN = "memory_overdrawn"
 CRASH_LOOP = 3
 """Deaths in ten minutes after which a model is no longer brought back without a request for it."""
 
@@ -32,15 +34,21 @@ class Watcher:
     |                        | ASLEEP                    |           |                                              |
     | idle for long          | READY, ASLEEP             |           | the drainer lets it sleep or end             |
     | holds more than before | READY                     | READY     | that counts from now on                      |
+    | more than its          | READY                     | DRAINING  | it leaves, and is brought back               |
+    | allowance              |                           |           |                                              |
+    | twice as much          | READY, DRAINING           | as it is  | its process is ended, and as above           |
 
     Args:
         decide: called when a model may come back, or another one has to leave.
         counts_processes: whether a model's bytes are those of its processes: on a CPU.
+        working_margin: see `registry.learning.most`.
     """
 
-    def __init__(self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool) -> None:
+    def __init__(
+        self, table: Table, drainer: Drainer, decide: Callable[[], None], counts_processes: bool, working_margin: int
+    ) -> None:
         self._table, self._drainer, self._decide = table, drainer, decide
-        self._counts_processes = counts_processes
+        self._counts_processes, self._working_margin = counts_processes, working_margin
 
     async def watch(self, heartbeat: float, hung_after: float) -> NoReturn:
         """For ever: idle time-outs and heartbeats, also of slots that are loading or asleep."""
@@ -113,18 +121,40 @@ class Watcher:
         try:
             await link.command(frames.Ping, hung_after)
             if self._counts_processes:
-                self.grew(entry, link, await link.most_bytes_held())
+                await self.holds(entry, link, await link.most_bytes_held())
         except RoundhouseError as error:
             if entry.link is link and link.connected and entry.state in PINGED:
                 log.error("heartbeat failed", extra={"model": entry.id, "cause": error.message})
                 await link.end(cause=Cause.of(error))
 
-    def grew(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
-        """A full step takes more than the load did: that counts from now on, and for the next load."""
-        if entry.link is link and entry.state is S.READY and held > entry.bytes:
-            entry.peak = entry.bytes = entry.needed = held
+    async def holds(self, entry: ModelEntry, link: SlotLink, held: int) -> None:
+        """A full step takes more than the load did: that counts from now on, and for the next load.
+
+        More than its allowance is no full step. Its neighbours do not leave for that, and nothing is learnt from it.
+        """
+        if entry.link is not link or entry.state not in (S.READY, S.DRAINING):
+            return
+        allowed = entry.after_load + learning.most(entry.after_load, self._working_margin)
+        if held > allowed:
+            about = f"It held {policy.human(held)}, and {policy.human(allowed)} is what it is allowed"
+            if held > 2 * allowed:
+                await link.end(cause=Cause(OVERDRAWN, about))
+            elif entry.state is S.READY:
+                log.error("a model overdraws its allowance", extra={"model": entry.id, "cause": about})
+                entry.fail(EngineFailed(f"{about}: it was restarted.", code=OVERDRAWN))
+                self._drainer.dismiss(entry)
+                self._table.spawn(self._restart(entry), f"restart-{entry.id}")
+        elif held > entry.bytes and entry.state is S.READY:
+            entry.margin = learning.learnt(entry.margin, entry.after_load, held, self._working_margin)
+            entry.bytes = entry.needed = held
             entry.needed_detail = "as measured while it served"
             self._table.observer.grew(entry)
+            self._decide()
+
+    async def _restart(self, entry: ModelEntry) -> None:
+        await self._drainer.leave(entry, OVERDRAWN)
+        if entry.state is S.ABSENT and len(entry.failures) <= CRASH_LOOP and entry.wanted_since is None:
+            entry.wanted_since = entry.clock()
             self._decide()
 
     # --- idleness -------------------------------------------------------------------------------------------------

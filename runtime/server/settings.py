@@ -9,6 +9,8 @@ import platformdirs
 from pydantic import ByteSize, Field, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from registry.learning import WORKING_MARGIN
+
 STARTER = "recipes/starter"
 
 
@@ -80,6 +82,9 @@ class Settings(BaseSettings):
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
         default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
+    )
+    working_margin: Annotated[ByteSize, MEMORY] = Field(
+        default=ByteSize(WORKING_MARGIN), description="So much more than after its load may a model hold on a CPU."
     )
     slots: Annotated[int, MEMORY] = Field(
         default=6, ge=1, le=64, description="How many models can be in memory at once."

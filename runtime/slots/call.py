@@ -81,6 +81,10 @@ class FrameCall:
                 report(event)
         return self.loaded
 
+    def over(self) -> None:
+        """Nothing more is expected: leaving it does not wait for the slot's word."""
+        self._over = True
+
     async def __aenter__(self) -> Self:
         return self
 

@@ -119,6 +119,8 @@ class UnixSlotLink:
             try:
                 await asyncio.wait_for(call.done(), timeout)
             except TimeoutError:
+                self.cancel(call.uid)
+                call.over()
                 raise EngineFailed(f"The engine did not answer within {timeout:.0f} s.", code="engine_hung") from None
             self._kills.look()  # who was killed before this sign of life was not this one
             return call.held

@@ -154,6 +154,16 @@ def plan(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
     )
 
 
+@app.command("forget-estimate")
+def forget_estimate(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Forget what loads of a model were measured to hold. Its next load is planned with what its files tell.
+
+    Example: roundhouse models forget-estimate starter-chat
+    """
+    with Client(url) as client:
+        _told(client.delete(f"/v1/models/{part(model)}/estimate"), as_json)
+
+
 def state(model: Json) -> str:
     """A model's state in words, with the progress of a load."""
     if model.get("problem"):

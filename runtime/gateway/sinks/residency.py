@@ -1,7 +1,7 @@
 """What the residency manager did, as metrics, log lines and figures that are kept for the next start."""
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from models.messages import Loaded
@@ -29,7 +29,8 @@ class ResidencyRecord:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
             self._metrics.load_error.labels(entry.id, "bytes").set((loaded.resident_bytes - needed) / needed)
-        self._keep_load(entry, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
+        with self._kept(entry) as key:
+            self._state.models.record_load(key, loaded.resident_bytes, loaded.seconds, loaded.host_bytes)
         log.info(
             "loaded",
             extra={
@@ -45,7 +46,8 @@ class ResidencyRecord:
         self._metrics.load_retries.labels(entry.id, reason).inc()
 
     def grew(self, entry: ModelEntry) -> None:
-        self._keep_load(entry, entry.bytes, {})
+        with self._kept(entry) as key:
+            self._state.models.record_margin(key, entry.margin)
         log.info("holds more than after its load", extra={"model": entry.id, "bytes": entry.bytes})
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
@@ -76,12 +78,6 @@ class ResidencyRecord:
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()
-
-    def _keep_load(
-        self, entry: ModelEntry, held: int, seconds: Mapping[str, float], on_host: int | None = None
-    ) -> None:
-        with self._kept(entry) as key:
-            self._state.models.record_load(key, held, seconds, on_host)
 
     @contextmanager
     def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:

@@ -47,6 +47,11 @@ async def unpin(gateway: CurrentGateway, name: Name) -> Response:
     return json_answer(gateway.models.pin(name, False))
 
 
+async def forget_estimate(gateway: CurrentGateway, name: Name) -> Response:
+    """Forget what loads of the model were measured to hold: the next plan is made with what its files tell."""
+    return json_answer(await gateway.models.forget_estimate(name))
+
+
 async def set_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
     """A further name of the model, or one that moves to it from another model."""
     return json_answer(gateway.models.set_alias(alias, name))
@@ -64,6 +69,7 @@ ROUTES: list[Route] = [
     ("/v1/models/{model:path}/plan", plan, ["POST"]),
     ("/v1/models/{model:path}/pin", pin, ["PUT"]),
     ("/v1/models/{model:path}/pin", unpin, ["DELETE"]),
+    ("/v1/models/{model:path}/estimate", forget_estimate, ["DELETE"]),
     ("/v1/models/{model:path}/aliases/{alias:path}", set_alias, ["PUT"]),
     ("/v1/models/{model:path}/aliases/{alias:path}", remove_alias, ["DELETE"]),
     ("/v1/models/{model:path}", show, ["GET"]),

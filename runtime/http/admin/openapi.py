@@ -88,6 +88,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/models/{model}/pin"): Operation(
         "unpinModel", _MODELS, "Unpin a model", answer("Model"), errors=CONFLICT
     ),
+    ("delete", "/v1/models/{model}/estimate"): Operation(
+        "forgetEstimate", _MODELS, "Forget what was measured of a model", answer("Model"), errors=(*MANAGEMENT, 503)
+    ),
     ("put", "/v1/models/{model}/aliases/{alias}"): Operation(
         "setModelAlias", _MODELS, "Point an alias at a model", answer("Model"), errors=CONFLICT
     ),

@@ -11,6 +11,7 @@ import numpy as np
 import psutil
 import pytest
 
+from models.speech import decoder
 from models.speech.audio import RATE, Decoders
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.speech.fixtures import FORMATS, noise, tone, write
@@ -37,7 +38,7 @@ def decoded(decoders: Decoders, path: Path, seconds: float = 60.0) -> np.ndarray
 
 def children() -> int:
     living = [child for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
-    return len([child for child in living if "decoder.py" in " ".join(child.cmdline())])
+    return len([child for child in living if "speech/decoder.py" in " ".join(child.cmdline())])
 
 
 @pytest.mark.parametrize("ending", sorted(FORMATS))
@@ -82,6 +83,86 @@ def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
         decoded(decoders, path, 30.0)
     assert (refused.value.status, refused.value.code) == (413, "audio_too_long")
     assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
+
+
+def wav(path: Path, rate: int, channels: int, size: int) -> Path:
+    """Silence with a header that says what it is told to say."""
+    align = channels * 2
+    head = struct.pack("<IHHIIHH", 16, 1, channels, rate, rate * align & 0xFFFFFFFF, align & 0xFFFF, 16)
+    data = b"data" + struct.pack("<I", size) + bytes(size)
+    path.write_bytes(b"RIFF" + struct.pack("<I", 28 + len(data)) + b"WAVEfmt " + head + data)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "why"),
+    [
+        (1, 1, "1 samples a second: 4000 to 768000"),
+        (3_999, 2, "3999 samples a second"),
+        (768_001, 1, "768001 samples a second"),
+        (16_000, 65_535, "no channels, or far too many: 1 to 32"),
+        (16_000, 255, "255 channels"),
+        (16_000, 0, "no channels"),
+        (2**32 - 1, 1, "no recording"),
+    ],
+)
+def test_a_header_that_no_recording_has_is_refused_before_anything_is_decoded(
+    decoders: Decoders, tmp_path: Path, rate: int, channels: int, why: str
+) -> None:
+    path = wav(tmp_path / "odd.wav", rate, channels, 4_000_000)
+    with decoders.open(str(path), 3600.0) as recording:
+        with pytest.raises(BadRequest, match=why) as refused:
+            next(iter(recording))
+        assert (recording.samples, recording.length) == (0, None), "refused by its header"
+    assert (refused.value.code, refused.value.param) == ("invalid_audio", "file")
+
+
+def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, tmp_path: Path) -> None:
+    path = write(tmp_path / "long.flac", np.zeros(121 * RATE, dtype=np.float32))
+    with decoders.open(str(path), 30.0) as recording:
+        with pytest.raises(TooLarge, match="longer than 30 seconds"):
+            next(iter(recording))
+        assert recording.samples == 0
+
+
+@pytest.mark.parametrize("ending", ["flac", "mp3", "opus", "ogg"])
+def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_path: Path, ending: str) -> None:
+    """Hours in a few kilobytes, whose container does not say so: as a stream that was not closed has it."""
+    import av
+
+    path = tmp_path / f"bomb.{ending}"
+    encoder, kind = {"flac": ("flac", "flac"), "mp3": ("libmp3lame", "mp3")}.get(ending, ("libopus", "ogg"))
+    silence = np.zeros((1, 48_000), dtype="<i2")
+    with av.open(str(path), "w", format=kind) as file:
+        stream = file.add_stream(encoder, rate=48_000, layout="mono")
+        for _ in range(900):
+            frame = av.AudioFrame.from_ndarray(silence, format="s16", layout="mono")
+            frame.sample_rate = 48_000
+            for packet in stream.encode(frame):
+                file.mux(packet)
+        for packet in stream.encode(None):
+            file.mux(packet)
+    data = bytearray(path.read_bytes())
+    if ending == "flac":
+        data[4 + 4 + 13] &= 0xF0  # the number of samples: not known
+        data[4 + 4 + 14 : 4 + 4 + 18] = bytes(4)
+    path.write_bytes(data if kind != "ogg" else data[: len(data) * 9 // 10])
+    with decoders.open(str(path), 300.0) as recording:
+        with pytest.raises(TooLarge, match="longer than 300 seconds"):
+            for _ in recording:
+                pass
+        assert recording.samples <= 300 * RATE
+    assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
+
+
+def test_what_a_header_hides_is_seen_frame_by_frame() -> None:
+    with pytest.raises(decoder.UndecodableFile, match="33 channels"):
+        decoder.check_shape(16_000, 33)
+    with pytest.raises(decoder.UndecodableFile, match="stored as rawvideo"):
+        decoder.check_codec("rawvideo")
+    decoder.check_shape(768_000, 32)
+    for name in ("pcm_s16le", "mp3float", "opus", "libopus", "flac", "vorbis", "aac", "wmav2", "amrnb"):
+        decoder.check_codec(name)
 
 
 def bad_files(folder: Path) -> dict[str, tuple[bytes, str]]:

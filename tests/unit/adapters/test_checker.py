@@ -20,7 +20,8 @@ from adapters.types import Base, Limits
 from registry.errors import EngineFailed, Unavailable, Unfit
 from tests.unit.adapters.makers import write_adapter
 
-SLOW_PATTERN = {"alpha_pattern": {"(((a|.)*)*)*!": 8}}
+BOMB = "(((a|.)*)*)*!"
+"""Doubles its time with each character of what it is matched with."""
 
 
 @pytest.fixture
@@ -91,11 +92,37 @@ async def test_a_caller_that_leaves_frees_its_worker(checker: Checker, base: Bas
     assert (await checker.check(folder, base, Limits())).rank == 8
 
 
-async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, folder: Path) -> None:
-    write_adapter(folder, settings=SLOW_PATTERN)
+@pytest.mark.parametrize("key", ["target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"])
+async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, folder: Path, key: str) -> None:
+    (pid,) = checker.pids
+    write_adapter(folder, settings={key: {BOMB: 8} if key.endswith("pattern") else BOMB})
     with pytest.raises(Unfit) as refused:
-        await checker.check(folder, base, Limits(check_seconds=1.0))
-    assert "takes too long" in refused.value.faults[0]
+        await checker.check(folder, base, Limits(pattern_seconds=0.2))
+    assert "more than 0.2 s of processor time to match" in refused.value.faults[0]
+    write_adapter(folder)
+    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert checker.pids == [pid], "it ends the check, not the process"
+
+
+async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, base: Base, folder: Path) -> None:
+    write_adapter(folder, settings={"rank_pattern": {f"layers.{number}.*x": 8 for number in range(19_000)}})
+    with pytest.raises(Unfit) as refused:
+        await checker.check(folder, base, Limits(pattern_seconds=0.2))
+    assert "processor time" in refused.value.faults[0]
+
+
+async def test_two_hostile_patterns_keep_nobody_waiting_for_long(base: Base, folder: Path) -> None:
+    """As many as there are processes; the bound is one on processor time, and the default is a few seconds of it."""
+    checker = Checker(workers=2)
+    await checker.start()
+    write_adapter(folder / "bad", settings={"rank_pattern": {BOMB: 8}})
+    write_adapter(folder / "good")
+    bombs = [asyncio.create_task(checker.check(folder / "bad", base, Limits(pattern_seconds=0.2))) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert (await checker.check(folder / "good", base, Limits())).rank == 8
+    assert all(isinstance(refused, Unfit) for refused in await asyncio.gather(*bombs, return_exceptions=True))
+    await checker.close()
+    assert Limits().pattern_seconds <= 5
 
 
 async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: Path) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -102,17 +103,21 @@ def test_a_damaged_digest_is_replaced_by_the_next_commit(store: Store, digest: s
     assert len(list(store.root.iterdir())) == 1
 
 
-def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path) -> None:
-    write_adapter(folder)
-    digests: list[str] = []
-    threads = [threading.Thread(target=lambda: digests.append(put(store, base, folder))) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(digests) == 8
-    assert len(set(digests)) == 1
-    store.verify(digests[0])
+def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path, tmp_path: Path) -> None:
+    normal = tmp_path / "normal"
+    normal.mkdir()
+    answer = check(Job(source=write_adapter(folder), base=base, limits=Limits(), out=normal))  # in the main thread only
+    together = threading.Barrier(8)
+
+    def write(_: int) -> None:
+        with store.writing() as out:
+            shutil.copytree(normal, out, dirs_exist_ok=True)
+            together.wait()
+            store.commit(out, answer.digest)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))  # raises what one of them raised
+    store.verify(answer.digest)
     assert len(list(store.root.iterdir())) == 1
 
 

@@ -18,6 +18,7 @@ from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
+from runtime.gateway.files import ModelFiles
 from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -153,8 +154,8 @@ class FakeGateway:
         residency: Any = SimpleNamespace(
             entries=self.entries, get=self.entries.__getitem__, held=lambda: 0, want=lambda _entry: self._want()
         )
-        models = Models(self.names, residency, self.queues, self.pool, self.state)
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
+        models = Models(self.names, residency, self.queues, self.pool, self.state, ModelFiles(self.state, device))
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         adapters = Adapters(self.names, residency, self.queues, self.service)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry.errors import BadRequest, Conflict, NotFound
+from registry.learning import HALF_LIFE
 from registry.records import AdapterKey, LoadKey, NewVersion, Probe
 from registry.state.database import State
 from tests.unit.registry.makers import KEY, digest, new
@@ -148,9 +149,35 @@ def test_measured_loads(state: State) -> None:
     state.models.record_load(key, 900, {"weights": 2.0, "warming": 5.0})
     measured = state.models.measured(key)
     assert measured is not None
-    assert (measured.resident_bytes, measured.peak_bytes, measured.count) == (900, 1000, 2)
+    assert (measured.resident_bytes, measured.margin_bytes, measured.count) == (970, 0, 2)
     assert measured.seconds == pytest.approx({"weights": 1.3, "warming": 5.0})
-    assert state.models.measured(key._replace(recipe_version=2)) is None
+    other = key._replace(recipe_version=2)
+    assert state.models.measured(other) is None
+    state.models.record_margin(other, 50)
+    assert state.models.measured(other) is None
+
+
+def test_a_margin_fades_and_is_seen_again(tmp_path: Path) -> None:
+    now = 0.0
+    key = LoadKey("m", 1, "0.32.0", "cpu")
+    with State(tmp_path, lambda: now) as state:
+
+        def margin() -> int:
+            measured = state.models.measured(key)
+            assert measured is not None
+            return measured.margin_bytes
+
+        state.models.record_load(key, 1000, {})
+        state.models.record_margin(key, 400)
+        now = HALF_LIFE
+        state.models.record_load(key, 1000, {})
+        assert margin() == 200, "a load that did not see it is no news of it"
+        state.models.record_margin(key, 300)
+        assert margin() == 300
+        state.models.forget("other")
+        assert margin() == 300
+        state.models.forget("m")
+        assert state.models.measured(key) is None
 
 
 def test_measured_sleeps(state: State) -> None:

@@ -18,20 +18,27 @@ from tests.unit.registry.makers import KEY, new
 
 
 def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
-    """A file of format 1 has no bytes of host memory."""
-    key = LoadKey("m", 1, "0.32.0", "cpu")
+    """A file of format 1 has no bytes of host memory. Of CPUs it had peaks, which tell nothing."""
+    key = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
     old = sqlite3.connect(tmp_path / FILE)
     old.executescript(MIGRATIONS[0])
     old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, 900, 1000, '{}', 2, 5.0)", key)
+    old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, 900, 1000, '{}', 2, 5.0)", key._replace(device="cpu"))
     old.execute("PRAGMA user_version = 1")
     old.commit()
     old.close()
     with State(tmp_path) as state:
         measured = state.models.measured(key)
         assert measured is not None
-        assert (measured.peak_bytes, measured.count, measured.host_bytes) == (1000, 2, None)
+        assert (measured.resident_bytes, measured.margin_bytes, measured.count, measured.host_bytes) == (
+            900,
+            0,
+            2,
+            None,
+        )
+        assert state.models.measured(key._replace(device="cpu")) is None
         state.models.record_load(key, 900, {}, 70)
-        state.models.record_load(key, 950, {})  # it grew: nothing new is known of the host
+        state.models.record_load(key, 950, {})  # nothing new is known of the host
         assert (again := state.models.measured(key)) is not None
         assert (again.host_bytes, again.count) == (70, 4)
 

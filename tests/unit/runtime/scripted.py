@@ -87,7 +87,9 @@ class World:
             entries.append(entry)
 
         budgets = [DeviceBudget(f"cpu:{part}", budget // parts) for part in range(parts)]
-        self.manager = ResidencyManager(entries, self.pool, budgets, self.witness, HostMemory(), 0.05, host_budget)  # type: ignore[arg-type]
+        self.manager = ResidencyManager(
+            entries, self.pool, budgets, self.witness, HostMemory(), 0.05, host_budget, working_margin=60,  # type: ignore[arg-type]
+        )  # fmt: skip
         self.pool.on_death = self.manager.died
 
     def state(self, name: str) -> ModelState:

@@ -70,12 +70,12 @@ def test_the_first_slots_import_what_is_loaded_at_the_start() -> None:
     assert wanted(4, prewarm=False) == ()
 
 
-async def test_engines_of_models_that_are_away() -> None:
+async def test_engines_of_models_that_are_away_and_then_of_those_that_are_there() -> None:
     models = [
         model("vllm", S.READY), model("sentence-transformers", S.READY), model("sentence-transformers", S.ABSENT),
         model("faster-whisper", S.FAILED),
     ]  # fmt: skip
-    assert await warmed(models, 8 * GIB) == ["sentence-transformers", "faster-whisper"]
+    assert await warmed(models, 8 * GIB) == ["sentence-transformers", "faster-whisper", "vllm"]
 
 
 async def test_not_for_a_model_that_can_never_load() -> None:

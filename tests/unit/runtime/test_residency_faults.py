@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from registry.errors import EngineFailed, Unavailable
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.states import ModelState
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
-from tests.unit.runtime.scripted import World
+from tests.unit.runtime.scripted import World, in_use
 
 
 async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None:
@@ -107,14 +107,19 @@ async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: Wor
     assert not world.manager.table.claims
 
 
+async def holds(world: World, name: str, held: int) -> None:
+    entry = world.manager.entries[name]
+    assert entry.link is not None
+    await world.manager.watcher.holds(entry, entry.link, held)
+
+
 async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
     await world.ask("a")
     entry = world.manager.entries["a"]
-    assert entry.link is not None
-    world.manager.watcher.grew(entry, entry.link, 90)
+    await holds(world, "a", 90)
     assert entry.bytes == 100
-    world.manager.watcher.grew(entry, entry.link, 140)
-    assert (entry.bytes, entry.needed) == (140, 140)
+    await holds(world, "a", 140)
+    assert (entry.bytes, entry.needed, entry.after_load, entry.margin) == (140, 140, 100, 40)
     await world.ask("b")
     await world.manager.unload(entry)
     await world.ask("a")
@@ -122,14 +127,64 @@ async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: Wor
     assert world.witness.events.count("grew a 140") == 1
 
 
-async def test_an_overdrawn_budget_is_brought_back(world: World) -> None:
-    """Two of 100 bytes fit into 250; one of them turns out to hold 180."""
+async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: World) -> None:
+    """Two of 100 bytes fit into 250; one of them turns out to hold 155 while it works."""
     await world.ask("a")
     await world.ask("b")
-    entry = world.manager.entries["b"]
-    assert entry.link is not None
-    world.manager.watcher.grew(entry, entry.link, 180)
+    await holds(world, "b", 155)
     while world.state("a") is not ModelState.ABSENT:
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY
-    assert world.manager.held() == 180
+    assert world.manager.held() == 155
+
+
+async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbours_stay(world: World) -> None:
+    """100 bytes after the load and 60 to work with. What runs on it ends first."""
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    async with in_use(world, "b"):
+        await holds(world, "b", 161)
+        assert entry.state is ModelState.DRAINING
+        await holds(world, "b", 170)
+    while entry.loads < 2:
+        await world.manager.table.change()
+    assert (entry.bytes, entry.margin) == (100, 0), "nothing is learnt from it"
+    assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded b"]
+    assert world.state("a") is ModelState.READY
+    assert entry.failure is not None
+    assert entry.failure.cause.code == "memory_overdrawn"
+    assert "161 Bytes" in entry.failure.cause.message
+
+
+async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    b = world.pool.engines[1]
+    b.gate.clear()
+    running = asyncio.create_task(world.ask("b"))
+    while not b.running:
+        await asyncio.sleep(0.001)
+    await holds(world, "b", 200)
+    await holds(world, "b", 321)
+    with pytest.raises(RoundhouseError, match="It held 321 Bytes, and 160 Bytes is what it is allowed"):
+        await running
+    while entry.loads < 2:
+        await world.manager.table.change()
+    assert (entry.bytes, world.state("a")) == (100, ModelState.READY)
+    assert "died b memory_overdrawn" in world.witness.events
+
+
+async def test_what_overdraws_again_and_again_comes_back_only_when_it_is_asked_for(world: World) -> None:
+    entry = world.manager.entries["b"]
+    await world.ask("b")
+    for life in range(2, 5):
+        await holds(world, "b", 161)
+        while entry.loads < life:
+            await world.manager.table.change()
+    await holds(world, "b", 161)
+    while entry.state is not ModelState.ABSENT:
+        await world.manager.table.change()
+    assert entry.wanted_since is None, "four times in ten minutes"
+    assert await world.ask("b")

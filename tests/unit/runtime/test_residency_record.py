@@ -1,5 +1,6 @@
 """Measured figures that outlive a restart: what the next server plans and decides with."""
 
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -8,11 +9,12 @@ import pytest
 
 from models.messages import Held, Loaded
 from registry.state.database import State
+from registry.state.schema import FILE, MIGRATIONS
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
-from runtime.residency.record import load_key, recall
+from runtime.residency.record import Found, forget, found, load_key, recall
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.server.device import Device
@@ -27,7 +29,7 @@ CAN_SLEEP = Loaded(
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[State]:
-    with State(tmp_path) as opened:
+    with State(tmp_path, lambda: 100.0) as opened:
         yield opened
 
 
@@ -97,11 +99,46 @@ def test_a_wake_before_any_sleep_was_kept_is_no_row(state: State) -> None:
     assert state.models.slept(load_key(recipe("a"), GPU)) is None
 
 
-def test_growth_alone_says_nothing_of_how_long_a_load_takes(state: State) -> None:
+def test_growth_without_a_load_that_was_kept_tells_nothing(state: State) -> None:
     """The disk was full when it loaded."""
     record, grown = ResidencyRecord(Metrics(), state, GPU), entry()
-    grown.bytes = 170
+    grown.margin = 20
     record.grew(grown)
     again = entry()
     recall(again, state, GPU)
-    assert (again.needed, again.load_seconds) == (170, 10.0)
+    assert (again.needed, again.load_seconds) == (150, 10.0)
+
+
+def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(state: State) -> None:
+    live_once(state)
+    grown = entry()
+    grown.margin = 20
+    ResidencyRecord(Metrics(), state, GPU).grew(grown)
+    again = entry()
+    recall(again, state, GPU)
+    assert (again.needed, again.after_load, again.margin) == (120, 100, 20)
+    files = Found(Path("x"), "r", 150, "estimated", 50, 7, 10.0)
+    forget(again, files, state, GPU)
+    assert (again.needed, again.needed_detail, again.after_load, again.margin) == (150, "estimated", 0, 0)
+    assert (again.slept, again.measured_sleep, again.measured_wake) == (None, None, None)
+    recall(again, state, GPU)
+    assert again.needed == 150
+
+
+def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: Path) -> None:
+    """As an older version left it: starter-chat, which needs 1.1 GiB, had once grown to 7.3 GB."""
+    cpu, chat = Device("cpu", "cpu", "cpu", 2**34, 2**33), entry("starter-chat")
+    old = sqlite3.connect(tmp_path / FILE)
+    for script in MIGRATIONS[:3]:
+        old.executescript(script)
+    runaway = (*load_key(chat.recipe, cpu), 7_300_640_768, 7_300_640_768, '{"weights": 1.5}', 3, 5.0, None)
+    old.execute("INSERT INTO loads VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", runaway)
+    old.execute("PRAGMA user_version = 3")
+    old.commit()
+    old.close()
+    with State(tmp_path) as state:
+        found(chat, Found(tmp_path, "r", 1_150_000_000, "estimated"), state, cpu)
+        assert chat.needed == 1_150_000_000
+        state.models.record_load(load_key(chat.recipe, cpu), 900_000_000, {})
+        recall(chat, state, cpu)
+        assert chat.needed == 900_000_000

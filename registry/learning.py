@@ -1,0 +1,40 @@
+"""What a model is expected to hold, learnt from what loads of it have held. Pure.
+
+    expected   = after load + margin
+    after load   rises at once to what the newest load held; falls by FALL of the difference at each load
+    margin       the most that was seen beyond it while the model served, never above `most`; half of it is forgotten
+                 in each HALF_LIFE in which it was not seen again
+    most       = the larger of the working margin (a setting) and MOST_SHARE of what is held after the load
+    allowance  = after load + most: a model that holds more has run away. Nothing is learnt from that; it is restarted.
+
+So no request can teach the server more than `most`, and what one has taught fades.
+"""
+
+MIB = 2**20
+FALL = 0.3
+MOST_SHARE = 0.5
+"""Measured: 0.15 to 0.25 of what chat and embeddings hold after their load."""
+WORKING_MARGIN = 512 * MIB
+"""Measured: speech with word times takes 310 MiB more than after its load, all others less."""
+HALF_LIFE = 7 * 24 * 3600.0
+"""Seconds. A job of every week keeps its margin, what happened once is forgotten in a month or two."""
+
+
+def after_load(before: int, held: int) -> int:
+    """What counts after a load that holds `held`; `before`: what counted until then, 0: nothing is known."""
+    return max(held, int(before - FALL * (before - held)))
+
+
+def most(after: int, working_margin: int = WORKING_MARGIN) -> int:
+    """The largest margin of a model that holds `after` bytes after its load."""
+    return max(working_margin, int(after * MOST_SHARE))
+
+
+def learnt(margin: int, after: int, held: int, working_margin: int = WORKING_MARGIN) -> int:
+    """The margin once `held` bytes were seen."""
+    return min(max(margin, held - after), most(after, working_margin))
+
+
+def faded(margin: int, age: float) -> int:
+    """What is left of a margin that was seen `age` seconds ago. A clock that was set back forgets nothing."""
+    return int(margin * 0.5 ** (max(0.0, age) / HALF_LIFE))

@@ -1,0 +1,36 @@
+"""DELETE /v1/models/{model}/estimate: what was measured of a model goes, and the next plan is made with its files."""
+
+from pathlib import Path
+
+import httpx
+import pytest
+
+from registry.state.database import State
+from runtime.gateway.files import ModelFiles
+from runtime.residency.record import Found, load_key
+from runtime.residency.states import ModelState
+from runtime.server.device import Device
+from tests.unit.http.fakes import FakeGateway, application
+
+CPU = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
+
+
+async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Found(tmp_path, "rev", 1234, "from its files")
+    monkeypatch.setattr(ModelFiles, "_files", lambda self, recipe, path: files)
+    with State(tmp_path / "state") as state:
+        gateway = FakeGateway(tmp_path, state=state)
+        entry, other = gateway.entries["chat"], gateway.entries["embed"]
+        entry.state, entry.needed = ModelState.ABSENT, 7_300_640_768
+        entry.after_load, entry.margin = 7_300_000_000, 640_768
+        for one in (entry, other):
+            state.models.record_load(load_key(one.recipe, CPU), 7_300_640_768, {})
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.delete("/v1/models/chat/estimate")
+            unknown = await client.delete("/v1/models/nobody/estimate")
+        assert (answer.status_code, answer.json()["expected_bytes"]) == (200, 1234)
+        assert (entry.needed_detail, entry.after_load, entry.margin) == ("from its files", 0, 0)
+        assert state.models.measured(load_key(entry.recipe, CPU)) is None
+        assert state.models.measured(load_key(other.recipe, CPU)) is not None
+        assert unknown.status_code == 404

@@ -1,0 +1,45 @@
+"""What measured memory teaches: never more than a bound, and never for ever."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.learning import HALF_LIFE, after_load, faded, learnt, most
+
+BYTES = st.integers(0, 1 << 50)
+
+
+@given(BYTES, BYTES)
+def test_what_counts_after_a_load_rises_at_once_and_falls_slowly(before: int, held: int) -> None:
+    counts = after_load(before, held)
+    assert held <= counts <= max(before, held)
+
+
+@given(BYTES, st.integers(1, 1 << 40))
+def test_a_load_that_held_too_much_is_forgotten_by_those_after_it(before: int, held: int) -> None:
+    counts = before
+    for _ in range(100):
+        counts = after_load(counts, held)
+    assert held <= counts <= held + 4
+
+
+@given(st.integers(0, 1 << 40), BYTES, st.lists(BYTES, max_size=20))
+def test_no_row_of_peaks_teaches_more_than_the_bound(working_margin: int, after: int, seen: list[int]) -> None:
+    margin = 0
+    for held in seen:
+        before, margin = margin, learnt(margin, after, held, working_margin)
+        assert before <= margin <= most(after, working_margin)
+        assert margin >= min(held - after, most(after, working_margin))
+
+
+@given(BYTES, st.floats(0, 1e9), st.floats(0, 1e9))
+def test_a_margin_only_fades(margin: int, age: float, more: float) -> None:
+    assert 0 <= faded(margin, age + more) <= faded(margin, age) <= margin
+
+
+def test_half_of_a_margin_is_left_after_its_half_life() -> None:
+    assert (faded(1000, 0.0), faded(1000, HALF_LIFE), faded(1000, 10 * HALF_LIFE)) == (1000, 500, 0)
+    assert faded(1000, -5.0) == 1000
+
+
+def test_a_runaway_of_seven_gigabytes_teaches_half_a_gibibyte() -> None:
+    assert learnt(0, 900 << 20, 7_300_640_768) == 512 << 20
