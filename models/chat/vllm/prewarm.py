@@ -82,11 +82,11 @@ def environment() -> None:
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[process.ACTIVE] = "1"
-    # else Gloo listens where the host's name points to, which may be a network
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     # FlashInfer's sampler is compiled at its first use, with nvcc and ninja from PATH (vLLM issue 49497). Who has them
     # may set this to 1.
     os.environ.setdefault("VLLM_USE_FLASHINFER_SAMPLER", "0")
+    # else Gloo listens where the host's name points to, which may be a network
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if torch.version.cuda is None and torch.version.hip is None:
         # the first request with logprobs would stall the engine for 8 to 15 s, to compile one small function
         os.environ["TORCHDYNAMO_DISABLE"] = "1"
