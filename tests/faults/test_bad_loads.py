@@ -74,7 +74,8 @@ def test_a_load_that_fails_half_way_is_told_and_the_next_one_works(server: Serve
 def ask_and_leave(server: Server) -> None:
     """A client that closes its connection once it is seen to wait for the load, however long that takes."""
     body = b'{"model": "starter-embed", "input": "steam"}'
-    head = f"POST /v1/embeddings HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    head += f"Content-Length: {len(body)}"
     with socket.create_connection(("127.0.0.1", server.port)) as leaver:
         leaver.sendall(head.encode() + b"\r\n\r\n" + body)
         eventually(lambda: server.model("starter-embed")["state"] != "absent")
