@@ -104,8 +104,9 @@ class Server:
         return int(self.model(model)["pid"])
 
     def core_pid(self, model: str) -> int:
-        """Of a chat model's EngineCore."""
-        (found,) = psutil.Process(self.slot_pid(model)).children()
+        """Of a chat model's EngineCore, which is not its slot's only child: grammars are tried out in another."""
+        children = psutil.Process(self.slot_pid(model)).children()
+        (found,) = (child for child in children if "EngineCore" in child.name())
         return int(found.pid)
 
     def metric(self, name: str, **labels: str) -> float:
