@@ -68,7 +68,7 @@ def test_grammars(server: Server) -> None:
     nothing: Any = {"type": "json", "value": {"$ref": "#"}}
     for call in (lambda: client.text_generation(PROMPT, grammar=nothing),
                  lambda: list(client.text_generation(PROMPT, grammar=nothing, stream=True))):  # fmt: skip
-        with pytest.raises(ValidationError, match="satisfies"):
+        with pytest.raises(ValidationError, match="leads back to itself"):
             call()
 
 
@@ -79,7 +79,6 @@ def test_grammars(server: Server) -> None:
         ({"best_of": 2}, "best_of"),
         ({"top_n_tokens": 3}, "/v1/completions"),
         ({"typical_p": 1.5}, "typical_p"),
-        ({"max_new_tokens": 600}, "max_new_tokens=600"),
         ({"temperature": 4.0}, "temperature must be in"),
         ({"adapter_id": "nobody"}, "no adapter 'nobody'"),
         ({"truncate": 600}, "truncate=600"),
