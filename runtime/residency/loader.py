@@ -196,9 +196,9 @@ class Loader:
     async def _wake(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
         """In the slot in which it slept."""
         started, link = entry.clock(), entry.link
+        if link is None:  # it died before this began: the watcher sees to the rest
+            return
         try:
-            if link is None:
-                raise EngineFailed("The slot of a sleeping model is gone.")
             await self._make_room(entry, victims)
             if entry.link is not link:  # it died asleep, and its slot has another process: the watcher sees to the rest
                 return
@@ -230,6 +230,7 @@ class Loader:
 
     async def _wake_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
         self._drainer.sleep_failed(entry, "wake", error)
+        entry.link = None  # from here on its end is ours: the watcher looks for the entry of a link that died
         if link is not None:
             before = await self._table.memory.used()
             await link.end()
