@@ -4,7 +4,9 @@ import asyncio
 from typing import Any
 
 import pytest
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
+from models.chat import nulls
 from models.chat.vllm import core, launch
 from models.messages import Chunk, Progress, Started
 from tests.contract.chat import fixtures as chat_fixtures
@@ -133,3 +135,18 @@ async def test_more_tokens_than_the_context_has_are_cut_where_the_recipe_says_so
     assert started.status == 200
     assert "max_tokens was cut from" in started.warning
     await call.aclose()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(("path", "body"), [(CHAT, {"messages": chat_nasty.HELLO}), (TEXT, {"prompt": "hi"})])
+async def test_nothing_is_null_that_may_not_be(bench: Bench, path: str, body: dict[str, Any], stream: bool) -> None:
+    answer = await bench.ask(path, {**body, "max_tokens": 4, "stream": stream})
+    names: set[str] = set()
+    for part in answer.events if stream else [answer.json]:
+        kind = ChatCompletionChunk if stream and path == CHAT else ChatCompletion if path == CHAT else None
+        if kind is not None:
+            kind.model_validate(part)
+        message = part["choices"][0].get("message") or part["choices"][0].get("delta") or {}
+        for fields in (part, part.get("usage") or {}, message):
+            names |= {name for name, value in fields.items() if value is None}
+    assert not names & set(nulls.NAMES)
