@@ -26,6 +26,7 @@ PAGES = {
     "/tokenize": "chat.md",
     "/detokenize": "chat.md",
     "/generate": "generate.md",
+    "/api": "ollama.md",
 }
 """The page that tells about a path, by the path's beginning."""
 

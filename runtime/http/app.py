@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
+from runtime.http.errors import of_path
 from runtime.http.openapi import document
 from runtime.http.sending import error_response
 
@@ -29,9 +30,9 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
     ]
 
-    async def ours(_: Request, error: Exception) -> Response:
+    async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)
-        return error_response(error)
+        return error_response(error, of_path(request.url.path))
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -42,9 +43,8 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(
-                NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
-            )
+            missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
+            return error_response(missing, of_path(request.url.path))
         wrong = RoundhouseError(str(error.detail), code="http_error")
         wrong.status, wrong.type = error.status_code, "invalid_request_error"
         if error.status_code == 405:
