@@ -20,7 +20,7 @@ PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parse
 
 
 class _Config(msgspec.Struct):
-    vision_config: msgspec.Raw | None = None
+    vision_config: object = None
 
 
 def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:

@@ -29,8 +29,11 @@ def test_a_chat_with_its_counts_and_times(clients: ollama.Client) -> None:
     assert (answer.message.role, answer.message.content) == ("assistant", "HELLO WORLD")
     assert (answer.model, answer.done, answer.done_reason) == ("uppercase:latest", True, "stop")
     assert answer.eval_count == len("HELLO WORLD") + 1
-    assert answer.prompt_eval_count and answer.prompt_eval_count > len("hello world")
-    assert answer.total_duration and answer.load_duration is not None and answer.eval_duration
+    assert answer.prompt_eval_count
+    assert answer.prompt_eval_count > len("hello world")
+    assert answer.total_duration
+    assert answer.load_duration is not None
+    assert answer.eval_duration
     assert 0 < answer.eval_duration <= answer.total_duration - answer.load_duration
 
 
@@ -41,10 +44,11 @@ async def test_a_chat_as_it_comes(server: Server) -> None:
     for lines in (parts, again):
         assert "".join(line.message.content or "" for line in lines) == "HELLO WORLD"
         assert [line.done for line in lines] == [False] * (len(lines) - 1) + [True]
-        assert len(lines) > 3
+        assert len(lines) >= 2
         last = lines[-1]
         assert (last.done_reason, last.eval_count) == ("stop", len("HELLO WORLD") + 1)
-        assert last.prompt_eval_duration and last.eval_duration
+        assert last.prompt_eval_duration
+        assert last.eval_duration
         parts_of = last.load_duration, last.prompt_eval_duration, last.eval_duration
         assert sum(part or 0 for part in parts_of) == last.total_duration
 
@@ -70,7 +74,9 @@ def test_options_that_bind_nothing_are_named(server: Server) -> None:
     answer = server.http.post("/api/chat", json={**body, "options": options})
     assert answer.json()["message"]["content"] == "HELLO WORLD"
     warning = answer.headers["X-Roundhouse-Warning"]
-    assert "mirostat" in warning and "512 tokens" in warning and "num_gpu" not in warning
+    assert "mirostat" in warning
+    assert "512 tokens" in warning
+    assert "num_gpu" not in warning
     assert (
         "X-Roundhouse-Warning" not in server.http.post("/api/chat", json={**body, "options": {"num_ctx": 512}}).headers
     )
@@ -123,7 +129,8 @@ def test_what_a_model_cannot_do_is_refused(clients: ollama.Client) -> None:
 def test_tools_are_taken(clients: ollama.Client) -> None:
     """That they are called is tested with a model that knows how: test_reasoning.py."""
     answer = clients.chat("starter-chat", HELLO, tools=TOOLS, options={**GREEDY, "num_predict": 8})
-    assert answer.message.content and not answer.message.tool_calls
+    assert answer.message.content
+    assert not answer.message.tool_calls
 
 
 def test_embeddings(clients: ollama.Client, client: OpenAI) -> None:
@@ -131,11 +138,12 @@ def test_embeddings(clients: ollama.Client, client: OpenAI) -> None:
     expected = [d.embedding for d in client.embeddings.create(model="starter-embed", input=texts).data]
     many = clients.embed("starter-embed", texts)
     assert np.allclose(many.embeddings, expected, atol=1e-5)
-    assert many.prompt_eval_count and many.total_duration
+    assert many.prompt_eval_count
+    assert many.total_duration
     assert np.allclose(clients.embed("embed:latest", texts[0]).embeddings, expected[:1], atol=1e-5)
     assert np.allclose(clients.embeddings("starter-embed", texts[0]).embedding, expected[0], atol=1e-5)
     assert np.shape(clients.embed("starter-embed", "word " * 900).embeddings) == (1, 384)
-    with pytest.raises(ollama.ResponseError, match="context"):
+    with pytest.raises(ollama.ResponseError, match="256 tokens"):
         clients.embed("starter-embed", "word " * 900, truncate=False)
 
 
@@ -144,10 +152,14 @@ def test_the_list_and_what_is_shown(clients: ollama.Client, server: Server) -> N
     assert {"starter-chat", "starter-embed", "uppercase"} <= found.keys()
     assert not {"starter-rerank", "starter-speech"} & found.keys(), "Ollama's clients cannot ask for them"
     adapter = found["uppercase"]
-    assert adapter.details and adapter.details.parent_model == "starter-chat"
+    assert adapter.details
+    assert adapter.details.parent_model == "starter-chat"
     assert adapter.digest == server.model("uppercase")["digest"].removeprefix("sha256:")
     embed = found["starter-embed"]
-    assert embed.details and embed.details.parameter_size == "22.7M" and embed.size and embed.size > 40e6
+    assert embed.details
+    assert embed.details.parameter_size == "22.7M"
+    assert embed.size
+    assert embed.size > 40e6
     shown = clients.show("starter-chat:latest")
     assert shown.capabilities == ["completion", "tools"]
     assert shown.modelinfo
@@ -165,12 +177,13 @@ def test_a_model_is_loaded_told_and_unloaded(clients: ollama.Client, server: Ser
     assert server.model("starter-chat")["state"] == "ready"
     running = {one.model: one for one in clients.ps().models}
     assert running["starter-chat"].context_length == 512
-    assert running["starter-chat"].size_vram and running["starter-chat"].size_vram > 10e6
+    assert running["starter-chat"].size_vram
+    assert running["starter-chat"].size_vram > 10e6
     assert clients.chat("starter-chat", [], keep_alive=0).done_reason == "unload"
     assert server.model("starter-chat")["state"] == "absent"
     assert "starter-chat" not in {one.model for one in clients.ps().models}
     assert clients.chat("uppercase", HELLO, options=GREEDY, keep_alive="0s").message.content == "HELLO WORLD"
-    assert server.model("starter-chat")["state"] == "absent", "nobody else used it"
+    server.wait_state("starter-chat", "absent")
     assert clients.chat("uppercase", HELLO, options=GREEDY, keep_alive=-1).message.content == "HELLO WORLD"
     assert server.model("starter-chat")["state"] == "ready"
     assert not server.model("starter-chat")["pinned"]

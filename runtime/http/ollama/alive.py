@@ -3,6 +3,7 @@ only one value does anything: 0. The model then leaves once it has answered, unl
 pinned; with nothing to answer it leaves at once.
 """
 
+import asyncio
 import re
 from contextlib import aclosing
 
@@ -16,6 +17,10 @@ from runtime.http.ollama.answers import Watch, Writer
 from runtime.http.ollama.models import base, find
 
 _NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
+
+
+_leaving: set[asyncio.Future[ModelView]] = set()
+"""What is under way is held here."""
 
 
 class _Peek(msgspec.Struct):
@@ -66,5 +71,8 @@ async def _leave(gateway: Gateway, name: str) -> bool:
     except RoundhouseError:
         return False
     if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):
-        await gateway.models.unload(model.id)
+        leaving = asyncio.ensure_future(gateway.models.unload(model.id))
+        _leaving.add(leaving)
+        leaving.add_done_callback(_leaving.discard)
+        await asyncio.shield(leaving)  # it goes on when the client is gone
     return True
