@@ -107,9 +107,11 @@ USED = (
         ("self", "lora_model"),
     ),
     Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._active_adapters", "what places hold", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager.lora_index_to_id", "which place is free", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._last_mapping", "the same ids may mean other places now", ENGINE),
+    Touch(
+        "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
+        "which adapter is in which place; whoever writes it says so",
+        LORA,
+    ),
     Touch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
         "a place is written in the thread, and published between two steps",

@@ -21,7 +21,6 @@ class _Manager:
 
     def __init__(self, cached: int) -> None:
         self._registered_adapters = dict.fromkeys(range(1, cached + 1))
-        self._active_adapters: dict[int, None] = {1: None}
         self.lora_index_to_id: list[int | None] = [1]
         self.listed = 0
 
