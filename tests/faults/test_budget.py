@@ -1,7 +1,7 @@
 """A budget for two of five models on real engines: in turn, and with Zipf traffic on all five at once.
 
 ZIPF_REQUESTS=500 runs a longer form. The same on a virtual clock with thousands of requests, where the bound on waiting
-is checked to the second: tests/unit/runtime/test_residency_zipf.py.
+is checked to the second: tests/unit/residency/test_zipf.py.
 """
 
 import os

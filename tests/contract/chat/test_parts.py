@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from models.chat import guard, settings, start
+from models.chat import settings, start
 from models.chat.asgi import BUFFER, Exchange
 from models.chat.names import Renamer
+from models.chat.requests import guard
 from models.chat.vllm import launch
 from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
 from models.estimate import estimate
