@@ -235,8 +235,8 @@ class VllmEngine:
             raise
         except Exception as error:
             self._alive()
-            fault = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
-            raise fault or EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            refusal = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
+            raise refusal or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
             entering.leave()
