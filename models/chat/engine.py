@@ -236,8 +236,8 @@ class VllmEngine:
             raise
         except Exception as error:
             self._alive()
-            how = EngineFailed(f"the engine failed: {type(error).__name__}")
-            raise entering.refusal or how from error
+            refusal = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
+            raise refusal or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
             entering.leave()
