@@ -14,7 +14,6 @@ from models.messages import Event, Progress
 from registry.errors import EngineFailed, RoundhouseError
 from runtime.residency.states import ModelState
 from tests.unit.http.audio.script import (
-    DURATION,
     END,
     INFO,
     PATH,
