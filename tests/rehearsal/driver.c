@@ -13,8 +13,14 @@
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } Memory2;
 
-static const unsigned long long TOTAL = 85520809984ull, USED = 512ull << 20;
+static const unsigned long long USED = 512ull << 20;
 static int opened;
+
+/* Bytes of the card: of an H100, or of an H200. */
+static unsigned long long total(void) {
+    const char *asked = getenv("REHEARSAL_BYTES");
+    return asked ? strtoull(asked, NULL, 10) : 85520809984ull;
+}
 
 static void record(const char *call) {
     const char *path = getenv("REHEARSAL_LOG");
@@ -89,7 +95,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) { (void)uuid; *handle = (void *)1; return 0; }
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
     (void)handle;
-    snprintf(text, length, "NVIDIA H100 80GB HBM3");
+    snprintf(text, length, total() < 100000000000ull ? "NVIDIA H100 80GB HBM3" : "NVIDIA H200");
     return 0;
 }
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
@@ -99,12 +105,12 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
 }
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
     (void)handle;
-    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED;
+    memory->total = total(), memory->used = USED, memory->free = total() - USED;
     return 0;
 }
 int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory2 *memory) {
     (void)handle;
-    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED, memory->reserved = 0;
+    memory->total = total(), memory->used = USED, memory->free = total() - USED, memory->reserved = 0;
     return 0;
 }
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {
