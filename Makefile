@@ -52,7 +52,7 @@ fuzz: install-test ## attack a real server for 30 minutes, beside a stream that 
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
-	@$(BIN)/python -m benchmarks.gpu_acceptance $(ARGS)
+	@$(BIN)/python -m benchmarks.gpu.acceptance $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
 	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)

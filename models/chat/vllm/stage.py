@@ -1,7 +1,8 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
-the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
+the engine's loop, `stage_adapter` and `reading_adapter` perhaps in the thread that takes calls in, and returns at once;
+long work runs in one thread. A place that is being written belongs to no
 adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended.
 
 On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream, behind the steps
@@ -80,16 +81,18 @@ class StagedAdapters:
 
     def prepare_places(self) -> None:
         """Once, before the first adapter."""
+        self._swaps()
         _, manager = self._lora_managers()
         if manager.device.type == "cpu":
             turn_places(manager.modules)
 
-    def stage_adapter(self, adapter_id: int, path: str) -> Outcome:
+    def stage_adapter(self, adapter_id: int, path: str, leaving: int = 0) -> Outcome:
+        """`leaving`: how many will have been dropped when this one takes effect."""
         state, (worker_manager, manager) = self._swaps(), self._lora_managers()
         if adapter_id in manager._registered_adapters:
             return ["done"]
         if adapter_id not in state.staging:
-            if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
+            if len(manager._registered_adapters) + len(state.staging) - leaving >= manager.capacity:
                 return ["full"]
             state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
         return ["running"]
@@ -102,7 +105,7 @@ class StagedAdapters:
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
         _vacate(manager, evict)
-        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] == "failed":
+        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] in ("failed", "full"):
             return outcome
         if adapter_id in manager.lora_index_to_id:
             return ["done"]
@@ -128,15 +131,18 @@ class StagedAdapters:
         _, CpuLora.ranks[lora.id] = size(lora)
 
     def _staged(self, adapter_id: int) -> Outcome:
-        """Let an adapter that was read take effect."""
-        state = self._swaps()
+        """Let an adapter that was read take effect. 'full' where one that was to leave is still in use: vLLM's table
+        would put out another."""
+        state, (_, manager) = self._swaps(), self._lora_managers()
         reading = state.staging[adapter_id]
         if not reading.done():
             return ["running"]
-        del state.staging[adapter_id]
         if fault := reading.exception():
+            del state.staging[adapter_id]
             return faults(fault)
-        _, manager = self._lora_managers()
+        if len(manager._registered_adapters) >= manager.capacity:
+            return ["full"]
+        del state.staging[adapter_id]
         manager._registered_adapters[adapter_id] = reading.result()
         return ["done", "staged"]
 
@@ -183,6 +189,7 @@ class StagedAdapters:
 
     def held_adapters(self) -> list[list[int]]:
         state, (_, manager) = self._swaps(), self._lora_managers()
-        for adapter_id in [i for i, reading in state.staging.items() if reading.done() and not reading.exception()]:
+        staging = list(state.staging.items())
+        for adapter_id in [i for i, reading in staging if reading.done() and not reading.exception()]:
             self._staged(adapter_id)
         return [sorted(manager.list_adapters()), sorted(_placed(manager))]

@@ -91,6 +91,17 @@ USED = (
         CORE,
         ("name", "get_result", "output", "enqueue_output"),
     ),
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc.input_queue",
+        "staging begins when its call arrives, not after the running step",
+        CORE,
+    ),
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
+        "vLLM's own way of a call, for staging",
+        CORE,
+        ("self", "request_type", "request"),
+    ),
     Touch("vllm.v1.core.sched.scheduler:Scheduler.requests", "whether a request uses an adapter", ENGINE),
     Touch("vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager", "the way to the places", ENGINE),
     Touch("vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager", "the way to the places", LORA),
