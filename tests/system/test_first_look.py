@@ -98,6 +98,16 @@ def test_each_request_is_one_line_of_the_log(server: Server) -> None:
     assert errors == [], "what a client did wrong is no error of the server's"
 
 
+def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
+    for path, body in (
+        ("/v1/chat/completions", HELLO),
+        ("/v1/responses", {"model": "uppercase", "input": "hello", "temperature": 0}),
+    ):
+        answer = server.http.post(path, json={**body, "store": True})
+        assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, "store: nothing is stored here")
+        assert "HELLO" in answer.text
+
+
 def test_coheres_client_may_be_given_an_address_with_v1(server: Server) -> None:
     for address in (server.url, f"{server.url}/v1"):
         found = cohere.ClientV2(api_key="none", base_url=address).rerank(**ASKED)  # type: ignore[arg-type]
