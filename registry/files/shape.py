@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from registry.errors import Unfit
 
@@ -48,6 +49,16 @@ def read_shape(folder: Path) -> Shape:
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
+    except ValueError as error:
+        raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+    return shape_of(config, str(file))
+
+
+def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
+    """The sizes that a config tells. Unfit when one is missing."""
+    try:
         config = config.get("text_config", config)  # models that also see: their language half
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
@@ -64,8 +75,6 @@ def read_shape(folder: Path) -> Shape:
             if config.get("kv_lora_rank")
             else 0,
         )
-    except OSError as error:
-        raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
     except KeyError as error:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:
