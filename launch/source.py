@@ -33,7 +33,7 @@ def parse_source(text: str, revision: str | None = None, *, base: Path | None = 
     if text.startswith("package:"):
         name, _, inside = text.removeprefix("package:").partition("/")
         if not PACKAGE.match(name) or ".." in PurePosixPath(inside).parts:
-            raise BadRequest(f"{quoted(text)} is no package: write package:NAME or package:NAME/inside.", param="source")
+            raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
     folder = (base or Path.cwd()) / Path(text).expanduser()
     looks_like_path = text.startswith(("/", "./", "../", "~")) or text in (".", "..")

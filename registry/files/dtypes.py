@@ -24,9 +24,7 @@ def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: 
     return settle_by_size(recipe, sum(file.stat().st_size for file in path.glob("*.safetensors")), kind, native=native)
 
 
-def settle_by_size(
-    recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, native: bool | None = None
-) -> Recipe:
+def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
     """The same for weights that are not here yet. `size`: bytes of their files."""
     if recipe.dtype != "auto" or recipe.engine.name != "vllm" or kind != "cpu":
         return recipe
