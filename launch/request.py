@@ -1,6 +1,6 @@
 """What is asked for when a model is added, and what is told while that is done. The signature of the use case:
 
-    Gateway.additions.add(wanted: Wanted) -> AsyncIterator[Step | Added]
+    Gateway.additions.add(wanted: Wanted) -> AsyncGenerator[Step | Added, None]
     Gateway.additions.preview(wanted: Wanted) -> Preview          (changes nothing)
 
 Steps come in the order of `Phase`; `fetching` comes as often as the figures change. The last one is `Added`. Errors are
@@ -29,7 +29,7 @@ class WorkingSet:
 class Wanted:
     """A model that somebody wants to be served.
 
-    `source`: a folder (absolute, or relative to the server), `org/name[@revision]` of a hub, `package:NAME[/inside]`.
+    `source`: a folder (absolute), `org/name[@revision]` of a hub, `package:NAME[/inside]`.
     """
 
     source: str

@@ -23,10 +23,12 @@ NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|sn
 LONGEST = 4096
 
 
-def parse_source(text: str, revision: str | None = None, *, base: Path | None = None) -> Source:
-    """The source that is meant. Folders come back absolute; relative ones start at `base`.
+def parse_source(text: str, revision: str | None = None, *, at_home: bool = True) -> Source:
+    """The source that is meant. Raises BadRequest for what is none of the three.
 
-    Raises BadRequest for what is none of the three.
+    Args:
+        at_home: who asks sits at this machine: folders may be relative to the working directory, or begin with '~'.
+            Else they must be absolute, and nobody learns from the answer what lies in the working directory.
     """
     if not text or len(text) > LONGEST or "\0" in text:
         raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
@@ -35,10 +37,10 @@ def parse_source(text: str, revision: str | None = None, *, base: Path | None = 
         if not PACKAGE.match(name) or ".." in PurePosixPath(inside).parts:
             raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
         return PackageSource(package=name, inside=inside or ".")
-    folder = (base or Path.cwd()) / Path(text).expanduser()
+    folder = Path(text).expanduser() if at_home else Path(text)
     looks_like_path = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
     hub, at, named = text.partition("@")
-    if not looks_like_path and HUB.match(hub) and (at or not folder.is_dir()):
+    if not looks_like_path and HUB.match(hub) and (at or not at_home or not folder.is_dir()):
         wanted = named or revision or MAIN
         if at and (not named or (revision and revision != named)):
             raise BadRequest("Name the revision once: org/name@revision.", param="source")
@@ -47,13 +49,15 @@ def parse_source(text: str, revision: str | None = None, *, base: Path | None = 
         return HubSource(hub=hub, revision=wanted)
     if revision:
         raise BadRequest("Only a hub's repository has a revision.", param="revision")
+    if not at_home and not folder.is_absolute():
+        raise BadRequest(f"{quoted(text)}: write a folder's absolute path on the server, or org/name.", param="source")
     if not looks_like_path and not folder.is_dir():
         raise BadRequest(
             f"{quoted(text)} is no folder here, and no repository of a hub: those are called org/name. A folder below "
             "this one: ./name.",
             param="source",
         )
-    return PathSource(path=str(folder.resolve() if base is None else folder))
+    return PathSource(path=str(folder.absolute()))
 
 
 def proposed_id(source: Source) -> str:

@@ -6,14 +6,13 @@ from dataclasses import dataclass
 from launch.files import vllm_source
 from launch.files.detect import Detected
 from launch.files.listing import Listing
-from launch.proposal.context import longest_context
+from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import Choice, Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
-from registry.errors import Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import Shape, shape_of
 from registry.files.weights import Weights
@@ -86,7 +85,7 @@ def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machi
 
 def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, working_set: WorkingSet, dtype: str) -> None:
     longest = longest_context(facts.listing.json("config.json"))
-    _check_context(draft, longest)
+    check_context(draft.asked.get("context_length"), longest)
     probe = _probe(draft, facts, dtype, machine)
     per_token = kv_bytes_per_token(probe, shape)
     fixed = estimate_of(probe, facts.weights, shape, machine.kind).total
@@ -116,17 +115,6 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
 
 def _size_text(size: int) -> str:
     return f"{size // MIB}MiB"
-
-
-def _check_context(draft: Draft, longest: int | None) -> None:
-    asked = draft.asked.get("context_length")
-    if isinstance(asked, int) and longest is not None and asked > longest:
-        raise Unfit(
-            f"context_length is {asked:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
-            "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
-            code="context_too_long",
-            param="overrides.context_length",
-        )
 
 
 def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Recipe:

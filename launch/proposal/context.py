@@ -10,6 +10,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from registry.errors import Unfit
+
 AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", ""})
 KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 
@@ -34,3 +36,14 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
     if kind == "yarn":
         longest = int(rope.get("original_max_position_embeddings") or longest)
     return int(longest * factor)
+
+
+def check_context(asked: object, longest: int | None) -> None:
+    """Raises Unfit for more tokens than the model was made for."""
+    if isinstance(asked, int) and longest is not None and asked > longest:
+        raise Unfit(
+            f"context_length is {asked:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
+            "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
+            code="context_too_long",
+            param="context_length",
+        )
