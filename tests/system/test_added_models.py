@@ -22,7 +22,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("added")
     recipes = folder / "recipes"
     recipes.mkdir()
-    found = Server(folder / "data", [recipes], "--slots", "4", "--no-prewarm", "--adapter-roots", str(EMBED.parent))
+    found = Server(folder / "data", [recipes], "--slots", "6", "--no-prewarm", "--adapter-roots", str(EMBED.parent))
     try:
         yield found.wait_ready()
     finally:
@@ -57,9 +57,7 @@ def test_a_folder_of_each_task_is_served_without_a_restart(server: Server) -> No
     body = {"model": "starter-rerank", "query": "slot", "documents": ["A slot holds an engine.", "Bananas."]}
     ranked = server.http.post("/v1/rerank", json=body)
     assert {one["index"] for one in ranked.json()["results"]} == {0, 1}, ranked.text
-    heard = server.http.post(
-        "/v1/audio/transcriptions", data={"model": "my-speech"}, files={"file": SOUND.open("rb")}
-    )
+    heard = server.http.post("/v1/audio/transcriptions", data={"model": "my-speech"}, files={"file": SOUND.open("rb")})
     assert heard.json()["text"], heard.text
     tasks = {one["id"]: one["task"] for one in server.http.get("/v1/models").json()["data"]}
     assert tasks == {"my-chat": "chat", "my-embed": "embed", "starter-rerank": "rerank", "my-speech": "transcribe"}
@@ -103,7 +101,9 @@ def test_what_is_no_model_is_refused_with_what_would_work(
     assert words in error["message"]
 
 
-def test_a_stream_goes_on_while_models_come_change_and_go(server: Server, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_stream_goes_on_while_models_come_change_and_go(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     body = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
             "max_tokens": 300, "min_tokens": 300, "temperature": 0}  # fmt: skip
     alone = server.http.post("/v1/chat/completions", json={**body, "stream": False}).json()
@@ -147,7 +147,9 @@ def test_an_edit_with_faults_changes_nothing(server: Server) -> None:
     assert server.model("my-chat")["recipe_version"] == before
 
 
-def test_what_was_added_and_removed_is_so_after_a_kill(server: Server, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_what_was_added_and_removed_is_so_after_a_kill(
+    server: Server, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "recipes").mkdir()
     first = Server(folder / "data", [folder / "recipes"], "--slots", "1", "--no-prewarm").wait_ready()
