@@ -89,7 +89,7 @@ def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, worki
     probe = _probe(draft, facts, dtype, machine)
     per_token = kv_bytes_per_token(probe, shape)
     fixed = estimate_of(probe, facts.weights, shape, machine.kind).total
-    room = machine.budget - fixed
+    room = machine.budget - fixed - MIB  # sizes are rounded up to whole ones
     context = min(longest or shape.context, USUAL_CONTEXT)
     why = "all that the model was made for" if context == longest else f"of {longest or shape.context:,} that it knows"
     if context != longest:

@@ -10,6 +10,12 @@ from registry.errors import Unfit
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
+OLDER: Mapping[str, str] = {
+    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
+}  # fmt: skip
+"""Words of config.json and what GPT-2 and its kin write in their place."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -60,6 +66,7 @@ def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
     """The sizes that a config tells. Unfit when one is missing."""
     try:
         config = config.get("text_config", config)  # models that also see: their language half
+        config = {**{name: config[other] for name, other in OLDER.items() if other in config}, **config}
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
