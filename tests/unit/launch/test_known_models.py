@@ -20,7 +20,8 @@ MACHINE = Machine("cuda", 8 * 141 * GIB * 85 // 100, 90)
 
 
 def proposal(known: Known, machine: Machine = MACHINE) -> Proposal:
-    listing: Listing = listing_of({"config.json": known.config}, {"model.safetensors": known.parameters * 2})
+    each = 2 if "dtype" in known.config else 4  # where nothing is said, the files hold 32 bits
+    listing: Listing = listing_of({"config.json": known.config}, {"model.safetensors": known.parameters * each})
     return propose(listing, HubSource(hub=f"org/{known.name}", revision="0" * 40), Wanted("x"), machine)
 
 
