@@ -1,34 +1,43 @@
 """Recipes from YAML files: every fault of every document at once, each with file, line and what to write instead."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from registry.errors import Unfit
-from registry.files.kinds import misfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
-from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe
+from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe, Task
 from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
+
+Misfit = Callable[[Path, Task | None], str | None]
+"""What is wrong with a folder as the source of a model for a task, or with None of an adapter; None: nothing."""
 
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
 
-def load_recipes(paths: Path | Sequence[Path], *, check_sources: bool = False) -> tuple[Recipe, ...]:
+def load_recipes(
+    paths: Path | Sequence[Path],
+    *,
+    check_sources: bool = False,
+    may_be_empty: bool = False,
+    misfit: Misfit | None = None,
+) -> tuple[Recipe, ...]:
     """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
 
     Paths in `source` come back absolute: relative ones start at the recipe file's folder.
 
     Args:
         paths: files and folders.
-        check_sources: also demand that paths and packages exist on this machine, and hold what the task wants.
-            Hubs are not asked.
+        may_be_empty: a folder without recipes is no fault: models may be added while the server runs.
+        check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
+        misfit: with check_sources, says what is wrong with the folders.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
     """
-    files, faults = _files([paths] if isinstance(paths, Path) else paths)
+    files, faults = _files([paths] if isinstance(paths, Path) else paths, may_be_empty)
     recipes: list[Recipe] = []
     documents: list[Document] = []
     for file in files:
@@ -41,7 +50,7 @@ def load_recipes(paths: Path | Sequence[Path], *, check_sources: bool = False) -
             if recipe is not None:
                 recipe = _absolute(recipe, file)
                 recipes.append(recipe)
-                faults += _missing(recipe, document) if check_sources else []
+                faults += _missing(recipe, document, misfit) if check_sources else []
     faults += find_clashes(documents)
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -65,7 +74,7 @@ def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _files(paths: Iterable[Path]) -> tuple[list[Path], list[Fault]]:
+def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[Fault]]:
     """Each file once, in the order given, a folder's files by name."""
     files: dict[Path, Path] = {}
     faults: list[Fault] = []
@@ -74,6 +83,8 @@ def _files(paths: Iterable[Path]) -> tuple[list[Path], list[Fault]]:
             inside = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
             if not inside:
                 nested = sorted({child.parent.name for child in path.glob("*/*.y*ml")})
+                if may_be_empty and not nested:
+                    continue
                 hint = f"; name one of its folders: {', '.join(nested)}" if nested else "; name a folder that does"
                 faults.append(Fault(path, 0, f"holds no .yaml or .yml file{hint}"))
         elif path.is_file():
@@ -96,7 +107,7 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
     return recipe.model_copy(update={"source": absolute(recipe.source), "adapters": adapters})
 
 
-def _missing(recipe: Recipe, document: Document) -> list[Fault]:
+def _missing(recipe: Recipe, document: Document, misfit: Misfit | None) -> list[Fault]:
     faults = []
     sources: list[tuple[Loc, AnySource]] = [(("source",), recipe.source)]
     sources += [(("adapters", i, "source"), adapter.source) for i, adapter in enumerate(recipe.adapters)]
@@ -107,6 +118,7 @@ def _missing(recipe: Recipe, document: Document) -> list[Fault]:
             except Unfit as absent:
                 faults.append(document.fault(loc, absent.message))
                 continue
-            if folder.is_dir() and (wrong := misfit(folder, recipe.task if loc == ("source",) else None)):
-                faults.append(document.fault(loc, f"{folder}: {wrong}"))
+            task = recipe.task if loc == ("source",) else None
+            if misfit is not None and folder.is_dir() and (wrong := misfit(folder, task)):
+                faults.append(document.fault(loc, wrong))
     return faults

@@ -72,7 +72,9 @@ def _stage_at_once(core: Any) -> None:
 
     def take(item: tuple[Any, Any]) -> None:
         kind, request = item
-        call, arguments = request[3] if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD else ("", ())
+        call, arguments = None, tuple[Any, ...]()
+        if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD:
+            call, arguments = request[3]
         if call == stage_adapter.__name__:
             core._handle_client_request(kind, request)
             return

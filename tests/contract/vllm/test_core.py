@@ -206,7 +206,7 @@ def test_workers_of_other_processes_are_polled() -> None:
 
 
 def test_a_file_is_read_while_a_step_runs() -> None:
-    """vLLM's loop takes calls out of its queue between two steps; staging does not get there, and drops are foreseen."""
+    """vLLM's loop takes calls out of its queue between two steps; staging never gets there, drops are foreseen."""
     from vllm.v1.engine import EngineCoreRequestType
     from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
 
