@@ -17,6 +17,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.uploads import Uploads
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
 
@@ -44,7 +45,7 @@ class Gateway:
         overview: Overview,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
-        self.combiner = combiner
+        self.combiner, self.uploads = combiner, Uploads(settings.max_uploads)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""

@@ -134,7 +134,8 @@ class RecordingResponse(Response):
                 gateway.resolve(_wanted(value))
 
         folder = settings.run_dir / "uploads"
-        async with receive(Request(scope, receive_), folder, settings.max_audio, on_field) as upload:
+        request = Request(scope, receive_)
+        async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
             recorder.received()
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
             gateway.resolve(wanted)  # a missing or unknown name before any other fault
