@@ -3,7 +3,8 @@
 Each thread on the stream's way (the gateway's and the slot's main ones, EngineCore's, and the one that reads it here)
 can have waited for a CPU, which Linux counts. Other programs are to blame for that by the share that they had of the
 CPU time in that while, what these threads computed themselves left out. Nor can what the server's other processes
-computed have kept all CPUs for longer than it takes all CPUs. What remains of the gap is the server's.
+computed have kept all CPUs for longer than it takes all CPUs. A machine that stands still as a whole, as virtual ones
+do, keeps a thread from waking up that does nothing else. What remains of the gap is the server's.
 """
 
 import os
@@ -36,16 +37,19 @@ class Gap(NamedTuple):
     """Share of the CPU time that was not the stream's own, and not the server's either."""
     others_of_ours: float = 0.0
     """Seconds that the server's other processes would have kept all CPUs for what they computed."""
+    late: float = 0.0
+    """Of a thread beside it that does nothing but wake up: the whole machine stood still."""
     who: int = 0
     """The process of the server that computed most meanwhile."""
     who_seconds: float = 0.0
 
     @property
     def ours(self) -> float:
-        return self.seconds - self.waited + min(self.waited * (1 - self.others), self.others_of_ours)
+        running = max(0.0, self.seconds - self.waited - self.late)
+        return running + min(self.waited * (1 - self.others), self.others_of_ours)
 
 
-def between(before: Sample, after: Sample, at: float, seconds: float) -> Gap:
+def between(before: Sample, after: Sample, at: float, seconds: float, late: float = 0.0) -> Gap:
     """A gap, with what two samples around it tell."""
     computed = waited = 0.0
     for pid, threads in after.way.items():
@@ -60,4 +64,4 @@ def between(before: Sample, after: Sample, at: float, seconds: float) -> Gap:
     others = 1 - max(0.0, served) / busy if busy > 0 else 0.0
     who = max(rises, key=lambda pid: rises[pid], default=0)
     alone = max(0.0, served) / CPUS
-    return Gap(at, seconds, min(waited, seconds), max(0.0, others), alone, who, rises.get(who, 0.0))
+    return Gap(at, seconds, min(waited, seconds), max(0.0, others), alone, late, who, rises.get(who, 0.0))

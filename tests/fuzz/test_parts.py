@@ -69,6 +69,7 @@ def test_a_gap_is_shared_by_who_had_the_cpus(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_gap_without_waiting_is_ours() -> None:
     still = {1: {1: (0.0, 0.0)}}
     assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0).ours == 2.0
+    assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0, late=1.5).ours == 0.5
 
 
 def test_memory_is_flat_after_warm_up() -> None:
