@@ -77,7 +77,7 @@ FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\
 
 @pytest.mark.parametrize("framing", ["declared", "chunked"])
 @pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models/starter-embed/plan", "/v1/audio/transcriptions"])
-def test_a_body_of_a_gigabyte_is_refused_and_held_by_nobody(guarded: Server, path: str, framing: str) -> None:
+def test_a_body_of_a_gigabyte_is_held_by_nobody(guarded: Server, path: str, framing: str) -> None:
     before, sent, block = guarded.gateway().memory_info().rss, 0, b"a" * 2**20
     form = path.startswith("/v1/audio")
     kind = "multipart/form-data; boundary=b" if form else "application/json"
@@ -92,7 +92,8 @@ def test_a_body_of_a_gigabyte_is_refused_and_held_by_nobody(guarded: Server, pat
                 break
             sent += len(data)
         answer = wire.recv(4096)
-    assert b" 413 " in answer.partition(b"\r\n")[0], answer
+    status = b" 200 " if path.endswith("/plan") else b" 413 "  # it has no use for a body, and does not wait for one
+    assert status in answer.partition(b"\r\n")[0], answer
     assert sent < 200 * 2**20
     assert guarded.gateway().memory_info().rss - before < 64 * 2**20
 
