@@ -11,6 +11,8 @@ RECIPES ?= recipes/starter
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
 PYTEST_ARGS ?=
+# Test files that run side by side. Each may start a server of its own, of up to 4 GiB.
+WORKERS ?= 2
 # cpu or cuda; by default cuda when an NVIDIA GPU is there.
 ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
@@ -31,10 +33,10 @@ serve: install ## start the server; Ctrl-C drains and stops it
 	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
 
 test: lint ## ruff, mypy, import rules, then all tests, real engines included
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: lint ## for daily work: lint and all tests without an engine, in two minutes
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import counts, fields, guard, nulls, processes, settings, start, tokens, warm
+from models.chat import nulls, processes, settings, start, warm
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -15,6 +15,7 @@ from models.chat.grammars import admission, process
 from models.chat.grammars.admission import ADMISSION, Admission
 from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
+from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.usage import METER, Meter, meter_requests

@@ -1,6 +1,6 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
 project touches of LitServe 0.2.19 is in this file, hooks.py and slots/worker.py, and guarded
-by tests/unit/runtime/test_litserve_pin.py.
+by tests/unit/server/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
 """

@@ -104,7 +104,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
 def _answers_later(core: Any) -> bool:
     """Whether the calls' answers may be Futures: vLLM waits for them, and the worker can hand one over."""
     executor = type(getattr(core, "model_executor", None)).__name__
-    return executor == "UniProcExecutor" and hasattr(core, "_invoke_utility_method")
+    return executor == "UniProcExecutor" and hasattr(core, "input_queue")
 
 
 def _read(reading: Future[Any]) -> Outcome:

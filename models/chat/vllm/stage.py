@@ -1,9 +1,9 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
-the engine's loop, `stage_adapter` and `reading_adapter` perhaps in the thread that takes calls in, and returns at once;
-long work runs in one thread. A place that is being written belongs to no
-adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended.
+the engine's loop (`stage_adapter` and `reading_adapter` also by the thread that takes calls in) and returns at once;
+long work runs in one thread. A place that is being written belongs to no adapter, so no step reads it; it is published
+in `poll_adapter`, after the copy has ended.
 
 On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream, behind the steps
 that may read what was in the place before and in front of all that will read what is there now, so it is published at
@@ -59,6 +59,15 @@ def write_place(manager: Any, lora: Any, index: int) -> None:
                 module.set_lora(index, weights.lora_a, weights.lora_b)
 
 
+def _placed(manager: Any) -> list[int]:
+    return [held for held in manager.lora_index_to_id if held is not None]
+
+
+def _vacate(manager: Any, adapter_id: int) -> None:
+    """The place of an adapter, if it has one, belongs to nobody."""
+    manager.lora_index_to_id[:] = [None if held == adapter_id else held for held in manager.lora_index_to_id]
+
+
 class StagedAdapters:
     """Mixed into vLLM's worker. State lives in one attribute, made at first use: vLLM calls no `__init__` here."""
 
@@ -95,11 +104,10 @@ class StagedAdapters:
 
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
-        if evict:
-            manager.deactivate_adapter(evict)
+        _vacate(manager, evict)
         if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] in ("failed", "full"):
             return outcome
-        if adapter_id in manager._active_adapters:
+        if adapter_id in manager.lora_index_to_id:
             return ["done"]
         if adapter_id in state.placing:
             return ["running"]
@@ -120,9 +128,7 @@ class StagedAdapters:
     def _publish(self, lora: Any, index: int) -> None:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
-        manager._active_adapters[lora.id] = None
         _, CpuLora.ranks[lora.id] = size(lora)
-        manager._last_mapping = None  # the same mapping of ids may now mean other places
 
     def _staged(self, adapter_id: int) -> Outcome:
         """Let an adapter that was read take effect. 'full' where one that was to leave is still in use: vLLM's table
@@ -153,7 +159,7 @@ class StagedAdapters:
                 return ["failed", str(fault) or type(fault).__name__]
             self._publish(manager._registered_adapters[adapter_id], index)
             return ["done", "placed"]
-        if adapter_id in manager._active_adapters:
+        if adapter_id in manager.lora_index_to_id:
             return ["done", "placed"]
         return ["done", "staged"] if adapter_id in manager._registered_adapters else ["failed", "never staged"]
 
@@ -166,6 +172,7 @@ class StagedAdapters:
             if not copying.cancel():
                 copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
             del state.placing[adapter_id]
+        _vacate(manager, adapter_id)
         manager.remove_adapter(adapter_id)
         CpuLora.ranks.pop(adapter_id, None)
         return ["done"]
@@ -174,11 +181,10 @@ class StagedAdapters:
         """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
         overwrites the whole of its place."""
         state, (_, manager) = self._swaps(), self._lora_managers()
-        held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
+        held = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
         for adapter_id in held:
             self.drop_adapter(adapter_id)
-        manager.remove_all_adapters()
-        manager._last_mapping = None  # the next step computes and writes its mapping anew
+        manager.remove_all_adapters()  # the next step computes and writes its mapping anew
         return ["done"]
 
     def held_adapters(self) -> list[list[int]]:
@@ -186,4 +192,4 @@ class StagedAdapters:
         staging = list(state.staging.items())
         for adapter_id in [i for i, reading in staging if reading.done() and not reading.exception()]:
             self._staged(adapter_id)
-        return [sorted(manager._registered_adapters.cache), sorted(manager._active_adapters.cache)]
+        return [sorted(manager.list_adapters()), sorted(_placed(manager))]

@@ -86,19 +86,13 @@ REPLACED = (
 
 USED = (
     Touch(
-        "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method",
-        "a Future is an answer: staging is told when it has ended, without polls",
-        CORE,
-        ("name", "get_result", "output", "enqueue_output"),
-    ),
-    Touch(
         "vllm.v1.engine.core:EngineCoreProc.input_queue",
         "staging begins when its call arrives, not after the running step",
         CORE,
     ),
     Touch(
         "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
-        "vLLM's own way of a call, for staging",
+        "the way of a call; a Future is an answer, so staging is told when it has ended, without polls",
         CORE,
         ("self", "request_type", "request"),
     ),
@@ -118,9 +112,11 @@ USED = (
         ("self", "lora_model"),
     ),
     Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._active_adapters", "what places hold", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager.lora_index_to_id", "which place is free", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._last_mapping", "the same ids may mean other places now", ENGINE),
+    Touch(
+        "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
+        "which adapter is in which place; whoever writes it says so",
+        LORA,
+    ),
     Touch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
         "a place is written in the thread, and published between two steps",
