@@ -72,12 +72,13 @@ def _stage_at_once(core: Any) -> None:
 
     def take(item: tuple[Any, Any]) -> None:
         kind, request = item
-        call, arguments = request[3] if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD else ("", ())
-        if call == stage_adapter.__name__:
-            core._handle_client_request(kind, request)
-            return
-        if call == drop_adapter.__name__:
-            _leaving(core).add(arguments[0])
+        if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD:
+            call, arguments = request[3]
+            if call == stage_adapter.__name__:
+                core._handle_client_request(kind, request)
+                return
+            if call == drop_adapter.__name__:
+                _leaving(core).add(arguments[0])
         wait_in_line(item)
 
     core.input_queue.put_nowait = take
