@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint bench gpu-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint bench fuzz gpu-acceptance starter lock clean install install-test
 
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -47,6 +47,9 @@ lint: install-test ## ruff, mypy --strict and the layers' import rules
 bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
 	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
+
+fuzz: install-test ## attack a real server for 30 minutes, beside a stream that must go on; ARGS="--minutes 5"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
 	@$(BIN)/python -m benchmarks.gpu.acceptance $(ARGS)

@@ -29,6 +29,11 @@ class Names:
         self.recipes, self._state = tuple(recipes), state
         self.catalog = self._read()
 
+    def serve(self, recipes: Sequence[Recipe]) -> None:
+        """These are the recipes from now on."""
+        self.recipes = tuple(recipes)
+        self.refresh()
+
     def refresh(self) -> None:
         self.catalog = self._read()
 
@@ -42,7 +47,7 @@ class Names:
         """
         name, adapter, task = wanted.name, wanted.adapter, wanted.task
         if wanted.optional and name is None:
-            ids = [recipe.id for recipe in self.recipes if recipe.task is task]
+            ids = [recipe.id for recipe in self.recipes if recipe.task is task and not recipe.is_former]
             if len(ids) != 1:
                 return self._by_adapter(adapter, task) if adapter else self._several(ids, task)
             name = ids[0]

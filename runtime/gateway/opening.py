@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
+from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -16,6 +17,10 @@ from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
+from runtime.gateway.launch.adding import Additions
+from runtime.gateway.launch.editing import Editor
+from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.launch.roster import Roster
 from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -44,7 +49,12 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
     state = await asyncio.to_thread(State, settings.data_dir)
-    metrics, names, bounds = Metrics(), Names(recipes, state), Bounds(settings.max_waiting)
+    shelf = Shelf(settings.data_dir / "recipes")
+    shelved = await asyncio.to_thread(shelf.read)
+    arranged = arrange(recipes, shelved.recipes)
+    metrics, names, bounds = Metrics(), Names(arranged.recipes, state), Bounds(settings.max_waiting)
+    for fault in (*shelved.faults, *arranged.notes):
+        log.error("a recipe is left out", extra={"cause": fault})
     for note in names.catalog.notes:
         log.warning(note)
     service = AdapterService(
@@ -60,9 +70,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
             registry=AdapterFacts(names, service, metrics, recipe.id),
         )
 
-    queues = {recipe.id: queue_of(recipe) for recipe in recipes}
-    files = ModelFiles(state, device)
-    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in recipes]
+    queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
+    files = ModelFiles(state, device, settings.data_dir / "converted")
+    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in arranged.recipes]
 
     async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
         await files.fetch(entry, told)
@@ -90,6 +100,10 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     )
     adapters = Adapters(names, residency, queues, service)
     models = Models(names, residency, queues, pool, state, files)
+    roster = Roster(
+        recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
+    )
+    reloading = Reloading(roster, settings.recipes)
 
     gateway = Gateway(
         settings,
@@ -100,7 +114,10 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         models,
         adapters,
         Combiner(names, service, adapters),
-        Overview(device, names, models, residency, queues, pool, bounds, metrics),
+        Additions(roster, names, residency, device),
+        Editor(roster, names, residency, state, adapters, device),
+        reloading,
+        Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -128,6 +145,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         asyncio.create_task(residency.watch(settings.heartbeat, settings.hung_after), name="watch"),
         asyncio.create_task(begin(), name="begin"),
     ]
+    if settings.watch:
+        background.append(asyncio.create_task(reloading.watch(), name="watch-recipes"))
     try:
         yield gateway
     finally:

@@ -204,7 +204,6 @@ def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_
     events, highest = listen(server, write(tmp_path / "long.flac", np.tile(turn, turns)))
     done = events.pop()
     assert done["type"] == "transcript.text.done"
-    assert done["usage"]["seconds"] == pytest.approx(40 * turns, abs=2)
     assert "".join(event["delta"] for event in events) == done["text"]
     words = done["text"].split()
     same = SequenceMatcher(None, words, first + second * (turns - 1), autojunk=False).ratio()

@@ -14,7 +14,6 @@ from models.messages import Event, Progress
 from registry.errors import EngineFailed, RoundhouseError
 from runtime.residency.states import ModelState
 from tests.unit.http.audio.script import (
-    DURATION,
     END,
     INFO,
     PATH,
@@ -49,7 +48,7 @@ async def test_stream(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     assert found == [
         {"type": "transcript.text.delta", "delta": "Turn on <the> lamp."},
         {"type": "transcript.text.delta", "delta": " Now --> & then."},
-        {"type": "transcript.text.done", "text": TEXT, "usage": DURATION},
+        {"type": "transcript.text.done", "text": TEXT},
     ]
     assert gateway.outcomes() == {("speech", PATH, "ok"): 1.0}
     assert not left_over(gateway)
@@ -58,7 +57,7 @@ async def test_stream(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
 async def test_stream_of_silence(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.links["speech"].script = lambda _: [INFO, segment(1, 0, 1, " "), END]
     found = events((await post(client, stream="true")).text)
-    assert found == [{"type": "transcript.text.done", "text": "", "usage": DURATION}]
+    assert found == [{"type": "transcript.text.done", "text": ""}]
 
 
 async def test_an_error_in_mid_stream_is_its_last_event(client: httpx.AsyncClient, gateway: FakeGateway) -> None:

@@ -211,3 +211,43 @@ async def test_a_full_disk_is_503(
     assert response.json()["error"]["code"] == "no_space"
     assert response.headers["retry-after"] == "30"
     assert not left_over(gateway)
+
+
+async def test_many_uploads_together_have_a_bound(tmp_path: Path) -> None:
+    """The room of one that has ended is free again."""
+    gateway = FakeGateway(tmp_path, max_uploads=50_000)
+    gateway.links["speech"].script = lambda _: [INFO, Finished(usage=Usage())]
+    app = application(gateway)
+    large = part("file", b"x" * 30_000, "a.wav")
+    first = Wire(app, PATH, [MODEL + large[:-2]], HEADERS)
+    first.complete = False
+    task = asyncio.create_task(first.run())
+    while gateway.gateway.uploads.held < 30_000:
+        await asyncio.sleep(0)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://t") as client:
+        refused = await send(client, MODEL, large, END)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "uploads_full")
+        assert int(refused.headers["retry-after"]) >= 1
+        first.leave.set()
+        await asyncio.wait_for(task, 200)
+        assert (await send(client, MODEL, large, END)).status_code == 200
+    assert gateway.gateway.uploads.held == 0
+    assert not left_over(gateway)
+
+
+@pytest.mark.parametrize("header", [b"x: ", b"x"])
+async def test_a_parts_header_without_an_end_is_cut(app: FastAPI, gateway: FakeGateway, header: bytes) -> None:
+    sent = 0
+
+    async def endless() -> AsyncIterator[bytes]:
+        nonlocal sent
+        yield f"--{BOUNDARY}\r\n".encode() + header
+        while sent < 10_000_000:
+            sent += 10_000
+            yield b"y" * 10_000
+
+    transport = httpx.ASGITransport(app=app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://t") as client:
+        assert (await client.post(PATH, content=endless(), headers=HEADERS)).status_code in (400, 413)
+    assert sent <= 300_000
+    assert not left_over(gateway)

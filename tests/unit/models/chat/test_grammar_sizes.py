@@ -1,5 +1,6 @@
 """Bounds on the size of grammars, by properties: what is within is let through, what is over is named."""
 
+import time
 from typing import Any
 
 import pytest
@@ -105,3 +106,20 @@ def test_a_circle_of_references_of_any_length(length: int) -> None:
 )
 def test_references_that_lead_somewhere(schema: Any) -> None:
     assert not refused("json", schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("grammar", "root ::= [a-z]{" + " " * 120_000),
+        ("grammar", "{ " * 60_000),
+        ("regex", "a{" + " " * 16_000),
+        ("json", {"type": "string", "pattern": "a{1," + " " * 16_000}),
+        ("json", {f"p{i}": {"$ref": "#" + "/" * 2_000} for i in range(60)}),
+    ],
+)
+def test_what_is_looked_at_is_looked_at_once(kind: str, value: Any) -> None:
+    """In CPU time that no machine is too slow for; a look that goes back takes minutes for these."""
+    began = time.thread_time()
+    refused(kind, value, 120_000)
+    assert time.thread_time() - began < 5
