@@ -91,19 +91,13 @@ REPLACED = (
 
 USED = (
     Touch(
-        "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method",
-        "a Future is an answer: staging is told when it has ended, without polls",
-        CORE,
-        ("name", "get_result", "output", "enqueue_output"),
-    ),
-    Touch(
         "vllm.v1.engine.core:EngineCoreProc.input_queue",
         "staging begins when its call arrives, not after the running step",
         CORE,
     ),
     Touch(
         "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
-        "vLLM's own way of a call, for staging",
+        "the way of a call; a Future is an answer, so staging is told when it has ended, without polls",
         CORE,
         ("self", "request_type", "request"),
     ),
