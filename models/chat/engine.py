@@ -208,8 +208,8 @@ class VllmEngine:
 
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
-        kept = (request.body, "") if self._strict else fields.without_store(request.path, request.body)
-        request, remark = msgspec.structs.replace(request, body=kept[0]), kept[1]
+        sent, remark = (request.body, "") if self._strict else fields.without_store(request.path, request.body)
+        request = msgspec.structs.replace(request, body=sent)
         self._check(request, adapters)
         entering = Admission(self._checker)
         await entering.first(request.body)
