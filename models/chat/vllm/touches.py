@@ -72,7 +72,7 @@ REPLACED = (
     ),
     Touch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
+        "compiled at a lower priority, not beside the steps; one that takes too long in them ends its request",
         GRAMMARS,
         ("self", "request"),
     ),
@@ -81,6 +81,11 @@ REPLACED = (
         "a grammar that was checked is not parsed again on the loop that feeds all streams",
         GRAMMARS,
         ("self", "model_config", "structured_outputs_config", "tokenizer"),
+    ),
+    Touch(
+        "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
+        "a list of a request, of this one and of all others, is looked at up to its first fault: else for 30 s",
+        "tests/contract/chat_engine/test_fail_fast.py",
     ),
 )
 
