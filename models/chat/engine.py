@@ -7,7 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import counts, fields, guard, nulls, processes, settings, start, tokens, warm
+import msgspec
+
+from models.chat import processes, schemas, settings, start, warm
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -15,6 +17,7 @@ from models.chat.grammars import admission, process
 from models.chat.grammars.admission import ADMISSION, Admission
 from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
+from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.usage import METER, Meter, meter_requests
@@ -39,7 +42,7 @@ class VllmEngine:
         self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
-        self._cuts = False
+        self._cuts, self._strict = False, False
         self._state = "new"
         self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
@@ -92,7 +95,7 @@ class VllmEngine:
             self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
             effort = fields.knows_effort(path, recipe.engine.flags)
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
-            self._cuts = recipe.on_too_many_tokens == "cut"
+            self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
             self._typical = launch.samples_typically(self._engine)
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
@@ -205,6 +208,8 @@ class VllmEngine:
 
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
+        sent, remark = (request.body, "") if self._strict else fields.without_store(request.path, request.body)
+        request = msgspec.structs.replace(request, body=sent)
         self._check(request, adapters)
         entering = Admission(self._checker)
         await entering.first(request.body)
@@ -226,17 +231,18 @@ class VllmEngine:
             if exchange.status >= 500:
                 fault = guard.unanswerable(request.body, bool(meter.request_ids))
                 raise fault or EngineFailed("the engine could not answer this request")
-            yield Started(exchange.status, exchange.content_type, tokens.warning(request.body, entering.tokens))
+            warnings = filter(None, (remark, tokens.warning(request.body, entering.tokens)))
+            yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
-                kept = nulls.without(request.path, data) if exchange.status < 400 else guard.shortened(data)
+                kept = schemas.fitted(request.path, data) if exchange.status < 400 else guard.shortened(data)
                 yield Chunk(rename(kept))
         except RoundhouseError:
             raise
         except Exception as error:
             self._alive()
-            how = EngineFailed(f"the engine failed: {type(error).__name__}")
-            raise entering.refusal or how from error
+            refusal = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
+            raise refusal or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
             entering.leave()

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from registry.errors import NotFound, Unavailable
+from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
 from runtime.gateway.combine import Combiner
@@ -20,6 +21,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.uploads import Uploads
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
 
@@ -52,6 +54,7 @@ class Gateway:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
+        self.uploads = Uploads(settings.max_uploads)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
@@ -70,9 +73,9 @@ class Gateway:
     def resolve(self, wanted: Wanted) -> Target:
         """Raises BadRequest for what is no name or the wrong task, NotFound with what exists."""
         name, found = self._names.resolve(wanted)
-        model = found.recipe.id
-        revision = self._residency.get(model).revision
-        return Target(name, model, revision, found.adapter_name, found.version, LOCAL)
+        entry = self._residency.get(found.recipe.id)
+        abilities = abilities_of(entry.recipe, entry.path)
+        return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities)
 
     def coming(self, target: Target) -> Coming | None:
         """How far it is; None: it can answer at once."""

@@ -8,13 +8,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from models.messages import Event
+from models.messages import Event, Started
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.errors import Dialect
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+NDJSON = "application/x-ndjson"
 NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -28,7 +29,7 @@ class Head:
 
     @property
     def is_stream(self) -> bool:
-        return self.content_type.startswith(EVENT_STREAM)
+        return self.content_type.startswith((EVENT_STREAM, NDJSON))
 
 
 Part = Head | bytes
@@ -43,7 +44,7 @@ class Parsed(Protocol):
     def wanted(self) -> Wanted: ...
     @property
     def stream(self) -> bool:
-        """Whether the answer is a stream of events."""
+        """Whether the answer is a stream of server-sent events."""
         ...
 
     @property
@@ -85,3 +86,8 @@ async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str
     """An answer that is no stream."""
     yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
     yield data
+
+
+def warning(started: Started) -> dict[str, str]:
+    """What the engine did otherwise than it was asked to, as a header."""
+    return {"X-Roundhouse-Warning": started.warning} if started.warning else {}

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from registry.errors import RoundhouseError, Unfit
+from registry.errors import RoundhouseError, Unfit, by_status
 from registry.wording import cut
 
 LONGEST = 3 * 1024
@@ -24,6 +24,7 @@ class Dialect(StrEnum):
     TEI = "tei"
     TGI = "tgi"
     JINA = "jina"
+    OLLAMA = "ollama"
 
 
 _ANTHROPIC = {
@@ -58,13 +59,15 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
     match dialect:
         case Dialect.ANTHROPIC:
             kind = _ANTHROPIC.get(error.status, "api_error")
-            return {"type": "error", "error": {"type": kind, "message": message}}
+            return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
         case Dialect.COHERE:
             return {"message": message}
         case Dialect.TEI:
             return {"error": message, "error_type": _TEI.get(error.status, "Validation")}
         case Dialect.TGI:
             return {"error": message, "error_type": _TGI.get(error.status, "validation")}
+        case Dialect.OLLAMA:
+            return {"error": message}
         case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
             return {"detail": message, **body(error)}
         case _:
@@ -92,6 +95,11 @@ def _fewer(faults: Sequence[str]) -> list[str]:
     return shown
 
 
+def of_path(path: str) -> Dialect:
+    """Whose clients ask for a path whose handler says no more of it."""
+    return Dialect.OLLAMA if path.startswith("/api/") else Dialect.OPENAI
+
+
 def headers(error: RoundhouseError) -> dict[str, str]:
     """Retry-After in whole seconds, rounded up, where a time is known."""
     if error.retry_after is None:
@@ -108,6 +116,7 @@ class _Told(msgspec.Struct):
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
+    """A number, vLLM's, is the status again, and no code of OpenAI's."""
 
 
 class _Foreign(msgspec.Struct):
@@ -119,8 +128,6 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
 
     What is neither stays as it is, if it is short.
     """
-    if dialect is Dialect.OPENAI and len(body) <= LONGEST:
-        return body
     try:
         told = msgspec.json.decode(body, type=_Foreign).error
     except msgspec.DecodeError:
@@ -130,6 +137,8 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
     if dialect is Dialect.OPENAI:
         told.message = cut(told.message, LONGEST)
         told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
+        ours = by_status(status)
+        told.type, told.code = told.type or ours.type, ours.code if isinstance(told.code, int) else told.code
         return msgspec.json.encode(_Foreign(told))
     error = RoundhouseError(told.message)
     error.status = status
@@ -137,6 +146,8 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
 
 
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The error as the last event of a stream whose status line has left already."""
+    """The error as the last event, or line, of a stream whose status line has left already."""
+    if dialect is Dialect.OLLAMA:
+        return encode(error, dialect) + b"\n"
     event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
     return event + b"data: " + encode(error, dialect) + b"\n\n"

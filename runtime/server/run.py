@@ -1,6 +1,6 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
 project touches of LitServe 0.2.19 is in this file, hooks.py and slots/worker.py, and guarded
-by tests/unit/runtime/test_litserve_pin.py.
+by tests/unit/server/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
 """
@@ -38,6 +38,7 @@ from runtime.server import logs
 from runtime.server.device import Device
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.server.settings import Settings
+from runtime.server.stopped import Stopped
 from runtime.server.stopping import Left, Shutdown, log
 from runtime.slots.worker import SlotLoop
 
@@ -57,6 +58,8 @@ API = "LitServer-0"
 """LitServe's name of the API process."""
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
+LOOK = 0.5
+"""Seconds between two looks whether the API process or the manager is stopped."""
 
 
 def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.LitServer:
@@ -169,14 +172,22 @@ def run(
         threading.Thread(target=stop, daemon=True).start()
 
     def watch_processes() -> None:
-        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything."""
+        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything.
+
+        The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
+        without the second no slot is replaced and no signal ends the server.
+        """
         wanted = {API, "SyncManager"}
         while found.keys() != wanted:
             for process in multiprocessing.active_children():
                 found.update({name: process for name in wanted if process.name.startswith(name)})
             time.sleep(0.05)
         started.set()
-        ended = multiprocessing.connection.wait([process.sentinel for process in found.values()])
+        stopped = Stopped([process.pid for process in found.values() if process.pid], settings.hung_after)
+        while not (ended := multiprocessing.connection.wait([p.sentinel for p in found.values()], timeout=LOOK)):
+            if stopped.for_long(time.monotonic()):
+                log.error("a process of the server was stopped for long", extra={"seconds": settings.hung_after})
+                end_everything(FAILED)
         if stopping.is_set():
             return
         failed.set()

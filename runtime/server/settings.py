@@ -116,6 +116,9 @@ class Settings(BaseSettings):
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
     )
+    max_uploads: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(8 * 2**30), description="All uploads that are there at one time together, then 429."
+    )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
     )

@@ -72,7 +72,7 @@ REPLACED = (
     ),
     Touch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
+        "compiled at a lower priority, not beside the steps; one that takes too long in them ends its request",
         GRAMMARS,
         ("self", "request"),
     ),
@@ -82,14 +82,24 @@ REPLACED = (
         GRAMMARS,
         ("self", "model_config", "structured_outputs_config", "tokenizer"),
     ),
+    Touch(
+        "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
+        "a list of a request, of this one and of all others, is looked at up to its first fault: else for 30 s",
+        "tests/contract/chat_engine/test_fail_fast.py",
+    ),
 )
 
 USED = (
     Touch(
-        "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method",
-        "a Future is an answer: staging is told when it has ended, without polls",
+        "vllm.v1.engine.core:EngineCoreProc.input_queue",
+        "staging begins when its call arrives, not after the running step",
         CORE,
-        ("name", "get_result", "output", "enqueue_output"),
+    ),
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
+        "the way of a call; a Future is an answer, so staging is told when it has ended, without polls",
+        CORE,
+        ("self", "request_type", "request"),
     ),
     Touch("vllm.v1.core.sched.scheduler:Scheduler.requests", "whether a request uses an adapter", ENGINE),
     Touch("vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager", "the way to the places", ENGINE),
@@ -107,9 +117,11 @@ USED = (
         ("self", "lora_model"),
     ),
     Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._active_adapters", "what places hold", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager.lora_index_to_id", "which place is free", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._last_mapping", "the same ids may mean other places now", ENGINE),
+    Touch(
+        "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
+        "which adapter is in which place; whoever writes it says so",
+        LORA,
+    ),
     Touch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
         "a place is written in the thread, and published between two steps",

@@ -148,6 +148,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "ready", _OPERATIONS, "Readiness", answer("Health"), errors=(),
         others={"503": other_answer("Starting or stopping.", "Health")},
     ),
+    **{
+        (method, path): Operation(
+            id_, _OPERATIONS, summary, answer("Health"), errors=(),
+            others={"503": other_answer("Starting or stopping.", "Health")},
+        )
+        for method, path, id_, summary in (
+            ("get", "/health", "health", "Readiness (vLLM, TGI)"),
+            ("get", "/ping", "ping", "Readiness (SageMaker)"),
+            ("post", "/ping", "pingByPost", "Readiness (SageMaker)"),
+        )
+    },
+    ("get", "/version"): Operation(
+        "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
+    ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(

@@ -1,5 +1,7 @@
 """Health, readiness, metrics, status."""
 
+from importlib.metadata import version as installed
+
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -20,6 +22,11 @@ async def ready(gateway: CurrentGateway) -> Response:
     return json_answer(HealthView(gateway.phase), 503, {"Retry-After": "1"})
 
 
+async def version() -> Response:
+    """The server's version, as vLLM tells its own."""
+    return json_answer({"version": installed("roundhouse")})
+
+
 async def metrics(gateway: CurrentGateway) -> Response:
     """Prometheus text."""
     return Response(await gateway.overview.metrics(), media_type=CONTENT_TYPE_LATEST)
@@ -33,6 +40,9 @@ async def status(gateway: CurrentGateway) -> Response:
 ROUTES: list[Route] = [
     ("/health/live", live, ["GET"]),
     ("/health/ready", ready, ["GET"]),
+    ("/health", ready, ["GET"]),
+    ("/ping", ready, ["GET", "POST"]),
+    ("/version", version, ["GET"]),
     ("/metrics", metrics, ["GET"]),
     ("/v1/status", status, ["GET"]),
 ]
