@@ -11,8 +11,8 @@ from runtime.gateway.launch.views import (
     ProposalView,
     ReloadedView,
 )
-from runtime.gateway.overview import StatusView
-from runtime.gateway.views import AdapterCardView, ModelView, PlanView
+from runtime.gateway.views.overview import StatusView
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
     AdapterCheckView,
     AdapterDeletedView,
