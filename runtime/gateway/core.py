@@ -19,9 +19,9 @@ from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.uploads import Uploads
+from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
 

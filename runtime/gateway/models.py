@@ -6,10 +6,10 @@ from registry.errors import NotFound
 from registry.recipes.definition import Tier
 from registry.state.database import State
 from registry.wording import quoted
-from runtime.gateway.facts import FileFacts, file_facts
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names
-from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
+from runtime.gateway.views.model_facts import FileFacts, file_facts
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue

@@ -12,7 +12,6 @@ from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.state.database import State
-from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
@@ -25,10 +24,11 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.overview import Overview
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
+from runtime.gateway.views.adapter_facts import AdapterFacts
+from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once

@@ -1,5 +1,6 @@
 """`roundhouse models add`, edit, remove, export: models that come, change and go while the server runs."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -185,13 +186,16 @@ def export(
     model: ModelName,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else standard output.")] = None,
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
 
-    Example: roundhouse models export my-chat -o recipes/my-chat.yaml
+    Example: roundhouse models export my-chat -o my-chat.yaml
     """
     with Client(url) as client:
         text = client.text("GET", f"/v1/models/{part(model)}/recipe")
+    if as_json:
+        text = json.dumps({"id": model, "recipe": text}) + "\n"
     if output is None:
         print(text, end="")
     else:
@@ -218,7 +222,7 @@ def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     Example: roundhouse models reload
     """
     with Client(url) as client:
-        found = client.post("/v1/reload")
+        found = client.post("/v1/recipes/reload")
     if as_json:
         emit(found)
     elif not found["changed"]:

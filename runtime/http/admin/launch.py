@@ -23,7 +23,7 @@ from runtime.gateway.launch.views import (
     removed_view,
     step_view,
 )
-from runtime.gateway.views import ModelView
+from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AddModelBody, EditModelBody
@@ -104,7 +104,7 @@ async def reload(gateway: CurrentGateway) -> Response:
 
 ROUTES: list[Route] = [
     ("/v1/models", add, ["POST"]),
-    ("/v1/reload", reload, ["POST"]),
+    ("/v1/recipes/reload", reload, ["POST"]),
     ("/v1/models/{model:path}/recipe", recipe, ["GET"]),
     ("/v1/models/{model:path}/download", cancel, ["DELETE"]),
 ]

@@ -11,8 +11,8 @@ from runtime.gateway.launch.views import (
     ProposalView,
     ReloadedView,
 )
-from runtime.gateway.overview import StatusView
-from runtime.gateway.views import AdapterCardView, ModelView, PlanView
+from runtime.gateway.views.overview import StatusView
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
     AdapterCheckView,
     AdapterDeletedView,
@@ -102,10 +102,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             "hub": {"source": "Qwen/Qwen3-0.6B", "id": "qwen", "overrides": {"context_length": 8192}},
             "proposal": {"source": "package:models.starter/pack/starter-chat", "id": "mine", "dry_run": True},
         },
-        errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
+        body=json_body("AddModelBody"), errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
     ),
     ("patch", "/v1/models/{model}"): Operation(
-        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"),
+        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"), body=json_body("EditModelBody"),
         examples={"cache": {"changes": {"memory.kv_cache": "512MiB"}}}, errors=_ADD,
     ),
     ("delete", "/v1/models/{model}"): Operation(
@@ -117,8 +117,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/models/{model}/download"): Operation(
         "cancelDownload", _MODELS, "Stop bringing a model's files", answer("Model"), errors=MANAGEMENT
     ),
-    ("post", "/v1/reload"): Operation(
-        "reload", _OPERATIONS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
+    ("post", "/v1/recipes/reload"): Operation(
+        "reload", _MODELS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
     ),
     ("post", "/v1/models/{model}/load"): Operation(
         "loadModel", _MODELS, "Load a model", answer("Model"), errors=_LOAD,

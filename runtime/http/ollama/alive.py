@@ -11,7 +11,7 @@ import msgspec
 
 from registry.errors import RoundhouseError
 from runtime.gateway.core import Gateway
-from runtime.gateway.views import ModelView
+from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
 from runtime.http.ollama.answers import Watch, Writer
 from runtime.http.ollama.models import base, find

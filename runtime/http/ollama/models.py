@@ -13,7 +13,7 @@ from launch.source import parse_source
 from registry.errors import BadRequest, NotFound, RoundhouseError
 from registry.recipes.definition import PathSource
 from runtime.gateway.core import Gateway
-from runtime.gateway.views import AdapterCardView, ModelView
+from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body

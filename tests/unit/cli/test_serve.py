@@ -23,8 +23,9 @@ OPTIONS = {option.name: option for option in options()}
 OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
-    "prewarm": "false",
-    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_audio_seconds": "5",
+    "prewarm": "false", "watch": "true",
+    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
+    "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
     "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
@@ -49,12 +50,13 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> S
 def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     default = getattr(settings_of(monkeypatch, run), name)
     option = OPTIONS[name]
-    value = [option.secondary_opts[0]] if option.secondary_opts else [option.opts[0], OTHER[name]]
+    names = (option.opts[0], option.secondary_opts[0]) if option.secondary_opts else ()
+    value = [names[bool(default)]] if names else [option.opts[0], OTHER[name]]
     found = getattr(settings_of(monkeypatch, run, *value), name)
     assert found != default
     monkeypatch.setenv(option.envvar, OTHER[name])
     assert getattr(settings_of(monkeypatch, run), name) == found
-    back = option.opts[0] if option.secondary_opts else f"{option.opts[0]}={default}"
+    back = names[not default] if names else f"{option.opts[0]}={default}"
     if name not in UNWRITTEN:  # their defaults cannot be written
         assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
 

@@ -28,9 +28,9 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
