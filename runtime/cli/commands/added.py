@@ -185,6 +185,7 @@ def export(
     model: ModelName,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else standard output.")] = None,
     url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
 ) -> None:
     """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
 
@@ -192,7 +193,9 @@ def export(
     """
     with Client(url) as client:
         text = client.text("GET", f"/v1/models/{part(model)}/recipe")
-    if output is None:
+    if as_json:
+        emit({"id": model, "recipe": text})
+    elif output is None:
         print(text, end="")
     else:
         output.write_text(text, encoding="utf-8")
