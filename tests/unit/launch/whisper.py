@@ -21,7 +21,7 @@ def save_whisper(folder: Path) -> Path:
     torch.manual_seed(0)
     config = WhisperConfig(
         vocab_size=vocabulary, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_target_positions=64,
+        decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_target_positions=448,
         num_mel_bins=json.loads((SPEECH / "preprocessor_config.json").read_text())["feature_size"],
         bos_token_id=end, eos_token_id=end, pad_token_id=end, decoder_start_token_id=start,
         suppress_tokens=[], begin_suppress_tokens=[],

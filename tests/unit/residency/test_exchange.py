@@ -132,6 +132,7 @@ async def test_a_fetch_that_is_cancelled_is_told_and_tried_again(world: World) -
     bringing = asyncio.create_task(world.manager.fetch(entry))
     await begun.wait()
     assert world.state("a") is S.LOADING
+    assert world.manager.plan(entry).verdict == "resident", "it can be asked what a load would do meanwhile"
     assert world.manager.fetcher.cancel(entry)
     with pytest.raises(RoundhouseError) as refused:
         await bringing
