@@ -8,7 +8,7 @@ from registry.errors import Unfit
 from registry.files.no_adapter import something_else
 from registry.recipes.definition import Task
 
-TAKES = {Task.EMBED: (Task.CHAT, Task.RERANK), Task.RERANK: (Task.CHAT, Task.EMBED)}
+TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
 """What sentence-transformers may be told to use otherwise than its files say."""
 
 
