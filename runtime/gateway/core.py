@@ -19,6 +19,8 @@ from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
+from tenants.caller import Caller
+from tenants.keys.keyring import Callers
 
 Phase = Literal["starting", "ready", "stopping"]
 
@@ -29,6 +31,7 @@ class Gateway:
     Args:
         backends: what can answer; the first one that handles a target does.
         sinks: each takes the record of every request.
+        callers: who shows which key.
     """
 
     def __init__(
@@ -42,9 +45,10 @@ class Gateway:
         adapters: Adapters,
         combiner: Combiner,
         overview: Overview,
+        callers: Callers,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
-        self.combiner = combiner
+        self.combiner, self.callers = combiner, callers
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
@@ -60,9 +64,9 @@ class Gateway:
             raise
         recorder.done()
 
-    def resolve(self, wanted: Wanted) -> Target:
-        """Raises BadRequest for what is no name or the wrong task, NotFound with what exists."""
-        name, found = self._names.resolve(wanted)
+    def resolve(self, wanted: Wanted, caller: Caller) -> Target:
+        """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
+        name, found = self._names.resolve(wanted, caller)
         model = found.recipe.id
         revision = self._residency.get(model).revision
         return Target(name, model, revision, found.adapter_name, found.version, LOCAL)

@@ -33,6 +33,7 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -43,6 +44,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
+    keys = KeyWatch(settings.keys)
+    await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     metrics, names, bounds = Metrics(), Names(recipes, state), Bounds(settings.max_waiting)
     for note in names.catalog.notes:
@@ -101,6 +104,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         adapters,
         Combiner(names, service, adapters),
         Overview(device, names, models, residency, queues, pool, bounds, metrics),
+        keys,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -137,5 +141,6 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         await residency.close()
         await pool.close()
         await service.close()
+        await keys.close()
         await asyncio.to_thread(state.close)
         shutil.rmtree(settings.run_dir, ignore_errors=True)

@@ -63,7 +63,7 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
-        target = recorder.target = gateway.resolve(parsed.wanted)
+        target = recorder.target = gateway.resolve(parsed.wanted, recorder.context.caller)
         parts = _parts(gateway, recorder, parsed, target)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             parts = with_progress(target.model, lambda: gateway.coming(target), parts)

@@ -37,6 +37,7 @@ from runtime.server.settings import Settings
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
+from tenants.keys.keyring import OPEN, Callers
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -126,6 +127,7 @@ class FakeGateway:
         service: Any = None,
         backends: Sequence[Backend] = (),
         sinks: Sequence[Sink] = (),
+        callers: Callers | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -169,6 +171,7 @@ class FakeGateway:
             adapters,
             Combiner(self.names, self.service, adapters),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
+            callers or OPEN,
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:

@@ -1,0 +1,43 @@
+"""Which scope a path needs. What no rule knows is not there for anybody who shows a key."""
+
+from collections.abc import Mapping
+
+from registry.errors import NotFound
+from registry.wording import quoted
+from runtime.http.audio.endpoints import TASKS
+from runtime.http.errors import Dialect
+from runtime.http.guard.origin import READS
+from runtime.http.routes import ENDPOINTS
+from tenants.caller import SCOPES, Scope
+
+PUBLIC = frozenset(("/health/live", "/health/ready", "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json"))
+"""For probes and people: they tell nothing of what is here."""
+_INFERENCE = frozenset((*ENDPOINTS, *TASKS))
+_INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
+_RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
+    "/v1/models": (SCOPES, _MODELS),
+    "/v1/adapters": (_ADAPTERS, _ADAPTERS),
+    "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
+    "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
+    "/v1/status": (_MODELS, _MODELS),
+    "/metrics": (_MODELS, _MODELS),
+}
+"""The beginning of a path: scopes of which one is needed to read, and to change something."""
+
+
+def needed(method: str, path: str) -> frozenset[Scope] | None:
+    """Scopes of which a key needs one; None: no key is needed. Raises NotFound."""
+    if path in PUBLIC:
+        return None
+    if path in _INFERENCE:
+        return _INFER
+    for start, (reading, changing) in _RULES.items():
+        if path == start or path.startswith(f"{start}/"):
+            return reading if method in READS else changing
+    raise NotFound(f"There is no {quoted(path)} here; see /docs.", code="unknown_path")
+
+
+def dialect_of(path: str) -> Dialect:
+    """Of a path's errors, as long as its body is not read."""
+    endpoint = ENDPOINTS.get(path)
+    return Dialect.OPENAI if endpoint is None else endpoint.dialect
