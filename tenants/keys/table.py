@@ -43,7 +43,7 @@ class KeyTable:
             )
 
     # --- teams ------------------------------------------------------------------------------------------------------
-    def teams(self) -> list[Team]:
+    def list_teams(self) -> list[Team]:
         with self._database.read() as connection:
             rows = connection.execute(sa.select(TEAMS).order_by(TEAMS.c.created, TEAMS.c.id)).all()
         return [_team(row) for row in rows]
@@ -85,7 +85,7 @@ class KeyTable:
         return row
 
     # --- keys -------------------------------------------------------------------------------------------------------
-    def keys(self, team: str | None = None) -> list[Key]:
+    def list_keys(self, team: str | None = None) -> list[Key]:
         """All keys, or a team's, oldest first. Raises NotFound for a team that is not there."""
         query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
         with self._database.read() as connection:

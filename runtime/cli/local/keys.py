@@ -1,0 +1,78 @@
+"""Teams and keys of a data directory, with or without a server on it: one that runs notices changes within a second."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
+
+if TYPE_CHECKING:
+    from tenants.keys.table import KeyTable
+    from tenants.place import Place
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="ROUNDHOUSE_DATA_DIR",
+        help="Data directory of the server.",
+        show_default="as for serve",
+        rich_help_panel="Where",
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="ROUNDHOUSE_DATABASE",
+        help="Where teams and keys are kept.",
+        show_default="SQLite in the data directory",
+        rich_help_panel="Where",
+    ),
+]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+@contextmanager
+def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
+    """The tables; with `make` also where there are none. What they refuse ends the command."""
+    from runtime.cli.commands.serve import settings_of
+    from tenants.storage.opening import is_there
+
+    given = {"data_dir": data_dir, "database": database}
+    place = settings_of({name: value for name, value in given.items() if value is not None}).keys
+    if not make and not is_there(place.data_dir, place.database):
+        raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
+    with opened_at(place) as table:
+        yield table
+
+
+@contextmanager
+def opened_at(place: "Place") -> Iterator["KeyTable"]:
+    """The same, where settings say."""
+    from registry.errors import RoundhouseError
+    from tenants.keys import pepper
+    from tenants.keys.table import KeyTable
+    from tenants.storage.opening import open_tables
+
+    try:
+        tables = open_tables(place.data_dir, place.database)
+        try:
+            yield KeyTable(tables, pepper.load(place.data_dir, place.pepper))
+        finally:
+            tables.close()
+    except RoundhouseError as error:
+        kind: type[Failure] = Refused if error.status < 500 else ServerFailed
+        raise kind(error.message, code=error.code) from None
+
+
+def seconds(text: str, option: str) -> float:
+    """'90d', '12h', '30m', '45s', '2w'. Raises UsageError."""
+    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if found is None:
+        raise UsageError(f"{option} is a time such as 90d, 12h, 30m or 45s, not '{text}'.")
+    return float(int(found[1]) * _UNITS[found[2]])
