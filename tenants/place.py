@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+FILE = "tenants.db"
+"""Beside the registry's state.db, not in it: what is written at each request must not keep a registration waiting."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -20,3 +23,7 @@ class Place:
     pepper: str | None = None
     loopback: bool = True
     open: bool = False
+
+    def has_tables(self) -> bool:
+        """Has somebody made a team or a key, or is there a database to ask? Imports none."""
+        return self.database is not None or (self.data_dir / FILE).exists()

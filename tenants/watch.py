@@ -3,14 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys import pepper
 from tenants.keys.keyring import Keyring, Known
-from tenants.keys.table import KeyTable
 from tenants.place import Place
-from tenants.storage.opening import is_there, open_tables
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.keys.table import KeyTable
 
 log = logging.getLogger("roundhouse.tenants")
 LOOK_SECONDS = 0.5
@@ -53,7 +55,7 @@ class KeyWatch:
 
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""
-        if self._table is not None or is_there(self._place.data_dir, self._place.database):
+        if self._table is not None or self._place.has_tables():
             await asyncio.to_thread(self._look)
 
     async def _watch(self) -> None:
@@ -69,6 +71,9 @@ class KeyWatch:
 
     def _look(self) -> None:
         if self._table is None:
+            from tenants.keys.table import KeyTable
+            from tenants.storage.opening import open_tables
+
             place = self._place
             database = open_tables(place.data_dir, place.database)
             try:

@@ -4,15 +4,9 @@ from pathlib import Path
 
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.migration import upgrade
+from tenants.place import FILE
 
-FILE = "tenants.db"
-"""Beside the registry's state.db, not in it: what is written at each request must not keep a registration waiting."""
 MIGRATIONS = Path(__file__).parent / "migrations"
-
-
-def is_there(data_dir: Path, url: str | None) -> bool:
-    """Has somebody made them? Without touching a database."""
-    return url is not None or (data_dir / FILE).exists()
 
 
 def open_tables(data_dir: Path, url: str | None = None) -> Database:

@@ -72,7 +72,6 @@ def _run(settings: "Settings", as_json: bool) -> int:
 def _somebody_may_ask(settings: "Settings") -> None:
     """Raises Refused for a server that other machines can reach and that has no key, unless it is to be open."""
     from runtime.cli.local.keys import opened_at
-    from tenants.storage.opening import is_there
 
     place = settings.keys
     if place.loopback:
@@ -81,7 +80,7 @@ def _somebody_may_ask(settings: "Settings") -> None:
     if place.open:
         note(f"warning: whoever can reach {where} can use this server: with --open it asks for no key.")
         return
-    if is_there(place.data_dir, place.database):
+    if place.has_tables():
         with opened_at(place) as tables:
             now = time.time()
             if any(key.state(now) == "active" for key in tables.list_keys()):

@@ -41,11 +41,10 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
     """The tables; with `make` also where there are none. What they refuse ends the command."""
     from runtime.cli.commands.serve import settings_of
-    from tenants.storage.opening import is_there
 
     given = {"data_dir": data_dir, "database": database}
     place = settings_of({name: value for name, value in given.items() if value is not None}).keys
-    if not make and not is_there(place.data_dir, place.database):
+    if not make and not place.has_tables():
         raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
     with opened_at(place) as table:
         yield table

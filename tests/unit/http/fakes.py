@@ -27,6 +27,7 @@ from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.http.app import finish
+from runtime.http.guard.layers import Layer
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
@@ -198,9 +199,11 @@ async def nothing() -> None:
     return None
 
 
-def application(fake: FakeGateway) -> FastAPI:
-    """The application as the server makes it, without LitServe around it."""
+def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
+    """The application as the server makes it, without LitServe around it, and with no guard but what is given."""
     app = FastAPI()
+    for layer, options in layers:
+        app.add_middleware(layer, **options)
     app.add_middleware(ContextMiddleware, gateway=lambda: fake.gateway, start=nothing, stop=nothing)
     for path, endpoint, methods in routes():
         app.add_api_route(path, endpoint, methods=methods)

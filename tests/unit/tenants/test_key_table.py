@@ -14,7 +14,8 @@ from tenants.caller import EVERY, SCOPES, Scope
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import Wanted
 from tenants.keys.table import KeyTable
-from tenants.storage.opening import FILE, open_tables
+from tenants.place import FILE
+from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
 from tests.unit.tenants.conftest import PEPPER, Clock
 
