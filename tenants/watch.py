@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tenants.caller import Caller
@@ -20,7 +20,7 @@ LOOK_SECONDS = 0.5
 
 
 class KeyWatch:
-    """`tenants.keys.keyring.Callers`.
+    """`tenants.keys.keyring.Callers`. opened: told once, as soon as there is a database.
 
     | keys                         | who shows none                          | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
@@ -29,8 +29,8 @@ class KeyWatch:
     | the database does not answer | as before; at the start it is an error  | one try               |
     """
 
-    def __init__(self, place: Place) -> None:
-        self._place = place
+    def __init__(self, place: Place, opened: "Callable[[Database], Awaitable[None]] | None" = None) -> None:
+        self._place, self._opened = place, opened
         self._database: Database | None = None
         self._table: KeyTable | None = None
         self._revision = -1
@@ -57,6 +57,9 @@ class KeyWatch:
         """Once it returns, every change that was made before counts."""
         if self._table is not None or self._place.has_tables():
             await asyncio.to_thread(self._look)
+            if self._opened is not None and self._database is not None:
+                await self._opened(self._database)
+                self._opened = None
 
     async def _watch(self) -> None:
         while True:

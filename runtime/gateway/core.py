@@ -17,6 +17,8 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.usage import UsageReport
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
 from tenants.caller import Caller
@@ -30,7 +32,7 @@ class Gateway:
 
     Args:
         backends: what can answer; the first one that handles a target does.
-        sinks: each takes the record of every request.
+        sinks: each takes the record of every request, after the ledger.
         callers: who shows which key.
     """
 
@@ -46,10 +48,13 @@ class Gateway:
         combiner: Combiner,
         overview: Overview,
         callers: Callers,
+        ledger: LedgerSink,
+        usage: UsageReport,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
-        self.combiner, self.callers = combiner, callers
-        self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
+        self.combiner, self.callers, self.usage = combiner, callers, usage
+        self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
+        self._ledger = ledger
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -79,13 +84,21 @@ class Gateway:
     async def lease(self, recorder: Recorder, target: Target) -> AsyncIterator[Lease]:
         """Wait for a turn on the target, as the client prefers.
 
-        Raises QueueFull, Unavailable, DeadlineExceeded, the load's error, or NotYet.
+        No engine sees the request before its beginning is in the ledger. Raises QueueFull, Unavailable,
+        DeadlineExceeded, the load's error, or NotYet.
         """
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        begun = self._ledger.begin(recorder, target)
         async with self._backend(target).lease(recorder.context, target) as lease:
             recorder.leased(lease)
+            if begun is not None:
+                await begun
             yield lease
+
+    async def kept(self) -> None:
+        """Returns once the ledger holds the ends of what has ended."""
+        await self._ledger.written()
 
     def _backend(self, target: Target) -> Backend:
         for backend in self._backends:

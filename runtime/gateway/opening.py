@@ -21,9 +21,11 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.overview import Overview
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
+from runtime.gateway.usage import UsageReport
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
@@ -33,6 +35,7 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.ledger.keeping import Ledger
 from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
@@ -44,7 +47,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
-    keys = KeyWatch(settings.keys)
+    ledger = Ledger(settings.data_dir)
+    keys = KeyWatch(settings.keys, ledger.keep)
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     metrics, names, bounds = Metrics(), Names(recipes, state), Bounds(settings.max_waiting)
@@ -105,6 +109,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Combiner(names, service, adapters),
         Overview(device, names, models, residency, queues, pool, bounds, metrics),
         keys,
+        LedgerSink(ledger),
+        UsageReport(ledger),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -141,6 +147,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         await residency.close()
         await pool.close()
         await service.close()
+        await ledger.close()
         await keys.close()
         await asyncio.to_thread(state.close)
         shutil.rmtree(settings.run_dir, ignore_errors=True)

@@ -103,12 +103,14 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
                 begun = True
                 if "content-length" in part.headers:  # it is complete: to send it is the client's time
                     recorder.done()
+                    await gateway.kept()
                 yield Head(part.status, part.content_type, {**part.headers, **recorder.headers()})
             else:
                 yield part
     if not begun:
         raise EngineFailed("The engine ended without an answer.")
     recorder.done()
+    await gateway.kept()
 
 
 async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> AsyncGenerator[Event, None]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +11,7 @@ import typer
 from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
 
 if TYPE_CHECKING:
+    from registry.storage.database import Database as Tables
     from tenants.keys.table import KeyTable
     from tenants.place import Place
 
@@ -39,31 +40,54 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 @contextmanager
 def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
-    """The tables; with `make` also where there are none. What they refuse ends the command."""
-    from runtime.cli.commands.serve import settings_of
-
-    given = {"data_dir": data_dir, "database": database}
-    place = settings_of({name: value for name, value in given.items() if value is not None}).keys
-    if not make and not place.has_tables():
-        raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
-    with opened_at(place) as table:
-        yield table
+    """Teams and keys; with `make` also where there are none yet. What they refuse ends the command."""
+    with _told(), _tables(data_dir, database, make) as (place, tables):
+        yield _keys(place, tables)
 
 
 @contextmanager
 def opened_at(place: "Place") -> Iterator["KeyTable"]:
     """The same, where settings say."""
-    from registry.errors import RoundhouseError
-    from tenants.keys import pepper
-    from tenants.keys.table import KeyTable
     from tenants.storage.opening import open_tables
 
+    with _told(), closing(open_tables(place.data_dir, place.database)) as tables:
+        yield _keys(place, tables)
+
+
+@contextmanager
+def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Tables"]:
+    """All that is kept of teams. What it refuses ends the command."""
+    with _told(), _tables(data_dir, database, False) as (_, tables):
+        yield tables
+
+
+@contextmanager
+def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["Place", "Tables"]]:
+    from runtime.cli.commands.serve import settings_of
+    from tenants.storage.opening import open_tables
+
+    given = {"data_dir": data_dir, "database": database}
+    place = settings_of({name: value for name, value in given.items() if value is not None}).keys
+    if not make and not place.has_tables():
+        raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
+    with closing(open_tables(place.data_dir, place.database)) as tables:
+        yield place, tables
+
+
+def _keys(place: "Place", tables: "Tables") -> "KeyTable":
+    from tenants.keys import pepper
+    from tenants.keys.table import KeyTable
+
+    return KeyTable(tables, pepper.load(place.data_dir, place.pepper))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The server's errors as the command line's."""
+    from registry.errors import RoundhouseError
+
     try:
-        tables = open_tables(place.data_dir, place.database)
-        try:
-            yield KeyTable(tables, pepper.load(place.data_dir, place.pepper))
-        finally:
-            tables.close()
+        yield
     except RoundhouseError as error:
         kind: type[Failure] = Refused if error.status < 500 else ServerFailed
         raise kind(error.message, code=error.code) from None

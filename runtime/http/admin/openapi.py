@@ -4,6 +4,7 @@ from pydantic.json_schema import models_json_schema
 
 from adapters.types import Limits
 from runtime.gateway.overview import StatusView
+from runtime.gateway.usage import UsageView
 from runtime.gateway.views import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
     AdapterCheckView,
@@ -48,6 +49,7 @@ SCHEMAS: dict[str, Json] = {
         AdapterListView,
         AdapterCheckView,
         AdapterDeletedView,
+        UsageView,
     ),
     **_REGISTER_SCHEMAS,
     "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
@@ -103,6 +105,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         others={"503": other_answer("Starting or stopping.", "Health")},
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
+    ("get", "/v1/usage"): Operation(
+        "getUsage", _OPERATIONS, "What teams used", answer("Usage"), errors=(*MANAGEMENT, 503)
+    ),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT

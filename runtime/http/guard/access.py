@@ -14,6 +14,7 @@ PUBLIC = frozenset(("/health/live", "/health/ready", "/docs", "/docs/oauth2-redi
 """For probes and people: they tell nothing of what is here."""
 _INFERENCE = frozenset((*ENDPOINTS, *TASKS))
 _INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
+_USAGE = frozenset((Scope.USAGE, Scope.ADMIN))
 _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/models": (SCOPES, _MODELS),
     "/v1/adapters": (_ADAPTERS, _ADAPTERS),
@@ -21,6 +22,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
     "/v1/status": (_MODELS, _MODELS),
     "/metrics": (_MODELS, _MODELS),
+    "/v1/usage": (_USAGE, _USAGE),
 }
 """The beginning of a path: scopes of which one is needed to read, and to change something."""
 

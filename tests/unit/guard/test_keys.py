@@ -45,6 +45,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /health/ready": None,
     "GET /metrics": MODELS,
     "GET /v1/status": MODELS,
+    "GET /v1/usage": {Scope.USAGE, Scope.ADMIN},
     "GET /v1/models": ANY,
     "GET /v1/models/{model:path}": ANY,
     "POST /v1/models/{model:path}/load": MODELS,

@@ -25,7 +25,9 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.usage import UsageReport
 from runtime.http.app import finish
 from runtime.http.guard.layers import Layer
 from runtime.http.middleware import ContextMiddleware
@@ -39,6 +41,7 @@ from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
+from tenants.ledger.keeping import Ledger
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -129,6 +132,7 @@ class FakeGateway:
         backends: Sequence[Backend] = (),
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
+        ledger: Ledger | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -161,6 +165,7 @@ class FakeGateway:
         models = Models(self.names, residency, self.queues, self.pool, self.state, ModelFiles(self.state, device))
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
+        kept = ledger or Ledger(folder)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         self.gateway = Gateway(
             self.settings,
@@ -173,6 +178,8 @@ class FakeGateway:
             Combiner(self.names, self.service, adapters),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
+            LedgerSink(kept),
+            UsageReport(kept),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
