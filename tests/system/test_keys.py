@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import anthropic
@@ -78,6 +80,56 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
     eventually(lambda: status(closed, key) == 401)
     assert status(closed, successor) == 200
     _is_nowhere(closed, key, successor)
+
+
+def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> None:
+    """Every answer that was complete is a row with its tokens; what was under way is interrupted, and nothing open."""
+    keys(closed, "teams", "create", "counted")
+    key = keys(closed, "keys", "create", "--team", "counted", "--scopes", "infer,usage")["value"]
+    operator = {"x-api-key": keys(closed, "keys", "create", "--scopes", "models")["value"]}
+    eventually(lambda: closed.http.get("/v1/status", headers=operator).status_code == 200)
+    headers = {"Authorization": f"Bearer {key}"}
+
+    def used() -> dict[str, Any]:
+        (told,) = keys(closed, "usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
+        return dict(told)
+
+    before, lock = used(), threading.Lock()
+    got: list[int] = []
+    stop = threading.Event()
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=closed.url, headers=headers, timeout=600) as http, suppress(httpx.TransportError):
+            while not stop.is_set():
+                text = "word " * (1 + number)
+                answer = http.post("/v1/embeddings", json={"model": "starter-embed", "input": text})
+                if answer.status_code == 200:
+                    with lock:
+                        got.append(answer.json()["usage"]["prompt_tokens"])
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(got) > 200)
+    psutil.Process(closed.http.get("/v1/status", headers=operator).json()["pid"]).kill()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    closed.process.wait(600)
+    again = Server(closed.data, [STARTER / "starter-embed.yaml"]).wait_ready()
+    try:
+        after = used()
+        settled = after["requests"] - after["interrupted"] - before["requests"]
+        more = settled - len(got)
+        assert 0 <= more <= len(threads), "ended, and the server was killed before the client had the answer"
+        tokens = after["input"] - before["input"]
+        assert tokens == sum(got) if more == 0 else tokens > sum(got)
+        told = keys(closed, "usage", "reconcile")
+        assert (told["differences"], told["open"]) == ([], 0)
+        found = again.http.get("/v1/usage", params={"from": "2026-01-01"}, headers=headers).json()
+        assert found["data"][0]["requests"] == after["requests"]
+    finally:
+        again.close()
 
 
 def _is_nowhere(server: Server, *texts: str) -> None:
