@@ -40,7 +40,7 @@ def test_a_report(run: Run) -> None:
 
 def test_csv(run: Run) -> None:
     text = run("usage", "report", "--date", "1970-01-01", "--by", "model", "--csv").stdout
-    assert list(csv.DictReader(io.StringIO(text)))[0]["model"] == "m"
+    assert next(csv.DictReader(io.StringIO(text)))["model"] == "m"
 
 
 def test_a_wrong_question(run: Run) -> None:
