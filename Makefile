@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint bench gpu-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint bench fuzz gpu-acceptance starter lock clean install install-test
 
 HOST ?= 127.0.0.1
 PORT ?= 8000
@@ -11,6 +11,8 @@ RECIPES ?= recipes/starter
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
 PYTEST_ARGS ?=
+# Test files that run side by side. Each may start a server of its own, of up to 4 GiB.
+WORKERS ?= 2
 # cpu or cuda; by default cuda when an NVIDIA GPU is there.
 ACCELERATOR ?=
 # An interpreter of Python 3.11 or newer; by default the first one found.
@@ -31,10 +33,10 @@ serve: install ## start the server; Ctrl-C drains and stops it
 	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
 
 test: lint ## ruff, mypy, import rules, then all tests, real engines included
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 check: lint ## for daily work: lint and all tests without an engine, in two minutes
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n 2 --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .
@@ -46,8 +48,11 @@ bench: install-test ## all benchmarks on the starter pack; results in benchmarks
 	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 
+fuzz: install-test ## attack a real server for 30 minutes, beside a stream that must go on; ARGS="--minutes 5"
+	@$(BIN)/python -m tests.fuzz $(ARGS)
+
 gpu-acceptance: install-test ## on a machine with a GPU: is it right there, and how fast; JSON in benchmarks/results
-	@$(BIN)/python -m benchmarks.gpu_acceptance $(ARGS)
+	@$(BIN)/python -m benchmarks.gpu.acceptance $(ARGS)
 
 starter: install-test ## rebuild the starter models from their scripts (hours on a CPU)
 	@PYTHONPATH=starter-training $(BIN)/python -m starter_training $(or $(ARGS),all)

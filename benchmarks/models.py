@@ -34,7 +34,7 @@ def chat(settings: RunSettings, folder: Path, *, device: int, host: int, max_ran
     if settings.tiny:
         path = write_model(settings.work / "tiny-model", hidden=128, ffn=256, layers=2)
         data["dtype"] = "float32"
-    return _written(data, path, folder)
+    return written(data, path, folder)
 
 
 def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) -> Chat:
@@ -44,10 +44,11 @@ def wide_chat(settings: RunSettings, folder: Path, *, device: int, host: int) ->
     data["id"], data["aliases"], data["dtype"] = "wide-chat", [], "bfloat16"
     data["memory"] = {"kv_cache": "256MiB", "adapters": {"device": device, "host": host, "max_rank": 256}}
     path = write_model(settings.work / "wide-model", hidden=512, ffn=1408, layers=10)
-    return _written(data, path, folder)
+    return written(data, path, folder)
 
 
-def _written(data: dict[str, Any], path: Path, folder: Path) -> Chat:
+def written(data: dict[str, Any], path: Path, folder: Path) -> Chat:
+    """The recipe `data` over the weights in `path`, as a file in `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     data["source"] = {"path": str(path)}
     file = folder / f"{data['id']}.yaml"

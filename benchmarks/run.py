@@ -33,6 +33,8 @@ NAMES = (
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
+MODULES = {"adapters": "adapters.small", "adapters_wide": "adapters.wide"}
+"""Where the name is not that of the module."""
 SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
 """Names of servers, in the order of the tables' columns."""
 
@@ -81,7 +83,7 @@ def _stop(*_: object) -> None:
 
 def _one(name: str, settings: RunSettings) -> dict[str, Any]:
     """One benchmark's section of the results. What ends it early is recorded with what it had measured."""
-    work: Callable[[Bench], Awaitable[None]] = importlib.import_module(f"benchmarks.{name}").run
+    work: Callable[[Bench], Awaitable[None]] = importlib.import_module(f"benchmarks.{MODULES.get(name, name)}").run
     where = environment.record()
     bench = Bench(name, settings)
     error: dict[str, str] = {}

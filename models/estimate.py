@@ -74,9 +74,12 @@ class Estimate:
 
 def estimate(recipe: Recipe, path: Path, kind: DeviceKind) -> Estimate:
     """Estimate `recipe` with its weights in folder `path`. Unfit when the folder cannot be read as a model."""
-    recipe = settle(recipe, path, kind)
-    weights = read_weights(path)
     shape = None if recipe.task is Task.TRANSCRIBE else read_shape(path)
+    return estimate_of(settle(recipe, path, kind), read_weights(path), shape, kind)
+
+
+def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: DeviceKind) -> Estimate:
+    """The same without files. `recipe`: its dtype settled; `shape`: None for speech."""
     cast = _float_bytes(recipe, kind)
     notes = {"weights": f"{weights.parameters:,} parameters, {_dtype_words(recipe, cast)}"}
     kv_cache = place = places = host_place = host_places = 0

@@ -167,7 +167,9 @@ Event = Started | Chunk | EmbedResult | RerankResult | TranscriptInfo | Segment 
 class Progress(Message, frozen=True):
     """Where a load stands. `fraction` runs from 0 to 1 over the whole load; fetching files has its own before it."""
 
-    phase: Literal["fetching", "queued", "evicting", "waking", "starting", "importing", "weights", "warming", "ready"]
+    phase: Literal[
+        "fetching", "converting", "queued", "evicting", "waking", "starting", "importing", "weights", "warming", "ready"
+    ]
     fraction: float
     detail: str = ""
 

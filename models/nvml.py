@@ -46,6 +46,16 @@ def driver() -> str:
         return _text(nvml.nvmlSystemGetDriverVersion())
 
 
+def capability(device: str) -> int | None:
+    """CUDA's compute capability, 90 for 9.0; None where the driver does not tell."""
+    try:
+        with _opened(device) as (nvml, handle):
+            major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
+    except NoGpu:
+        return None
+    return int(major) * 10 + int(minor)
+
+
 def used_by(device: str, processes: Iterable[int]) -> int | None:
     """Bytes of these processes on `device`. None where the driver does not tell: it may count processes of a container
     by numbers that they do not have inside."""

@@ -2,6 +2,7 @@
 
     name                      means
  1. exact model id            that model (`gpt-oss:120b` too, though it holds a ':')
+    model@version             the same, in that version of its recipe, while it is served
  2. model alias               the model behind it
  3. adapter[@ref]             that adapter, if only one base has one of this name
  4. base:adapter[@ref]        that adapter on that base (id or alias), split at the last ':'
@@ -117,10 +118,7 @@ class Catalog:
         head, at, tail = name.partition("@")
         ref = tail if at else None
         if head in self.recipes or head in self.aliases:
-            raise NotFound(
-                f"'{head}' is a model, and only adapters have versions and aliases behind '@'. Write '{head}' alone.",
-                param="model",
-            )
+            return Resolved(self._version(self.aliases.get(head, head), tail))
         if keys := self._by_name.get(head):
             return self._target(_only(head, keys), ref)
         base, colon, adapter = head.rpartition(":")
@@ -128,6 +126,21 @@ class Catalog:
         if colon and base in self.recipes:
             return self._qualified(base, adapter, ref)
         _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._by_name])
+
+    def _version(self, model: str, version: str) -> Recipe:
+        """The current version of a model, or a former one that is still served."""
+        current = self.recipes[model]
+        if version == str(current.version):
+            return current
+        if (former := self.recipes.get(f"{model}@{version}")) is not None:
+            return former
+        served = [recipe.id for recipe in self.recipes.values() if recipe.id.startswith(f"{model}@")]
+        raise NotFound(
+            f"Model '{model}' has no version {quoted(version)}. There are: "
+            f"{', '.join([*served, f'{model}@{current.version}'])}; '{model}' alone is the newest.",
+            code="model_version_not_found",
+            param="model",
+        )
 
     def _qualified(self, base: str, adapter: str, ref: str | None) -> Resolved:
         if (key := AdapterKey(base, adapter)) not in self._adapters:

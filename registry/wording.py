@@ -2,7 +2,10 @@
 
 import difflib
 from collections.abc import Collection
+from functools import partial
 from itertools import islice
+
+from humanize import naturalsize
 
 LISTED = 10
 """Names in one message: a client can send anything, and a catalog can hold thousands."""
@@ -10,6 +13,9 @@ SHOWN = 100
 """Characters of a client's text that a message repeats."""
 COMPARED = 1000
 """Names that are compared letter by letter: bounds the time that an unknown name costs."""
+
+size_words = partial(naturalsize, binary=True)
+"""Bytes for people: 1536 -> '1.5 KiB'."""
 
 
 def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]:

@@ -47,6 +47,7 @@ class Caller:
 
     def sees(self, model: str, adapter: str | None = None) -> bool:
         """May it use this model, and on it this adapter?"""
+        model = model.partition("@")[0]  # a former version is seen as the model is
         if not any(fnmatchcase(model, pattern) for pattern in self.models):
             return False
         return adapter is None or any(

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.eventually import PATIENCE
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from openai import OpenAI
 
     from tests.system.serving import Server
+
+settings.register_profile("any speed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any speed")
 
 REAL_SECONDS = 1500
 """What a test with a real engine gets before it is ended, unless it asks for more: a busy machine is no fault."""

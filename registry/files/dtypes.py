@@ -21,11 +21,16 @@ BFLOAT16 = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 
 def settle(recipe: Recipe, path: Path, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
     """`recipe` with its dtype as the engine is told; see the table. `native`: stands for the look at the processor."""
+    return settle_by_size(recipe, sum(file.stat().st_size for file in path.glob("*.safetensors")), kind, native=native)
+
+
+def settle_by_size(recipe: Recipe, size: int, kind: Literal["cpu", "cuda"], *, native: bool | None = None) -> Recipe:
+    """The same for weights that are not here yet. `size`: bytes of their files."""
     if recipe.dtype != "auto" or recipe.engine.name != "vllm" or kind != "cpu":
         return recipe
     if native_bfloat16() if native is None else native:
         return recipe
-    if sum(file.stat().st_size for file in path.glob("*.safetensors")) > SMALL_WEIGHTS:
+    if size > SMALL_WEIGHTS:
         return recipe
     return recipe.model_copy(update={"dtype": "float32"})
 

@@ -4,10 +4,17 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from registry.errors import Unfit
 
 DTYPE_BYTES: Mapping[str, int] = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+
+OLDER: Mapping[str, str] = {
+    "hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head",
+    "intermediate_size": "n_inner", "max_position_embeddings": "n_positions",
+}  # fmt: skip
+"""Words of config.json and what GPT-2 and its kin write in their place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +55,18 @@ def read_shape(folder: Path) -> Shape:
     file = folder / "config.json"
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
+    except ValueError as error:
+        raise Unfit(f"{file} is no model's config: {error}", code="bad_config") from None
+    return shape_of(config, str(file))
+
+
+def shape_of(config: Mapping[str, Any], file: str = "config.json") -> Shape:
+    """The sizes that a config tells. Unfit when one is missing."""
+    try:
         config = config.get("text_config", config)  # models that also see: their language half
+        config = {**{name: config[other] for name, other in OLDER.items() if other in config}, **config}
         heads = int(config["num_attention_heads"])
         hidden = int(config["hidden_size"])
         return Shape(
@@ -64,8 +82,6 @@ def read_shape(folder: Path) -> Shape:
             if config.get("kv_lora_rank")
             else 0,
         )
-    except OSError as error:
-        raise Unfit(f"{file} cannot be read: {error.strerror}", code="bad_config") from None
     except KeyError as error:
         raise Unfit(f"{file} does not tell {error.args[0]}", code="bad_config") from None
     except (ValueError, TypeError, AttributeError, ZeroDivisionError) as error:

@@ -30,6 +30,10 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
     faults: list[Fault] = []
     models: dict[str, _Use] = {}
     for use in _ids(documents):
+        if "@" in use.name:
+            faults.append(
+                use.fault(f"id '{use.name}' has an '@', which stands before versions; write the version below")
+            )
         if (first := models.setdefault(use.name, use)) is not use:
             faults.append(use.fault(f"id '{use.name}' is used twice, first in {first.place}; choose another id"))
     aliases: dict[str, _Use] = {}

@@ -22,7 +22,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from registry.names import AdapterName, ModelId
+from registry.names import AdapterName, ModelId, RecipeId
 
 Flag = bool | int | float | str | list[str]
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
@@ -235,7 +235,7 @@ class RecipeAdapter(Strict):
 class Recipe(Strict):
     """The versioned launch settings of one model."""
 
-    id: ModelId
+    id: RecipeId
     version: int = Field(ge=1, description="the recipe's own version; raise it with every change")
     task: Task
     source: AnySource
@@ -256,6 +256,11 @@ class Recipe(Strict):
     expected: Expected = Expected()
     description: str = ""
     owned_by: str = "roundhouse"
+
+    @property
+    def is_former(self) -> bool:
+        """Whether it is a version before the current one, served beside it as `id@version`."""
+        return "@" in self.id
 
     @model_validator(mode="after")
     def _engine_fits_task(self) -> Self:

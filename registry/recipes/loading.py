@@ -14,19 +14,22 @@ from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
 
-def load_recipes(paths: Path | Sequence[Path], *, check_sources: bool = False) -> tuple[Recipe, ...]:
+def load_recipes(
+    paths: Path | Sequence[Path], *, check_sources: bool = False, may_be_empty: bool = False
+) -> tuple[Recipe, ...]:
     """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
 
     Paths in `source` come back absolute: relative ones start at the recipe file's folder.
 
     Args:
         paths: files and folders.
+        may_be_empty: a folder without recipes is no fault: models may be added while the server runs.
         check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
     """
-    files, faults = _files([paths] if isinstance(paths, Path) else paths)
+    files, faults = _files([paths] if isinstance(paths, Path) else paths, may_be_empty)
     recipes: list[Recipe] = []
     documents: list[Document] = []
     for file in files:
@@ -63,7 +66,7 @@ def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _files(paths: Iterable[Path]) -> tuple[list[Path], list[Fault]]:
+def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[Fault]]:
     """Each file once, in the order given, a folder's files by name."""
     files: dict[Path, Path] = {}
     faults: list[Fault] = []
@@ -72,6 +75,8 @@ def _files(paths: Iterable[Path]) -> tuple[list[Path], list[Fault]]:
             inside = sorted(child for child in path.iterdir() if child.suffix in (".yaml", ".yml") and child.is_file())
             if not inside:
                 nested = sorted({child.parent.name for child in path.glob("*/*.y*ml")})
+                if may_be_empty and not nested:
+                    continue
                 hint = f"; name one of its folders: {', '.join(nested)}" if nested else "; name a folder that does"
                 faults.append(Fault(path, 0, f"holds no .yaml or .yml file{hint}"))
         elif path.is_file():

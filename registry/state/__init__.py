@@ -1,0 +1,1 @@
+"""What outlives a restart: adapters, versions, aliases, measured figures. SQLite, behind one writer."""

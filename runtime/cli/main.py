@@ -8,8 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
-from runtime.cli.commands import adapters, chat, doctor, inspect, keys, models, serve, teams, transcribe, usage, vectors
+from runtime.cli.commands import adapters, chat, doctor, inspect, models, serve, transcribe, vectors
 from runtime.cli.commands.setting_options import WithSettings
+from runtime.cli.commands.tenants import keys, teams, usage
 from runtime.cli.failures import EXIT_CODES, Failure
 
 

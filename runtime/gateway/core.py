@@ -1,7 +1,7 @@
 """The gateway: one object, whole from the start, that everything outside this room uses.
 
 A request: `record` it, `resolve` its name, `lease` the target, run a call (`runtime.gateway.backend`).
-Everything else: `models`, `adapters`, `combiner`, `overview`.
+Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`.
 """
 
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -13,16 +13,20 @@ from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
+from runtime.gateway.launch.adding import Additions
+from runtime.gateway.launch.editing import Editor
+from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.sinks.ledger import LedgerSink
-from runtime.gateway.usage import UsageReport
+from runtime.gateway.uploads import Uploads
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
 from tenants.caller import Caller
 from tenants.keys.keyring import Callers
+from tenants.ledger.view import UsageReport
 
 Phase = Literal["starting", "ready", "stopping"]
 
@@ -46,15 +50,20 @@ class Gateway:
         models: Models,
         adapters: Adapters,
         combiner: Combiner,
+        additions: Additions,
+        editor: Editor,
+        reloading: Reloading,
         overview: Overview,
         callers: Callers,
         ledger: LedgerSink,
         usage: UsageReport,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
-        self.combiner, self.callers, self.usage = combiner, callers, usage
+        self.combiner, self.additions, self.editor = combiner, additions, editor
+        self.reloading = reloading
+        self.uploads = Uploads(settings.max_uploads)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
-        self._ledger = ledger
+        self.callers, self.usage, self._ledger = callers, usage, ledger
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 

@@ -2,15 +2,19 @@
 
 import asyncio
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
+from launch.conversion.whisper import Conversions
 from models.engines import engine_version
 from models.estimate import estimate
+from models.messages import Progress
 from models.sources import resolve as sources
+from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import HubSource, Recipe
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import Found, forget, found
@@ -18,21 +22,23 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 
 log = logging.getLogger("roundhouse.gateway")
+PASSING = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",
+                     "source_not_stored", "download_cancelled"})  # fmt: skip
+"""Codes of what may work the next time: the model is not broken for that."""
 
 
 class ModelFiles:
-    def __init__(self, state: State, device: Device) -> None:
+    """
+    Args:
+        converted: the folder for what is converted here.
+    """
+
+    def __init__(self, state: State, device: Device, converted: Path) -> None:
         self._state, self._device = state, device
+        self._downloads, self._conversions = Downloads(), Conversions(converted)
 
     def entry(self, recipe: Recipe, queue: ModelQueue) -> ModelEntry:
         """A row of the model table. A model whose files are not there is listed, and says why when it is asked for."""
-        files, broken = None, None
-        try:
-            files = self._files(recipe, sources.resolve(recipe.source, Path.cwd(), download=False))
-        except RoundhouseError as error:
-            if error.code != "source_not_downloaded":  # that is fetched when somebody wants it
-                broken = Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
-                log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
         entry = ModelEntry(
             recipe=recipe,
             path=None,
@@ -42,17 +48,44 @@ class ModelFiles:
             load_seconds=10.0,
             queue=queue,
             pinned=self._state.models.pins().get(recipe.id, recipe.residency.pin),
-            broken=broken,
         )
-        if files is not None:
-            found(entry, files, self._state, self._device)
+        self.look(recipe)(entry)
         return entry
 
+    def look(self, recipe: Recipe) -> Callable[[ModelEntry], None]:
+        """What of a model's files is here already: a call that puts it into the model's row. Blocks; that does not."""
+        try:
+            path = sources.resolve(recipe.source, Path.cwd(), download=False)
+            served = self._conversions.find(recipe, path)
+            if served is None:
+                return _nothing  # it is converted when somebody wants it
+            files = self._files(recipe, served)
+        except RoundhouseError as error:
+            if error.code == "source_not_downloaded":  # that is fetched when somebody wants it
+                return _nothing
+            broken = _broken(recipe, error)
+            log.error("model cannot be loaded", extra={"model": recipe.id, "cause": error.message})
+            return lambda entry: setattr(entry, "broken", broken)
+        return lambda entry: found(entry, files, self._state, self._device)
+
     async def fetch(self, entry: ModelEntry, told: sources.Fetched) -> None:
-        """Bring the model's files. Raises what the source says."""
-        source = entry.recipe.source
-        path = await asyncio.to_thread(lambda: sources.resolve(source, Path.cwd(), fetched=told))
-        files = await asyncio.to_thread(self._files, entry.recipe, path)
+        """Bring the model's files, whether they were missing or wrong. Raises what the source says."""
+        recipe = entry.recipe
+        try:
+            if isinstance(recipe.source, HubSource):
+                path = await self._downloads.fetch(recipe.source, told)
+            else:
+                path = await asyncio.to_thread(sources.resolve, recipe.source, Path.cwd())
+            if await asyncio.to_thread(self._conversions.find, recipe, path) is None:
+                entry.progress = Progress(phase="converting", fraction=0.0)
+            path = await self._conversions.make(recipe, path)
+            files = await asyncio.to_thread(self._files, recipe, path)
+        except RoundhouseError as error:
+            if error.code in PASSING:
+                raise
+            entry.broken = _broken(recipe, error)
+            raise entry.broken from error
+        entry.broken = None
         await asyncio.to_thread(found, entry, files, self._state, self._device)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:
@@ -67,6 +100,13 @@ class ModelFiles:
         on_host = (needs.host, needs.host_adapters) if self._device.kind != "cpu" else (0, 0)
         revision = sources.revision(recipe.source, path)
         return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds)
+
+
+def _nothing(_entry: ModelEntry) -> None: ...
+
+
+def _broken(recipe: Recipe, error: RoundhouseError) -> Unavailable:
+    return Unavailable(f"Model '{recipe.id}' cannot be loaded: {error.message}", code="model_broken")
 
 
 def _check_version(recipe: Recipe) -> None:

@@ -1,6 +1,9 @@
 """Prometheus metrics. Labels are bounded: model ids come from recipes, never from a request."""
 
+import contextlib
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.metrics import MetricWrapperBase
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
@@ -138,6 +141,13 @@ class Metrics:
             "roundhouse_adapter_probes", "Probes of adapters asked, by outcome (passed, failed, error).",
             ["model", "outcome"], registry=r,
         )  # fmt: skip
+
+    def forget(self, model: str) -> None:
+        """Drop the series of a model that was removed."""
+        for series in vars(self).values():
+            if isinstance(series, MetricWrapperBase):
+                with contextlib.suppress(ValueError):  # it has no models
+                    series.remove_by_labels({"model": model})
 
     def render(self) -> bytes:
         """The exposition text."""

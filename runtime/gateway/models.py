@@ -14,7 +14,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
-from tenants.caller import Caller
+from tenants.caller import EVERYBODY, Caller
 
 
 class Models:
@@ -41,7 +41,7 @@ class Models:
     def views(self) -> list[ModelView]:
         return [self._view(entry) for entry in self._residency.entries.values()]
 
-    def show(self, name: str, caller: Caller) -> ModelView | AdapterCardView:
+    def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
         """One model or adapter, with the progress of a load that is under way. Raises NotFound, Forbidden."""
         found = self._names.find(name, caller)
         entry = self._residency.get(found.recipe.id)

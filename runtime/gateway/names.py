@@ -37,6 +37,11 @@ class Names:
         self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)
         self.catalog = self._read()
 
+    def serve(self, recipes: Sequence[Recipe]) -> None:
+        """These are the recipes from now on."""
+        self.recipes = tuple(recipes)
+        self.refresh()
+
     def refresh(self) -> None:
         self.catalog = self._read()
         self._seen.clear()
@@ -84,7 +89,8 @@ class Names:
     def _resolve(self, catalog: Catalog, wanted: Wanted) -> tuple[str, Resolved]:
         name, adapter, task = wanted.name, wanted.adapter, wanted.task
         if wanted.optional and name is None:
-            ids = [recipe.id for recipe in catalog.recipes.values() if recipe.task is task]
+            here = catalog.recipes.values()
+            ids = [recipe.id for recipe in here if recipe.task is task and not recipe.is_former]
             if len(ids) != 1:
                 return self._by_adapter(catalog, adapter, task) if adapter else self._several(ids, task)
             name = ids[0]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
+from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -16,6 +17,10 @@ from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
+from runtime.gateway.launch.adding import Additions
+from runtime.gateway.launch.editing import Editor
+from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.launch.roster import Roster
 from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -25,7 +30,6 @@ from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
-from runtime.gateway.usage import UsageReport
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
@@ -36,6 +40,7 @@ from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
 from tenants.ledger.keeping import Ledger
+from tenants.ledger.view import UsageReport
 from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
@@ -51,7 +56,12 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     keys = KeyWatch(settings.keys, ledger.keep)
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
-    metrics, names, bounds = Metrics(), Names(recipes, state), Bounds(settings.max_waiting)
+    shelf = Shelf(settings.data_dir / "recipes")
+    shelved = await asyncio.to_thread(shelf.read)
+    arranged = arrange(recipes, shelved.recipes)
+    metrics, names, bounds = Metrics(), Names(arranged.recipes, state), Bounds(settings.max_waiting)
+    for fault in (*shelved.faults, *arranged.notes):
+        log.error("a recipe is left out", extra={"cause": fault})
     for note in names.catalog.notes:
         log.warning(note)
     service = AdapterService(
@@ -67,9 +77,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
             registry=AdapterFacts(names, service, metrics, recipe.id),
         )
 
-    queues = {recipe.id: queue_of(recipe) for recipe in recipes}
-    files = ModelFiles(state, device)
-    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in recipes]
+    queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
+    files = ModelFiles(state, device, settings.data_dir / "converted")
+    entries = [await asyncio.to_thread(files.entry, recipe, queues[recipe.id]) for recipe in arranged.recipes]
 
     async def fetch(entry: ModelEntry, told: sources.Fetched) -> None:
         await files.fetch(entry, told)
@@ -97,6 +107,10 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     )
     adapters = Adapters(names, residency, queues, service)
     models = Models(names, residency, queues, pool, state, files)
+    roster = Roster(
+        recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
+    )
+    reloading = Reloading(roster, settings.recipes)
 
     gateway = Gateway(
         settings,
@@ -107,7 +121,10 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         models,
         adapters,
         Combiner(names, service, adapters),
-        Overview(device, names, models, residency, queues, pool, bounds, metrics),
+        Additions(roster, names, residency, device),
+        Editor(roster, names, residency, state, adapters, device),
+        reloading,
+        Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,
         LedgerSink(ledger),
         UsageReport(ledger),
@@ -138,6 +155,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         asyncio.create_task(residency.watch(settings.heartbeat, settings.hung_after), name="watch"),
         asyncio.create_task(begin(), name="begin"),
     ]
+    if settings.watch:
+        background.append(asyncio.create_task(reloading.watch(), name="watch-recipes"))
     try:
         yield gateway
     finally:

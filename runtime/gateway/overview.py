@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Literal
 
 import msgspec
@@ -62,6 +62,9 @@ class StatusView(msgspec.Struct, frozen=True):
     pid: int
     uptime_seconds: float
     models: list[ModelView]
+    recipe_faults: Annotated[
+        list[str], Meta(description="Of the recipe files as they were read last; those count as they were before.")
+    ]
 
 
 class Overview:
@@ -75,9 +78,11 @@ class Overview:
         pool: SlotPool,
         bounds: Bounds,
         metrics: Metrics,
+        recipe_faults: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._device, self._names, self._models, self._residency = device, names, models, residency
         self._queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
+        self._recipe_faults = recipe_faults
         self._began = time.time()
         self._rendering = asyncio.Lock()
 
@@ -102,6 +107,7 @@ class Overview:
             pid=os.getpid(),
             uptime_seconds=round(time.time() - self._began, 1),
             models=self._models.views(),
+            recipe_faults=list(self._recipe_faults()),
         )
 
     def _host(self) -> HostView | None:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from models.messages import Event
+from models.messages import Event, Started
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.errors import Dialect
@@ -85,3 +85,8 @@ async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str
     """An answer that is no stream."""
     yield Head(200, content_type, {"content-length": str(len(data)), **(headers or {})})
     yield data
+
+
+def warning(started: Started) -> dict[str, str]:
+    """What the engine did otherwise than it was asked to, as a header."""
+    return {"X-Roundhouse-Warning": started.warning} if started.warning else {}

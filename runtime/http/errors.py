@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from registry.errors import RoundhouseError, Unfit
+from registry.errors import RoundhouseError, Unfit, by_status
 from registry.wording import cut
 
 LONGEST = 3 * 1024
@@ -60,7 +60,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
     match dialect:
         case Dialect.ANTHROPIC:
             kind = _ANTHROPIC.get(error.status, "api_error")
-            return {"type": "error", "error": {"type": kind, "message": message}}
+            return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
         case Dialect.COHERE:
             return {"message": message}
         case Dialect.TEI:
@@ -112,6 +112,7 @@ class _Told(msgspec.Struct):
     type: str | None = None
     param: str | None = None
     code: str | int | None = None
+    """A number, vLLM's, is the status again, and no code of OpenAI's."""
 
 
 class _Foreign(msgspec.Struct):
@@ -123,8 +124,6 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
 
     What is neither stays as it is, if it is short.
     """
-    if dialect is Dialect.OPENAI and len(body) <= LONGEST:
-        return body
     try:
         told = msgspec.json.decode(body, type=_Foreign).error
     except msgspec.DecodeError:
@@ -134,6 +133,8 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
     if dialect is Dialect.OPENAI:
         told.message = cut(told.message, LONGEST)
         told.param = None if told.param is None else cut(told.param, LONGEST_PARAM)
+        ours = by_status(status)
+        told.type, told.code = told.type or ours.type, ours.code if isinstance(told.code, int) else told.code
         return msgspec.json.encode(_Foreign(told))
     error = RoundhouseError(told.message)
     error.status = status

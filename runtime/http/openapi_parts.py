@@ -76,7 +76,7 @@ _ERROR = record(
         "message": STRING,
         "type": STRING,
         "param": nullable(STRING),
-        "code": nullable(either(STRING, INTEGER)),
+        "code": nullable(STRING),
         "faults": array(STRING, description="Every reason why an adapter was refused."),
     },
     ["message", "type"],
@@ -85,7 +85,13 @@ ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
     Dialect.OPENAI: ("Error", record({"error": _ERROR})),
     Dialect.ANTHROPIC: (
         "AnthropicError",
-        record({"type": {"const": "error"}, "error": record({"type": STRING, "message": STRING})}),
+        record(
+            {
+                "type": {"const": "error"},
+                "error": record({"type": STRING, "message": STRING}),
+                "request_id": {"type": "null", "description": "It stands in the header X-Request-Id."},
+            }
+        ),
     ),
     Dialect.JINA: ("JinaError", record({"detail": STRING, "error": _ERROR})),
     Dialect.COHERE: ("CohereError", record({"message": STRING})),

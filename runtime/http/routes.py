@@ -1,6 +1,6 @@
 """Every path of the server in one list: (path, handler, methods)."""
 
-from runtime.http.admin import adapters, combine, models, operations, usage
+from runtime.http.admin import adapters, combine, launch, models, operations, usage
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
@@ -17,4 +17,13 @@ def routes() -> list[Route]:
     """What is added to LitServe's application."""
     found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
     found += [(path, audio, ["POST"]) for path in TASKS]
-    return [*found, *models.ROUTES, *adapters.ROUTES, *combine.ROUTES, *operations.ROUTES, *usage.ROUTES]
+    return [
+        *found,
+        *launch.ROUTES,
+        *models.ROUTES,
+        *launch.WHOLE,
+        *adapters.ROUTES,
+        *combine.ROUTES,
+        *operations.ROUTES,
+        *usage.ROUTES,
+    ]

@@ -18,6 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
+from runtime.gateway.uploads import Share, Uploads
 from runtime.http.bodies import too_large
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 BUFFER = 1 << 20
 FIELD_BYTES = 256 * 1024
-"""All form fields together, names included."""
+"""All form fields together, names and headers of parts included."""
 MAX_PARTS = 128
 IDLE_SECONDS = 30.0
 UPLOAD_SECONDS = 900.0
@@ -79,9 +80,11 @@ class _Parts:
         self._disposition, self._value = b"", None
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
+        self._count_field(end - start)
         self._header += data[start:end]
 
     def on_header_value(self, data: bytes, start: int, end: int) -> None:
+        self._count_field(end - start)
         self._content += data[start:end]
 
     def on_header_end(self) -> None:
@@ -148,14 +151,21 @@ def _parser(request: Request, parts: _Parts) -> MultipartParser:
 
 @asynccontextmanager
 async def receive(
-    request: Request, folder: Path, limit: int, on_field: OnField, what: str = "recording", suffix: str = ".audio"
+    request: Request,
+    uploads: Uploads,
+    folder: Path,
+    limit: int,
+    on_field: OnField,
+    what: str = "recording",
+    suffix: str = ".audio",
 ) -> AsyncIterator[Upload]:
     """The request's form with its file on disk (mode 0600), which is removed when the context ends, however it ends.
 
     `what` the file is stands in the error for one that is missing.
 
     Raises TooLarge as soon as the file is over `limit` bytes, RequestTimedOut for a client that stalls, BadRequest for
-    a form that is broken, cut off, or has no file, Unavailable when the disk is full, and what `on_field` raises.
+    a form that is broken, cut off, or has no file, QueueFull when all uploads together are too large, Unavailable when
+    the disk is full, and what `on_field` raises.
     """
     most = limit + FIELD_BYTES + MAX_PARTS * 1024
     declared = request.headers.get("content-length", "")
@@ -164,22 +174,23 @@ async def receive(
     parts = _Parts(limit, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
-    try:
+    with uploads.share() as share:
         try:
-            handle = await asyncio.to_thread(_create, path)
             try:
-                await _fill(request, parser, parts, handle, most)
-            finally:
-                os.close(handle)
-        except OSError as error:
-            raise Unavailable(
-                f"The upload could not be stored: {os.strerror(error.errno or 0)}.", code="no_space", retry_after=30
-            ) from error
-        if not parts.files or not parts.size:
-            raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
-        yield Upload(path, parts.size, parts.fields)
-    finally:
-        path.unlink(missing_ok=True)
+                handle = await asyncio.to_thread(_create, path)
+                try:
+                    await _fill(request, parser, parts, handle, most, share)
+                finally:
+                    os.close(handle)
+            except OSError as error:
+                raise Unavailable(
+                    f"The upload could not be stored: {os.strerror(error.errno or 0)}.", code="no_space", retry_after=30
+                ) from error
+            if not parts.files or not parts.size:
+                raise BadRequest(f"Send the {what} in the field 'file'; it is missing or empty.", param="file")
+            yield Upload(path, parts.size, parts.fields)
+        finally:
+            path.unlink(missing_ok=True)
 
 
 def _create(path: Path) -> int:
@@ -187,7 +198,7 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
-async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int) -> None:
+async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share) -> None:
     """Feed the parser and write the file. OSError comes from the disk only."""
     loop = asyncio.get_running_loop()
     end, size = loop.time() + UPLOAD_SECONDS, 0
@@ -197,6 +208,7 @@ async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle
                 size += len(chunk)
                 if size > most:
                     raise too_large(most)
+                share.add(len(chunk))
                 try:
                     parser.write(chunk)
                 except FormParserError as error:

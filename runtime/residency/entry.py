@@ -53,6 +53,10 @@ class Queue(Protocol):
         """Everybody who waits gets this error."""
         ...
 
+    def change(self, recipe: Recipe) -> None:
+        """The model has another recipe."""
+        ...
+
     def abort_running(self, error: RoundhouseError) -> None:
         """Everybody who runs gets this error (the drain deadline has passed)."""
         ...
@@ -69,7 +73,7 @@ class LoadFailure:
 
 @dataclass(slots=True)
 class ModelEntry:
-    """Mutable. Written by the residency manager, its parts and `record.found` only."""
+    """Mutable. Written by the residency manager, its parts and `record` only."""
 
     recipe: Recipe
     path: Path | None
@@ -118,6 +122,8 @@ class ModelEntry:
     loaded_at: float = 0.0
     created: float = field(default_factory=time.time)
     progress: Progress | None = None
+    fetched: tuple[int, int | None] | None = None
+    """While its files are brought: bytes that have come, and all bytes if known."""
     failures: list[LoadFailure] = field(default_factory=list)
     loads: int = 0
     deaths: int = 0

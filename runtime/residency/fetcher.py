@@ -1,5 +1,6 @@
 """Files that are not on this machine yet: fetched when their model is first wanted, once for all who wait for it."""
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 from models.messages import Progress
@@ -29,6 +30,14 @@ class ModelFetcher:
 
     def __init__(self, table: Table, decide: Callable[[], None], fetch: Fetch | None) -> None:
         self._table, self._decide, self.fetch = table, decide, fetch
+        self._under_way: dict[str, asyncio.Task[None]] = {}
+
+    def cancel(self, entry: ModelEntry) -> bool:
+        """Stop bringing its files, if that is under way. What has come stays for the next try."""
+        task = self._under_way.get(entry.id)
+        if task is not None:
+            task.cancel()
+        return task is not None
 
     def start(self, entry: ModelEntry) -> bool:
         """Whether its files are missing; if so they are on their way from now on."""
@@ -42,20 +51,36 @@ class ModelFetcher:
     async def _bring(self, entry: ModelEntry, fetch: Fetch) -> None:
         def told(come: int, whole: int | None) -> None:  # from the download's threads: one assignment, nothing else
             fraction = min(1.0, come / whole) if whole else 0.0
+            entry.fetched = (come, whole)
             entry.progress = Progress(phase="fetching", fraction=fraction, detail=f"{come >> 20} MiB")
 
+        task = self._under_way[entry.id] = asyncio.ensure_future(self._come(fetch, entry, told))
         try:
-            await fetch(entry, told)
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():  # the server stops
+                task.cancel()
+                raise
+            self._did_not_come(entry, Unavailable("The download was cancelled.", code="download_cancelled"))
         except RoundhouseError as error:
-            log.error("fetching failed", extra={"model": entry.id, "cause": error.message})
-            entry.progress, entry.wanted_since = None, None
-            entry.to(S.FAILED)
-            failure = entry.fail(error)
-            self._table.observer.load_failed(entry, error)
-            wait = max(failure.until - failure.at, error.retry_after or 0.0)
-            entry.queue.refuse(Unavailable(error.message, code=error.code, retry_after=wait))
+            self._did_not_come(entry, error)
         else:
             entry.progress = None
             entry.to(S.ABSENT)
+        finally:
+            self._under_way.pop(entry.id, None)
+            entry.fetched = None
         self._table.note_change()
         self._decide()
+
+    async def _come(self, fetch: Fetch, entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        await fetch(entry, told)
+
+    def _did_not_come(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        log.error("fetching failed", extra={"model": entry.id, "cause": error.message})
+        entry.progress, entry.wanted_since = None, None
+        entry.to(S.FAILED)
+        failure = entry.fail(error)
+        self._table.observer.load_failed(entry, error)
+        wait = max(failure.until - failure.at, error.retry_after or 0.0)
+        entry.queue.refuse(Unavailable(error.message, code=error.code, retry_after=wait))

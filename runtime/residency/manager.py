@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NoReturn
 
 from registry import learning
-from registry.errors import Conflict, DoesNotFit, Unavailable
+from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
+from runtime.residency.exchanger import Exchange, Exchanger
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
 from runtime.residency.memory import Memory
@@ -38,8 +39,8 @@ class ResidencyManager:
     |        | waits         | the back-off          | and waits    |                 |                             |
     | unload | nothing to do | nothing to do         | ends         | drains and ends | waits for it, then as it is |
 
-    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. What happens by itself: `Watcher`. These and the
-    manager write entries, nobody else does.
+    How they come: `Loader`, `ModelFetcher`. How they leave: `Drainer`. How they change: `Exchanger`. What happens by
+    itself: `Watcher`. These and the manager write entries, nobody else does.
 
     Args:
         entries, pool, budgets, observer, memory, host_budget: see `runtime.residency.table.Table`.
@@ -68,6 +69,7 @@ class ResidencyManager:
         self.loader = Loader(self.table, self.drainer, self.decide, counts_processes)
         self.fetcher = ModelFetcher(self.table, self.decide, fetch)
         self.watcher = Watcher(self.table, self.drainer, self.decide, counts_processes, working_margin)
+        self.exchanger = Exchanger(self.table, self.drainer)
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
 
@@ -92,10 +94,53 @@ class ResidencyManager:
         since = entry.clock() if entry.wanted_since is None else entry.wanted_since
         return policy.plan(self.table.snapshot(), self._need(entry, since))
 
+    def now(self) -> float:
+        """By the clock of the plans."""
+        return self.table.clock()
+
+    def preview(self, need: policy.Need) -> policy.Plan:
+        """What a load of a model that is not here yet would do now."""
+        return policy.plan(self.table.snapshot(), need)
+
+    # --- models that come and go ----------------------------------------------------------------------------------
+    def add(self, entry: ModelEntry) -> None:
+        """A model that may be asked for from now on."""
+        self.table.entries[entry.id] = entry
+        self.table.note_change()
+
+    async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        """It leaves for ever: running requests finish, those that wait get `error`. Nobody may ask for it any more."""
+        while True:
+            entry.queue.refuse(error)
+            self.fetcher.cancel(entry)
+            await self.unload(entry, force=True)
+            if entry.state in (S.ABSENT, S.FAILED) and not entry.queue.waiting:
+                break
+        entry.wanted_since = None
+        self.table.entries.pop(entry.id, None)
+        self.table.note_change()
+
+    def exchange(self, entry: ModelEntry, exchange: Exchange) -> None:
+        """The model gets another recipe, as soon as nobody uses the one that it has."""
+        self.exchanger.start(entry, exchange)
+
+    def begin_fetch(self, entry: ModelEntry) -> None:
+        """Have its files brought, if they are not here, without a load."""
+        if entry.path is None and entry.state in AWAY:
+            self.fetcher.start(entry)
+
+    async def fetch(self, entry: ModelEntry) -> None:
+        """The same, and wait for them. Raises what their source says."""
+        self.begin_fetch(entry)
+        while entry.path is None and entry.state is S.LOADING:
+            await self.table.change()
+        if entry.path is None and entry.failure is not None:
+            raise entry.failure.cause
+
     # --- wishes ---------------------------------------------------------------------------------------------------
     def want(self, entry: ModelEntry) -> None:
         """A request waits for this model. Raises what makes waiting pointless."""
-        if entry.broken is not None:
+        if entry.broken is not None and self.fetcher.fetch is None:
             raise entry.broken
         if entry.state is S.READY:
             return
@@ -105,7 +150,7 @@ class ResidencyManager:
                 wait = failure.until - entry.clock()
                 raise Unavailable(
                     f"Model '{entry.id}' failed: {failure.cause.message} The next try starts in {wait:.0f} s.",
-                    code="model_failed",
+                    code="model_broken" if entry.broken else "model_failed",
                     retry_after=wait,
                 )
         if entry.wanted_since is None:

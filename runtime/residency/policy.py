@@ -29,19 +29,16 @@ a sleep that fails ends that process: then its model's load time counts as well.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Literal
 
-from humanize import naturalsize
-
+from registry.wording import size_words
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
 from runtime.server.device import DeviceBudget
 
 __all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "plan", "to_sleep"]
 
-human = partial(naturalsize, binary=True)
-"""Bytes for people: 1536 -> '1.5 KiB'."""
+human = size_words
 COST_WEIGHT = 1.0
 """Seconds of recency per second that it takes to bring a model back (step 4)."""
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from models.engines import engine_version
+from models.estimate import Estimate
 from models.messages import Held
 from registry.recipes.definition import Recipe
 from registry.records import LoadKey
@@ -38,6 +39,11 @@ def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None
         entry.load_seconds = files.load_seconds
     recall(entry, state, device)
     entry.revision, entry.path = files.revision, files.path  # last: with a path it counts as there
+
+
+def expected(entry: ModelEntry, needs: Estimate) -> None:
+    """What a model whose files are not here yet is expected to need."""
+    entry.needed, entry.needed_detail = needs.total, needs.explain()
 
 
 def recall(entry: ModelEntry, state: State, device: Device) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
@@ -94,13 +95,20 @@ class Table:
     def snapshot(self) -> Snapshot:
         """What the policy decides by."""
         residents = tuple(r for entry in self.entries.values() if (r := entry.resident()) is not None)
-        now = next(iter(self.entries.values())).clock() if self.entries else 0.0
-        return Snapshot(self.budgets, residents, self.pool.free - len(self.claims), now, self.host_budget)
+        return Snapshot(self.budgets, residents, self.pool.free - len(self.claims), self.clock(), self.host_budget)
+
+    def clock(self) -> float:
+        """The models' own."""
+        return next(iter(self.entries.values())).clock() if self.entries else time.monotonic()
 
     # --- news -----------------------------------------------------------------------------------------------------
     def note_change(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+    def call_later(self, seconds: float) -> None:
+        """A change that comes by itself: those who wait for one look again then."""
+        asyncio.get_running_loop().call_later(seconds, self.note_change)
 
     async def change(self) -> None:
         """Wait for the next change of any state, progress or lease."""

@@ -83,6 +83,7 @@ class Placement:
         self._host = HostTier(max(host, places + 1), staging_at_once)
         self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
         self._forgotten: set[str] = set()
+        self._sizes: tuple[int, int, int] | None = None
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
 
@@ -161,12 +162,21 @@ class Placement:
     def unpin(self, digest: str) -> None:
         self._pinned.pop(digest, None)
 
+    def resize(self, places: int, host: int, max_requests: int) -> None:
+        """The next engine has other sizes: they count from the next `reset`."""
+        self._sizes = (places, host, max_requests)
+
     def reset(self) -> list[str]:
         """The engine is new and empty. Waiting requests and pins stay; returns the requests that ran and are lost.
         Reports about work begun before the reset must not be passed on any more."""
         lost = list(self._running)
         for table in (self._running, self._device, self._host, self._failed):
             table.clear()
+        if self._sizes is not None:
+            self.places, host, self.max_requests = self._sizes
+            self._device = DeviceTier(self.places)
+            self._host = HostTier(max(host, self.places + 1), self._host.staging_at_once)
+            self._sizes = None
         self._pinned = dict.fromkeys(self._pinned, True)
         return lost
 

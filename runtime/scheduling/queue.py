@@ -62,10 +62,7 @@ class ModelQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
-        places = recipe.memory.adapters
-        # A chat engine batches inside itself; the others batch across requests, so two batches' worth keeps them busy.
-        limit = recipe.batching.max_requests * (1 if recipe.task is Task.CHAT else 2)
-        self.policy = Placement(places.device, places.host, limit)
+        self.policy = Placement(*_sizes(recipe))
         self._link: SlotLink | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[str, Ticket] = {}
@@ -96,6 +93,11 @@ class ModelQueue:
     def holds(self, digest: str) -> bool:
         """Whether a running or waiting request needs this adapter."""
         return bool(self.running_with(digest) or self.waiting_with(digest))
+
+    def change(self, recipe: Recipe) -> None:
+        """The model has another recipe: its bounds count at once, its sizes for the next engine."""
+        self.recipe = recipe
+        self.policy.resize(*_sizes(recipe))
 
     def open(self, link: SlotLink) -> None:
         self._link = link
@@ -282,3 +284,12 @@ class ModelQueue:
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
+
+
+def _sizes(recipe: Recipe) -> tuple[int, int, int]:
+    """Adapter places, staged adapters, and requests that run at once.
+
+    A chat engine batches inside itself; the others batch across requests, so two batches' worth keeps them busy.
+    """
+    places, limit = recipe.memory.adapters, recipe.batching.max_requests
+    return places.device, places.host, limit * (1 if recipe.task is Task.CHAT else 2)

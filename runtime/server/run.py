@@ -1,16 +1,18 @@
 """The server shell: LitServe binds the port, spawns and restarts the slots, and drains. Everything private that this
 project touches of LitServe 0.2.19 is in this file, hooks.py and slots/worker.py, and guarded
-by tests/unit/runtime/test_litserve_pin.py.
+by tests/unit/server/test_litserve_pin.py.
 
 Its own request queue and transport stay idle: endpoints are plain FastAPI routes that LitSpec adds.
 """
 
+import asyncio
 import contextlib
 import gc
 import multiprocessing.connection
 import multiprocessing.process
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -36,6 +38,7 @@ from runtime.server import logs
 from runtime.server.device import Device
 from runtime.server.hooks import RuntimeAPI, RuntimeSpec
 from runtime.server.settings import Settings
+from runtime.server.stopped import Stopped
 from runtime.server.stopping import Left, Shutdown, log
 from runtime.slots.worker import SlotLoop
 
@@ -51,8 +54,12 @@ litserve.server.no_auth = _nobody_is_asked
 
 FAILED = 4
 """The command line's exit code for a server that ended by itself, where nothing can be cleaned up any more."""
+API = "LitServer-0"
+"""LitServe's name of the API process."""
 START_SECONDS = 10.0
 """How long a stop that comes during the start waits for the start to be complete."""
+LOOK = 0.5
+"""Seconds between two looks whether the API process or the manager is stopped."""
 
 
 def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.LitServer:
@@ -96,6 +103,7 @@ class ApiProcess:
         self._settings = settings
         self._opened = open_gateway(settings, recipes, device)
         self._gateways: list[Gateway] = []
+        self._reloads: list[asyncio.Task[None]] = []
         self._shutdown = Shutdown(self._left, settings.drain_seconds)
 
     def gateway(self) -> Gateway:
@@ -104,10 +112,18 @@ class ApiProcess:
     def _left(self) -> Left:
         return Left(*self.gateway().overview.left())
 
+    def _on_hangup(self) -> None:
+        self._reloads.append(asyncio.get_running_loop().create_task(self._reload()))
+
+    async def _reload(self) -> None:
+        await self.gateway().reloading.reload()
+
     async def start(self) -> None:
         logs.configure(self._settings.log_level)  # LitServe has set up its own since the fork
         self._gateways.append(await self._opened.__aenter__())
         self._shutdown.listen()
+        if threading.current_thread() is threading.main_thread():  # nobody else has signals
+            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._on_hangup)
 
     async def stop(self) -> None:
         self._shutdown.drained()
@@ -138,6 +154,8 @@ def run(
     server = build(settings, recipes, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
+    found: dict[str, multiprocessing.process.BaseProcess] = {}
+
     def shut_down() -> None:
         while server._shutdown_event is None:  # a signal before the start is complete
             time.sleep(0.05)
@@ -154,15 +172,22 @@ def run(
         threading.Thread(target=stop, daemon=True).start()
 
     def watch_processes() -> None:
-        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything."""
-        wanted = {"LitServer-0", "SyncManager"}
-        found: dict[str, multiprocessing.process.BaseProcess] = {}
+        """LitServe restarts workers, not its API process nor its manager: when one of those dies, end everything.
+
+        The same when one is stopped for as long as an engine may be silent: without the first nobody is answered,
+        without the second no slot is replaced and no signal ends the server.
+        """
+        wanted = {API, "SyncManager"}
         while found.keys() != wanted:
             for process in multiprocessing.active_children():
                 found.update({name: process for name in wanted if process.name.startswith(name)})
             time.sleep(0.05)
         started.set()
-        ended = multiprocessing.connection.wait([process.sentinel for process in found.values()])
+        stopped = Stopped([process.pid for process in found.values() if process.pid], settings.hung_after)
+        while not (ended := multiprocessing.connection.wait([p.sentinel for p in found.values()], timeout=LOOK)):
+            if stopped.for_long(time.monotonic()):
+                log.error("a process of the server was stopped for long", extra={"seconds": settings.hung_after})
+                end_everything(FAILED)
         if stopping.is_set():
             return
         failed.set()
@@ -170,6 +195,16 @@ def run(
             end_everything(FAILED)
         shut_down()
 
+    terminal = sys.stderr.isatty()
+
+    def on_hangup(number: int, frame: FrameType | None) -> None:
+        """Read the recipes again. A terminal that was closed ends the server that was started in it, as ever."""
+        if terminal and not sys.stderr.isatty():
+            on_signal(number, frame)
+        elif (api := found.get(API)) is not None and api.pid:
+            os.kill(api.pid, signal.SIGHUP)
+
+    signal.signal(signal.SIGHUP, on_hangup)
     signal.signal(signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, on_signal)
     threading.Thread(target=watch_processes, daemon=True).start()

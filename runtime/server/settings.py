@@ -61,6 +61,9 @@ class Settings(BaseSettings):
     recipes: Annotated[tuple[Path, ...], NoDecode, Shown(WHERE.panel, "the starter set")] = Field(
         default_factory=starter_recipes, description="Recipe file or folder; may be given more than once."
     )
+    watch: Annotated[bool, WHERE] = Field(
+        default=False, description="Read the recipes again when their files change; SIGHUP does that at any time."
+    )
     host: Annotated[str, WHERE] = Field(default="127.0.0.1", description="Address to listen on; 0.0.0.0 for all.")
     allowed_hosts: Annotated[tuple[str, ...], NoDecode, HOSTS] = Field(
         default=(),
@@ -86,7 +89,8 @@ class Settings(BaseSettings):
         default=False, description="Let in whoever shows no key, also from other machines, as the team 'default'."
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
-        default=(), description="Folder below which adapters may be registered by path; may be given more than once."
+        default=(),
+        description="Folder below which adapters and models may be added by path; may be given more than once.",
     )
     run_dir: Path
     """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
@@ -132,6 +136,9 @@ class Settings(BaseSettings):
     max_audio: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(32 * 2**20), description="Largest recording.")
     max_adapter: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(2 * 2**30), description="Largest adapter archive."
+    )
+    max_uploads: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(8 * 2**30), description="All uploads that are there at one time together, then 429."
     )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."

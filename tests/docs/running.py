@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.docs.blocks import ROOT, Example
-from tests.system.langchain_environment import langchain
+from tests.system.frameworks.langchain_environment import langchain
 
 ADDRESS = "http://127.0.0.1:8000"
 SECONDS = 600

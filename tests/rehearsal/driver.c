@@ -2,6 +2,8 @@
 
    CUDA's calls are written to the file that REHEARSAL_LOG names, one line each: "cuInit PID". All other questions are
    NVML's, answered from what is written here. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +13,14 @@
 typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned int version; unsigned long long total, reserved, free, used; } Memory2;
 
-static const unsigned long long TOTAL = 85520809984ull, USED = 512ull << 20;
+static const unsigned long long USED = 512ull << 20;
 static int opened;
+
+/* Bytes of the card: of an H100, or of an H200. */
+static unsigned long long total(void) {
+    const char *asked = getenv("REHEARSAL_BYTES");
+    return asked ? strtoull(asked, NULL, 10) : 85520809984ull;
+}
 
 static void record(const char *call) {
     const char *path = getenv("REHEARSAL_LOG");
@@ -26,9 +34,54 @@ static void record(const char *call) {
 }
 
 /* 100: no device. Nothing can run here; that somebody asks is what counts. */
+#define NO_DEVICE(call) \
+    int call(void) { record(#call); return 100; }
 int cuInit(unsigned int flags) { (void)flags; record("cuInit"); return 100; }
 int cuDriverGetVersion(int *version) { *version = 13000; return 0; }
+/* The CUDA runtime asks for every function here, cuInit too. 500: there is none of that name. */
+int cuGetProcAddress_v2(const char *name, void **found, int version, unsigned long long flags, int *status) {
+    (void)version, (void)flags;
+    *found = dlsym(RTLD_DEFAULT, name);
+    if (status) *status = *found ? 0 : 1;
+    return *found ? 0 : 500;
+}
+int cuGetProcAddress(const char *name, void **found, int version, unsigned long long flags) {
+    return cuGetProcAddress_v2(name, found, version, flags, NULL);
+}
+/* What extensions of torch and vLLM are linked against: they are not loaded without. */
+NO_DEVICE(cuCtxGetCurrent)
+NO_DEVICE(cuCtxSetCurrent)
+NO_DEVICE(cuDeviceGet)
+NO_DEVICE(cuDeviceGetAttribute)
+NO_DEVICE(cuDevicePrimaryCtxGetState)
+NO_DEVICE(cuDevicePrimaryCtxRetain)
+NO_DEVICE(cuFuncGetAttribute)
+NO_DEVICE(cuFuncSetAttribute)
+NO_DEVICE(cuFuncSetCacheConfig)
+NO_DEVICE(cuGetErrorString)
+NO_DEVICE(cuLaunchCooperativeKernel)
+NO_DEVICE(cuLaunchKernel)
+NO_DEVICE(cuLinkAddData_v2)
+NO_DEVICE(cuLinkComplete)
+NO_DEVICE(cuLinkCreate_v2)
+NO_DEVICE(cuMemAddressFree)
+NO_DEVICE(cuMemAddressReserve)
+NO_DEVICE(cuMemCreate)
+NO_DEVICE(cuMemGetAllocationGranularity)
+NO_DEVICE(cuMemMap)
+NO_DEVICE(cuMemRelease)
+NO_DEVICE(cuMemSetAccess)
+NO_DEVICE(cuMemUnmap)
+NO_DEVICE(cuModuleGetFunction)
+NO_DEVICE(cuModuleLoad)
+NO_DEVICE(cuModuleLoadData)
+NO_DEVICE(cuModuleLoadDataEx)
+NO_DEVICE(cuModuleUnload)
+NO_DEVICE(cuOccupancyMaxActiveBlocksPerMultiprocessor)
+NO_DEVICE(cuPointerGetAttribute)
+NO_DEVICE(cuTensorMapEncodeTiled)
 
+int nvmlInit(void) { opened++; record("nvmlInit by torch"); return 0; } /* which never closes it */
 int nvmlInit_v2(void) { opened++; record("nvmlInit"); return 0; }
 int nvmlInitWithFlags(unsigned int flags) { (void)flags; return nvmlInit_v2(); }
 int nvmlShutdown(void) { opened--; record("nvmlShutdown"); return 0; }
@@ -42,7 +95,7 @@ int nvmlDeviceGetHandleByIndex_v2(unsigned int index, void **handle) {
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) { (void)uuid; *handle = (void *)1; return 0; }
 int nvmlDeviceGetName(void *handle, char *text, unsigned int length) {
     (void)handle;
-    snprintf(text, length, "NVIDIA H100 80GB HBM3");
+    snprintf(text, length, total() < 100000000000ull ? "NVIDIA H100 80GB HBM3" : "NVIDIA H200");
     return 0;
 }
 int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
@@ -52,12 +105,12 @@ int nvmlDeviceGetUUID(void *handle, char *text, unsigned int length) {
 }
 int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory) {
     (void)handle;
-    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED;
+    memory->total = total(), memory->used = USED, memory->free = total() - USED;
     return 0;
 }
 int nvmlDeviceGetMemoryInfo_v2(void *handle, Memory2 *memory) {
     (void)handle;
-    memory->total = TOTAL, memory->used = USED, memory->free = TOTAL - USED, memory->reserved = 0;
+    memory->total = total(), memory->used = USED, memory->free = total() - USED, memory->reserved = 0;
     return 0;
 }
 int nvmlDeviceGetCudaComputeCapability(void *handle, int *major, int *minor) {

@@ -1,12 +1,14 @@
-"""What a slot does for a chat model on an H100 up to the fork of EngineCore, on the CPU build, in a process of its own.
+"""What a slot does for a chat model on an H100 until EngineCore needs the card, in a process of its own.
 
     python -m tests.rehearsal.probe RECIPE FOLDER
 
-The driver is `driver.c`. vLLM's modules are imported as a CPU build has them, then each is given the platform of CUDA:
-so their kernels are not there, and the rest is the same files. Prints what was found, as JSON.
+The driver is `driver.c`. On the CUDA build nothing is changed. On the CPU build vLLM's modules are imported as it has
+them, then each is given the platform of CUDA: so their kernels are not there, and the rest is the same files. Prints
+what was found, as JSON.
 """
 
 import json
+import os
 import sys
 import types
 from collections.abc import Callable
@@ -22,6 +24,7 @@ sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CP
 from models import nvml  # noqa: E402
 from models.chat import settings  # noqa: E402
 from models.chat.vllm import launch, prewarm  # noqa: E402
+from registry.errors import EngineFailed  # noqa: E402
 from registry.recipes.loading import load_recipes  # noqa: E402
 
 SECOND = "vllm.v1.worker.gpu"
@@ -54,6 +57,15 @@ def inspected() -> list[object]:
     return found
 
 
+def started(arguments: Any) -> dict[str, Any]:
+    """EngineCore is forked, and ends where it first asks for the card: what the slot is told of it."""
+    try:
+        launch.start_engine(arguments, "cuda:0", 1)
+    except EngineFailed as fault:
+        return {"told": fault.message, "code": fault.code, "way": os.environ["VLLM_WORKER_MULTIPROC_METHOD"]}
+    return {"told": "it runs"}
+
+
 def main(recipe_file: str, folder: str) -> dict[str, Any]:
     prewarm.prewarm_core()
     prewarm._import_known(prewarm.CUDA)
@@ -69,6 +81,7 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
     manager = import_module("vllm.lora.worker_manager").LRUCacheWorkerLoRAManager
     envs = import_module("vllm.envs")
     return {
+        "pid": os.getpid(),
         "gpu": nvml.gpu("cuda:0").name,
         "driver": nvml.driver(),
         "second_runner": config.use_v2_model_runner,
@@ -93,6 +106,7 @@ def main(recipe_file: str, folder: str) -> dict[str, Any]:
         "sampler_takes_processors": "custom_logits_processors" in sampler.Sampler.__init__.__code__.co_varnames,
         "core_is_ours": core.preprocess_add_request.__module__,
         "manager_is_ours": manager.add_adapter.__module__,
+        "start": started(arguments),
     }
 
 

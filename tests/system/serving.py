@@ -36,17 +36,26 @@ def free_port() -> int:
 class Server:
     """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
 
-    It is killed when the thread that made it ends, so also when the test run is killed.
+    It is killed when the thread that made it ends, so also when the test run is killed. `python` and `env`: of another
+    build than this one (tests/rehearsal).
     """
 
-    def __init__(self, data: Path, recipes: Sequence[Path] = (STARTER,), *options: str) -> None:
+    def __init__(
+        self,
+        data: Path,
+        recipes: Sequence[Path] = (STARTER,),
+        *options: str,
+        device: str = "cpu",
+        python: str = sys.executable,
+        env: dict[str, str] | None = None,
+    ) -> None:
         self.port, self.data = free_port(), data
         self.url = f"http://127.0.0.1:{self.port}"
         self.http = httpx.Client(base_url=self.url, timeout=PATIENCE)
         self.log = data / "server.log"
         data.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
-        command += ["--device", "cpu", "--data-dir", str(data)]
+        command = [python, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
+        command += ["--device", device, "--data-dir", str(data)]
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
@@ -54,6 +63,7 @@ class Server:
             self.process = subprocess.Popen(
                 command,
                 cwd=ROOT,
+                env=env,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -86,7 +86,7 @@ def test_no_request_is_a_5xx_and_answers_are_as_documented(
         pytest.skip("nothing to get wrong: any text may stand in a path")
 
     @settings(
-        max_examples=CASES, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        max_examples=CASES, database=None, suppress_health_check=list(HealthCheck),
         phases=(Phase.generate,),
     )  # fmt: skip
     @given(case=operation.as_strategy(generation_mode=mode), seed=st.integers(0, 2**32))

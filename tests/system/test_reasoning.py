@@ -1,7 +1,4 @@
-"""A model that thinks before it answers, and calls tools: what its recipe's parsers make of it in all three dialects.
-
-The model is hand-made (`chat_script`): it says exactly these pieces, each of which is one token.
-"""
+"""A model that thinks and calls tools: what its recipe's parsers make of it in all three dialects."""
 
 import json
 from collections import Counter
@@ -13,51 +10,17 @@ import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
-from tests.contract.chat.script import write_script
 from tests.system.serving import Server
+from tests.system.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS, serve_thinker
 
 pytestmark = pytest.mark.real
-SUM, BOTH = "What is two and two?", "Light and fan, please."
-SCRIPTS = {
-    SUM: ["<think>", "Two, ", "and two ", "more: four.", "</think>", "It is ", "4."],
-    BOTH: [
-        "<think>", "Two ", "calls.", "</think>", "Doing ", "both.",
-        '<tool_call>\n{"name": "set_light", ', '"arguments": {"state": ', '"on"}}\n</tool_call>\n',
-        '<tool_call>\n{"name": "set_fan", "arguments"', ': {"speed": ', "2}}\n</tool_call>",
-    ],
-}  # fmt: skip
 THOUGHT = "Two, and two more: four."
 CALLS = [("set_light", {"state": "on"}), ("set_fan", {"speed": 2})]
-FUNCTIONS: list[dict[str, Any]] = [
-    {"name": "set_light", "parameters": {"type": "object", "properties": {"state": {"enum": ["on", "off"]}}}},
-    {"name": "set_fan", "parameters": {"type": "object", "properties": {"speed": {"type": "integer"}}}},
-]
-TOOLS: Any = [{"type": "function", "function": function} for function in FUNCTIONS]
-RECIPE = """
-id: thinker
-version: 1
-task: chat
-source: {{path: {model}}}
-engine:
-  name: vllm
-  flags: {{reasoning_parser: qwen3, enable_auto_tool_choice: true, tool_call_parser: hermes}}
-dtype: float32
-context_length: 2048
-memory: {{kv_cache: 64MiB}}
-batching: {{max_requests: 8, max_tokens: 2048}}
-"""
-PLAIN = RECIPE.replace("thinker", "plain").replace(
-    "  flags: {{reasoning_parser: qwen3, enable_auto", "  # {{enable_auto"
-)
-"""The same model without parsers."""
 
 
 @pytest.fixture(scope="module")
 def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("thinker")
-    model = write_script(folder / "model", SCRIPTS, context=2048)
-    (folder / "thinker.yaml").write_text(f"{RECIPE}---\n{PLAIN}".format(model=model))
-    server = Server(folder / "data", [folder / "thinker.yaml"], "--slots", "1", "--no-prewarm")
+    server = serve_thinker(tmp_path_factory.mktemp("thinker"))
     try:
         yield server.wait_ready()
     finally:

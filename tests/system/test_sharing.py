@@ -12,7 +12,7 @@ import pytest
 from tests.contract.speech.fixtures import RATE, silence, write
 from tests.contract.text.fixtures import text
 from tests.system.serving import PACK, Server
-from tests.system.test_speech_surface import sample
+from tests.system.surfaces.test_speech import sample
 
 pytestmark = pytest.mark.real
 SAME = 1e-5

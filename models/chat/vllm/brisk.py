@@ -14,15 +14,20 @@ from models.chat.vllm import process
 
 LINGER = 1.0
 """Seconds."""
+_one_at_a_time = threading.Lock()
 
 
 def adapters_come(core: Any) -> None:
-    """Called on the engine's loop, between two steps."""
+    """Called on the engine's loop, between two steps, or by the thread that takes calls in, for the next step."""
     least = os.environ.get(process.SWAP_TOKENS)
-    if not least:
-        return
+    if least:
+        with _one_at_a_time:
+            _shorten(core, int(least))
+
+
+def _shorten(core: Any, least: int) -> None:
     own: int = core.__dict__.setdefault("roundhouse_step_tokens", core.scheduler.max_num_scheduled_tokens)
-    core.scheduler.max_num_scheduled_tokens = min(own, int(least))
+    core.scheduler.max_num_scheduled_tokens = min(own, least)
     last: threading.Timer | None = core.__dict__.get("roundhouse_brisk")
     if last is not None:
         last.cancel()

@@ -3,6 +3,9 @@
 The calls are `CALLS`, all behind one utility method that is added to EngineCore (`METHOD`; the slot's side is
 `launch.ask`). Utilities share one ordered queue with requests and aborts, so 'no request uses it' is known for certain
 here and nowhere else. All results are plain types: anything else kills vLLM's output thread.
+
+Only staging does not wait in that queue (`_stage_at_once`): reading a file needs nothing of the engine's loop. So an
+adapter on the disk waits for a running step as often as one in host memory: once, for its place.
 """
 
 from __future__ import annotations
@@ -55,15 +58,42 @@ def _placed(core: Any) -> set[int]:
     return placed
 
 
+def _leaving(core: Any) -> set[int]:
+    """Adapters whose drop waits in the engine's queue: their room in host memory is as good as free."""
+    leaving: set[int] = core.__dict__.setdefault("roundhouse_leaving", set())
+    return leaving
+
+
+def _stage_at_once(core: Any) -> None:
+    """Have vLLM's thread that takes calls in begin with staging by itself, while a step runs; all other calls go on."""
+    from vllm.v1.engine import EngineCoreRequestType
+
+    wait_in_line = core.input_queue.put_nowait
+
+    def take(item: tuple[Any, Any]) -> None:
+        kind, request = item
+        call, arguments = None, tuple[Any, ...]()
+        if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD:
+            call, arguments = request[3]
+        if call == stage_adapter.__name__:
+            core._handle_client_request(kind, request)
+            return
+        if call == drop_adapter.__name__:
+            _leaving(core).add(arguments[0])
+        wait_in_line(item)
+
+    core.input_queue.put_nowait = take
+
+
 def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Outcome]:
-    """Start reading an adapter into host memory.
+    """Start reading an adapter into host memory. May be called in another thread than the engine's loop.
 
     Where the worker lives in this process, the answer comes when it was read ('read' or 'failed'), without a poll for
     which a running step would have to end each time; `place_adapter` lets it take effect. Else the answer is 'running',
     and `poll_adapter` tells when it is there.
     """
     brisk.adapters_come(self)
-    outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path)))
+    outcome = _worst(self.collective_rpc("stage_adapter", args=(adapter_id, path, len(_leaving(self)))))
     if outcome[0] != "running" or not _answers_later(self):
         return outcome
     told: Future[Outcome] = Future()
@@ -109,6 +139,7 @@ def poll_adapter(self: Any, adapter_id: int) -> Outcome:
 
 def drop_adapter(self: Any, adapter_id: int) -> Outcome:
     """Forget an adapter on device and host; 'busy' while a request uses it."""
+    _leaving(self).discard(adapter_id)
     if _in_use(self, adapter_id):
         return ["busy"]
     _placed(self).discard(adapter_id)
@@ -220,6 +251,8 @@ def patch(core: Any, begin: Callable[[], None]) -> None:
             stock_init(self, *args, **kwargs)
             if self.vllm_config.lora_config is not None:
                 self.collective_rpc("prepare_places")
+                if _answers_later(self):
+                    _stage_at_once(self)
         except Exception as error:
             _tell_cause(error)
             raise

@@ -1,7 +1,7 @@
 """What vLLM does with a grammar: done once in a process that may be killed, and then without harm in the engine.
 
 - vLLM parses a grammar on the loop that feeds all streams: not again when it was checked.
-- EngineCore compiles it in threads that take the CPU from its steps: at the lowest priority instead.
+- EngineCore compiles it in threads that take the CPU from its steps: at a lower priority instead.
 - An ambiguous grammar costs more with each token (xgrammar 0.2.8: 45 ms for the 256th, and the cube of it), inside the
   step of all: it ends the request when it takes more than its share.
 """
@@ -20,7 +20,9 @@ of 100 strings of bounded length with a vocabulary of 130,000 takes 0.025 at its
 CACHE_MEGABYTES = 64
 """Compiled grammars that EngineCore keeps; vLLM's own default of 512 was seen to make a small model's engine the
 largest process of the machine. Usual schemas take 0.03 to 1 MB."""
-PRIORITY = 19
+LOWER = 5
+"""By so much are threads that compile nicer than the engine. Not the most: a thread that nobody lets run while it holds
+Python's lock keeps the engine's own thread waiting, a second on a machine that is busy."""
 
 CONSTRAINTS = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
 OPTIONS = ("disable_any_whitespace", "disable_additional_properties", "whitespace_pattern")
@@ -89,6 +91,13 @@ class Watched:
             self._left -= time.thread_time() - began
 
 
+def _be_nicer() -> None:
+    """On Linux a thread's own, which threads that it starts inherit. Safe to call again."""
+    wanted = os.getpriority(os.PRIO_PROCESS, os.getpid()) + LOWER
+    if os.getpriority(os.PRIO_PROCESS, 0) < wanted:
+        os.setpriority(os.PRIO_PROCESS, 0, min(wanted, 19))
+
+
 def patch(manager: Any, params: Any) -> None:
     """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot). Safe to call twice."""
     if hasattr(manager, "roundhouse_create_grammar"):
@@ -98,9 +107,7 @@ def patch(manager: Any, params: Any) -> None:
 
     def create_grammar(self: Any, request: Any) -> Watched:
         if threading.current_thread() is not threading.main_thread():
-            os.setpriority(
-                os.PRIO_PROCESS, 0, PRIORITY
-            )  # on Linux a thread's own, which threads that it starts inherit
+            _be_nicer()
         return Watched(self.roundhouse_create_grammar(request))
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:

@@ -1,4 +1,4 @@
-"""The pieces of vLLM that the chat engine uses, by one name each: they moved between 0.26 and 0.32."""
+"""The pieces of vLLM that the chat engine uses, by one name each: they move between releases."""
 
 import json
 import multiprocessing

@@ -17,7 +17,7 @@ class NotPlaced(RuntimeError):
 def _add_adapter(self: Any, lora_request: Any) -> bool:
     manager = self._adapter_manager
     adapter_id = lora_request.lora_int_id
-    if adapter_id in manager._active_adapters:
+    if adapter_id in manager.lora_index_to_id:
         return True
     if adapter_id in manager._registered_adapters and None in manager.lora_index_to_id:
         return bool(manager.activate_adapter(adapter_id))  # vLLM's dummy adapters, in memory profiling only

@@ -11,8 +11,8 @@ from packaging.version import Version
 
 from models.chat.vllm import process
 
-CHECKED = {(0, 26), (0, 32)}
-"""Releases on which the tests of these patches passed: 0.32 on CPU, 0.26 by reading."""
+CHECKED = {(0, 32)}
+"""Releases on which the tests of these patches passed."""
 
 
 def register() -> None:

@@ -1,7 +1,8 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
-the engine's loop and returns at once; long work runs in one thread. A place that is being written belongs to no
+the engine's loop, `stage_adapter` and `reading_adapter` perhaps in the thread that takes calls in, and returns at once;
+long work runs in one thread. A place that is being written belongs to no
 adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended.
 
 On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream, behind the steps
@@ -58,6 +59,15 @@ def write_place(manager: Any, lora: Any, index: int) -> None:
                 module.set_lora(index, weights.lora_a, weights.lora_b)
 
 
+def _placed(manager: Any) -> list[int]:
+    return [held for held in manager.lora_index_to_id if held is not None]
+
+
+def _vacate(manager: Any, adapter_id: int) -> None:
+    """The place of an adapter, if it has one, belongs to nobody."""
+    manager.lora_index_to_id[:] = [None if held == adapter_id else held for held in manager.lora_index_to_id]
+
+
 class StagedAdapters:
     """Mixed into vLLM's worker. State lives in one attribute, made at first use: vLLM calls no `__init__` here."""
 
@@ -71,16 +81,18 @@ class StagedAdapters:
 
     def prepare_places(self) -> None:
         """Once, before the first adapter."""
+        self._swaps()
         _, manager = self._lora_managers()
         if manager.device.type == "cpu":
             turn_places(manager.modules)
 
-    def stage_adapter(self, adapter_id: int, path: str) -> Outcome:
+    def stage_adapter(self, adapter_id: int, path: str, leaving: int = 0) -> Outcome:
+        """`leaving`: how many will have been dropped when this one takes effect."""
         state, (worker_manager, manager) = self._swaps(), self._lora_managers()
         if adapter_id in manager._registered_adapters:
             return ["done"]
         if adapter_id not in state.staging:
-            if len(manager._registered_adapters) + len(state.staging) >= manager.capacity:
+            if len(manager._registered_adapters) + len(state.staging) - leaving >= manager.capacity:
                 return ["full"]
             state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
         return ["running"]
@@ -92,11 +104,10 @@ class StagedAdapters:
 
     def place_adapter(self, adapter_id: int, evict: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()
-        if evict:
-            manager.deactivate_adapter(evict)
-        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] == "failed":
+        _vacate(manager, evict)
+        if adapter_id in state.staging and (outcome := self._staged(adapter_id))[0] in ("failed", "full"):
             return outcome
-        if adapter_id in manager._active_adapters:
+        if adapter_id in manager.lora_index_to_id:
             return ["done"]
         if adapter_id in state.placing:
             return ["running"]
@@ -117,20 +128,21 @@ class StagedAdapters:
     def _publish(self, lora: Any, index: int) -> None:
         _, manager = self._lora_managers()
         manager.lora_index_to_id[index] = lora.id
-        manager._active_adapters[lora.id] = None
         _, CpuLora.ranks[lora.id] = size(lora)
-        manager._last_mapping = None  # the same mapping of ids may now mean other places
 
     def _staged(self, adapter_id: int) -> Outcome:
-        """Let an adapter that was read take effect."""
-        state = self._swaps()
+        """Let an adapter that was read take effect. 'full' where one that was to leave is still in use: vLLM's table
+        would put out another."""
+        state, (_, manager) = self._swaps(), self._lora_managers()
         reading = state.staging[adapter_id]
         if not reading.done():
             return ["running"]
-        del state.staging[adapter_id]
         if fault := reading.exception():
+            del state.staging[adapter_id]
             return faults(fault)
-        _, manager = self._lora_managers()
+        if len(manager._registered_adapters) >= manager.capacity:
+            return ["full"]
+        del state.staging[adapter_id]
         manager._registered_adapters[adapter_id] = reading.result()
         return ["done", "staged"]
 
@@ -147,7 +159,7 @@ class StagedAdapters:
                 return ["failed", str(fault) or type(fault).__name__]
             self._publish(manager._registered_adapters[adapter_id], index)
             return ["done", "placed"]
-        if adapter_id in manager._active_adapters:
+        if adapter_id in manager.lora_index_to_id:
             return ["done", "placed"]
         return ["done", "staged"] if adapter_id in manager._registered_adapters else ["failed", "never staged"]
 
@@ -160,6 +172,7 @@ class StagedAdapters:
             if not copying.cancel():
                 copying.result()  # a copy of some milliseconds; its place must not be given away while it runs
             del state.placing[adapter_id]
+        _vacate(manager, adapter_id)
         manager.remove_adapter(adapter_id)
         CpuLora.ranks.pop(adapter_id, None)
         return ["done"]
@@ -168,15 +181,15 @@ class StagedAdapters:
         """Before a sleep. Afterwards nothing refers to what the places hold, which a sleep may lose: the next adapter
         overwrites the whole of its place."""
         state, (_, manager) = self._swaps(), self._lora_managers()
-        held = {*state.staging, *state.placing, *manager._registered_adapters.cache, *manager._active_adapters.cache}
+        held = {*state.staging, *state.placing, *manager.list_adapters(), *_placed(manager)}
         for adapter_id in held:
             self.drop_adapter(adapter_id)
-        manager.remove_all_adapters()
-        manager._last_mapping = None  # the next step computes and writes its mapping anew
+        manager.remove_all_adapters()  # the next step computes and writes its mapping anew
         return ["done"]
 
     def held_adapters(self) -> list[list[int]]:
         state, (_, manager) = self._swaps(), self._lora_managers()
-        for adapter_id in [i for i, reading in state.staging.items() if reading.done() and not reading.exception()]:
+        staging = list(state.staging.items())
+        for adapter_id in [i for i, reading in staging if reading.done() and not reading.exception()]:
             self._staged(adapter_id)
-        return [sorted(manager._registered_adapters.cache), sorted(manager._active_adapters.cache)]
+        return [sorted(manager.list_adapters()), sorted(_placed(manager))]

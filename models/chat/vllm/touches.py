@@ -91,6 +91,17 @@ USED = (
         CORE,
         ("name", "get_result", "output", "enqueue_output"),
     ),
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc.input_queue",
+        "staging begins when its call arrives, not after the running step",
+        CORE,
+    ),
+    Touch(
+        "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
+        "vLLM's own way of a call, for staging",
+        CORE,
+        ("self", "request_type", "request"),
+    ),
     Touch("vllm.v1.core.sched.scheduler:Scheduler.requests", "whether a request uses an adapter", ENGINE),
     Touch("vllm.v1.worker.lora_model_runner_mixin:LoRAModelRunnerMixin.lora_manager", "the way to the places", ENGINE),
     Touch("vllm.lora.worker_manager:WorkerLoRAManager._adapter_manager", "the way to the places", LORA),
@@ -107,9 +118,11 @@ USED = (
         ("self", "lora_model"),
     ),
     Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._active_adapters", "what places hold", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager.lora_index_to_id", "which place is free", LORA),
-    Touch("vllm.lora.model_manager:LoRAModelManager._last_mapping", "the same ids may mean other places now", ENGINE),
+    Touch(
+        "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
+        "which adapter is in which place; whoever writes it says so",
+        LORA,
+    ),
     Touch(
         "vllm.lora.layers.base_linear:BaseLinearLayerWithLoRA.set_lora",
         "a place is written in the thread, and published between two steps",

@@ -1,0 +1,1 @@
+"""One file per command of `roundhouse`: its options and what it prints."""

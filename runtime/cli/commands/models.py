@@ -4,12 +4,13 @@ from typing import Annotated
 
 import typer
 
+from runtime.cli.commands import added
 from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
 from runtime.cli.output import ago, emit, pairs, seconds, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import Watch, bar
 
-app = typer.Typer(no_args_is_help=True, help="List, show, load, unload, pin and plan models.")
+app = typer.Typer(no_args_is_help=True, help="List, add, change, remove, load, unload, pin and plan models.")
 
 
 @app.command("list")
@@ -162,6 +163,10 @@ def forget_estimate(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = 
     """
     with Client(url) as client:
         _told(client.delete(f"/v1/models/{part(model)}/estimate"), as_json)
+
+
+for command in (added.add, added.edit, added.remove, added.export, added.cancel, added.reload):
+    app.command()(command)
 
 
 def state(model: Json) -> str:

@@ -109,7 +109,7 @@ def read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
     from registry.recipes.loading import load_recipes
 
     try:
-        return load_recipes(settings.recipes)
+        return load_recipes(settings.recipes, may_be_empty=True)
     except Unfit as unfit:
         raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
 

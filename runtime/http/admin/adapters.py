@@ -63,7 +63,8 @@ async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response
             adapters.check_name(fields["base"], fields.get("name"))
 
     try:
-        async with receive(request, adapters.incoming, limit, on_field, "archive", ".archive") as upload:
+        kept = (gateway.uploads, adapters.incoming)
+        async with receive(request, *kept, limit, on_field, "archive", ".archive") as upload:
             body = _typed(RegisterRequest, _form(fields))
             return await _register(gateway, body, UploadedArchive(upload.path), dry_run)
     except ClientDisconnect:

@@ -43,6 +43,37 @@ class RollbackBody(BaseModel):
     version: str | None = None
 
 
+Value = bool | int | float | str | list[str] | dict[str, bool | int | float | str | list[str] | None] | None
+
+
+class AddModelBody(BaseModel):
+    """Add a model: a recipe is proposed for it, written down, and served."""
+
+    model_config = ConfigDict(extra="forbid")
+    source: str = Field(
+        min_length=1,
+        max_length=4096,
+        description="a folder of the server's machine (absolute), `org/name[@revision]` of a hub, or "
+        "`package:NAME[/inside]`",
+    )
+    id: str | None = Field(default=None, max_length=128, description="null: from the source's name")
+    revision: str | None = Field(default=None, max_length=200, description="of a hub's repository; null: main")
+    overrides: dict[str, Value] | None = Field(
+        default=None, max_length=50, description="keys of the recipe with dots, such as `memory.kv_cache`"
+    )
+    requests: int = Field(default=8, ge=1, le=4096, description="the KV cache is sized for so many at once")
+    tokens: int = Field(default=4096, ge=16, le=10_000_000, description="of so many tokens each")
+    dry_run: bool = Field(default=False, description="propose, and change nothing")
+    stream: bool = Field(default=False, description="tell its way here as server-sent events")
+
+
+class EditModelBody(BaseModel):
+    """Change values of a recipe; null takes a key back to its default."""
+
+    model_config = ConfigDict(extra="forbid")
+    changes: dict[str, Value] = Field(min_length=1, max_length=50, description="keys of the recipe with dots")
+
+
 class VllmLoadBody(BaseModel):
     """vLLM's own body; what is unknown to us is ignored, as vLLM does."""
 

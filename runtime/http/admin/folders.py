@@ -1,4 +1,4 @@
-"""Which folders of this machine a client may name as an adapter's source."""
+"""Which folders of this machine a client may name as a source."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ from registry.errors import BadRequest, NotFound
 from registry.wording import quoted
 
 
-def check_folder(path: str, roots: Sequence[Path], param: str) -> None:
+def check_folder(path: str, roots: Sequence[Path], param: str, what: str = "adapters") -> None:
     """Raises NotFound unless `path` is a folder below one of `roots`, links followed.
 
     One answer for what is not there and for what may not be read: nobody learns what lies elsewhere.
@@ -21,9 +21,9 @@ def check_folder(path: str, roots: Sequence[Path], param: str) -> None:
         fits = False
     if not fits:
         raise NotFound(
-            f"There is no folder {quoted(path)} below those that adapters may be registered from. "
-            "The server's --adapter-roots says which: by default its working directory and its data directory. "
-            "From elsewhere, upload it.",
+            f"There is no folder {quoted(path)} below those that {what} may be taken from. "
+            "The server's --adapter-roots says which: by default its working directory and its data directory."
+            + (" From elsewhere, upload it." if what == "adapters" else ""),
             code="source_not_found",
             param=param,
         )

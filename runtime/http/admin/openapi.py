@@ -3,8 +3,15 @@
 from pydantic.json_schema import models_json_schema
 
 from adapters.types import Limits
+from runtime.gateway.launch.views import (
+    ModelAddedView,
+    ModelEditedView,
+    ModelRemovedView,
+    ModelStepView,
+    ProposalView,
+    ReloadedView,
+)
 from runtime.gateway.overview import StatusView
-from runtime.gateway.usage import UsageView
 from runtime.gateway.views import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
     AdapterCheckView,
@@ -13,7 +20,7 @@ from runtime.http.admin.answers import (
     HealthView,
     LoadStartedView,
 )
-from runtime.http.admin.bodies import RegisterRequest
+from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
 from runtime.http.openapi_parts import (
     CONFLICT,
     MANAGEMENT,
@@ -30,11 +37,14 @@ from runtime.http.openapi_parts import (
     ref,
     structs,
 )
+from tenants.ledger.view import UsageView
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
 _REF = "#/components/schemas/{model}"
-_REGISTER_SCHEMAS = models_json_schema([(RegisterRequest, "validation")], ref_template=_REF)[1]["$defs"]
+_REGISTER_SCHEMAS = models_json_schema(
+    [(kind, "validation") for kind in (RegisterRequest, AddModelBody, EditModelBody)], ref_template=_REF
+)[1]["$defs"]
 _REGISTER_FIELDS = _REGISTER_SCHEMAS["RegisterRequest"]["properties"]
 _PROBE_FIELDS = _REGISTER_SCHEMAS["ProbeBody"]["properties"]
 
@@ -50,6 +60,12 @@ SCHEMAS: dict[str, Json] = {
         AdapterCheckView,
         AdapterDeletedView,
         UsageView,
+        ProposalView,
+        ModelAddedView,
+        ModelStepView,
+        ModelEditedView,
+        ModelRemovedView,
+        ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
     "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
@@ -68,6 +84,7 @@ SCHEMAS: dict[str, Json] = {
 }
 
 _LOAD = (*MANAGEMENT, 409, 429, 500, 503)
+_ADD = (*MANAGEMENT, 409, 422, 500, 503)
 _REGISTER = (*MANAGEMENT, 408, 409, 413, 422, 500, 503)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
@@ -75,6 +92,35 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("get", "/v1/models/{model}"): Operation(
         "getModel", _MODELS, "Show a model or adapter",
         {"application/json": either(ref("Model"), ref("AdapterCard"))}, errors=MANAGEMENT,
+    ),
+    ("post", "/v1/models"): Operation(
+        "addModel", _MODELS, "Add a model",
+        {"application/json": either(ref("Proposal"), ref("ModelAdded")), "text/event-stream": ref("ModelStep")},
+        description="A recipe is proposed with the reason of each value, written down, and served at once. What is "
+        "there already is left as it is (200). With `dry_run` there is only the proposal. Files of a hub come while "
+        "the model is listed: `progress` of GET /v1/models/{id}, or `stream`.",
+        examples={
+            "folder": {"source": "/srv/models/support-merged"},
+            "hub": {"source": "Qwen/Qwen3-0.6B", "id": "qwen", "overrides": {"context_length": 8192}},
+            "proposal": {"source": "package:models.starter/pack/starter-chat", "id": "mine", "dry_run": True},
+        },
+        errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
+    ),
+    ("patch", "/v1/models/{model}"): Operation(
+        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"),
+        examples={"cache": {"changes": {"memory.kv_cache": "512MiB"}}}, errors=_ADD,
+    ),
+    ("delete", "/v1/models/{model}"): Operation(
+        "removeModel", _MODELS, "Remove a model that was added", answer("ModelRemoved"), errors=(*CONFLICT, 500, 503)
+    ),
+    ("get", "/v1/models/{model}/recipe"): Operation(
+        "exportModel", _MODELS, "A model's recipe", {"application/yaml": STRING}, errors=MANAGEMENT
+    ),
+    ("delete", "/v1/models/{model}/download"): Operation(
+        "cancelDownload", _MODELS, "Stop bringing a model's files", answer("Model"), errors=MANAGEMENT
+    ),
+    ("post", "/v1/reload"): Operation(
+        "reload", _OPERATIONS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
     ),
     ("post", "/v1/models/{model}/load"): Operation(
         "loadModel", _MODELS, "Load a model", answer("Model"), errors=_LOAD,

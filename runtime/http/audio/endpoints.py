@@ -23,7 +23,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted
 from runtime.gateway.record import Recorder
 from runtime.http.audio.fields import Options, Task, parse
-from runtime.http.audio.formats import MEDIA_TYPES, delta, render, usage
+from runtime.http.audio.formats import MEDIA_TYPES, delta, render
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Head, Parts, whole
 from runtime.http.errors import Dialect
 from runtime.http.middleware import context_of, gateway_of
@@ -72,7 +72,8 @@ class AudioQuestion:
 async def _stream(events: AsyncIterator[Event]) -> Parts:
     """transcript.text.delta per segment, then transcript.text.done, whose text is all deltas put together.
 
-    The head waits for the first event, so that a broken file still gets its own status.
+    The head waits for the first event, so that a broken file still gets its own status. No usage is told: OpenAI's
+    events know one in tokens only.
     """
     info: TranscriptInfo | None = None
     said, opened = "", False
@@ -89,7 +90,8 @@ async def _stream(events: AsyncIterator[Event]) -> Parts:
         if added:
             said += added
             yield _event({"type": "transcript.text.delta", "delta": added})
-    yield _event({"type": "transcript.text.done", "text": said, "usage": usage(_known(info))})
+    _known(info)
+    yield _event({"type": "transcript.text.done", "text": said})
 
 
 def _known(info: TranscriptInfo | None) -> TranscriptInfo:
@@ -132,7 +134,8 @@ class RecordingResponse(Response):
                 gateway.resolve(_wanted(value), recorder.context.caller)
 
         folder = settings.run_dir / "uploads"
-        async with receive(Request(scope, receive_), folder, settings.max_audio, on_field) as upload:
+        request = Request(scope, receive_)
+        async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
             recorder.received()
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
             gateway.resolve(wanted, recorder.context.caller)  # a missing or unknown name before any other fault

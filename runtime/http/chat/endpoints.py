@@ -12,7 +12,7 @@ from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
 from runtime.http.chat.bounds import check_size
-from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts
+from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning
 from runtime.http.errors import Dialect
 
 PATHS: dict[str, Dialect] = {
@@ -70,9 +70,8 @@ class ChatRequest:
 
 def head(started: Started) -> Head:
     """The status line and headers of the engine's answer."""
-    warning = {"X-Roundhouse-Warning": started.warning} if started.warning else {}
-    found = Head(started.status, started.content_type, warning)
-    return Head(found.status, found.content_type, {**NO_BUFFERING, **warning}) if found.is_stream else found
+    found = Head(started.status, started.content_type, warning(started))
+    return Head(found.status, found.content_type, {**NO_BUFFERING, **found.headers}) if found.is_stream else found
 
 
 def _endpoint(path: str, dialect: Dialect) -> Endpoint:

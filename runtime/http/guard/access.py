@@ -20,6 +20,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/adapters": (_ADAPTERS, _ADAPTERS),
     "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
     "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
+    "/v1/reload": (_MODELS, _MODELS),
     "/v1/status": (_MODELS, _MODELS),
     "/metrics": (_MODELS, _MODELS),
     "/v1/usage": (_USAGE, _USAGE),
@@ -33,6 +34,8 @@ def needed(method: str, path: str) -> frozenset[Scope] | None:
         return None
     if path in _INFERENCE:
         return _INFER
+    if path.startswith("/v1/models/") and path.endswith("/recipe"):
+        return _MODELS
     for start, (reading, changing) in _RULES.items():
         if path == start or path.startswith(f"{start}/"):
             return reading if method in READS else changing

@@ -24,19 +24,21 @@ from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
+from runtime.http.chat.bounds import check_size
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning, whole
 from runtime.http.errors import Dialect
 from runtime.http.text_generation import answers
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
 
 ENGINE_PATH = "/v1/completions"
-STREAM_HEAD = Head(200, EVENT_STREAM, NO_BUFFERING)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
     path: str
     asked: Generation
+    size: int
+    """Bytes of the body."""
     wanted: Wanted
     dialect: Dialect = Dialect.TGI
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -46,6 +48,8 @@ class GenerateRequest:
         return self.asked.stream
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
+        if self.asked.parameters.truncate is None:
+            check_size(self.size, context_length)
         return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length))]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
@@ -55,17 +59,18 @@ class GenerateRequest:
                 yield part
 
     async def _whole(self, events: AsyncIterator[Event]) -> Parts:
-        status, chunks = 200, []
+        status, headers, chunks = 200, dict[str, str](), []
         async for event in events:
             if isinstance(event, Started):
-                status = event.status
+                status, headers = event.status, warning(event)
             elif isinstance(event, Chunk):
                 chunks.append(event.data)
         data = b"".join(chunks)
         if status >= 400:
             raise _refusal(status, data)
         found = answers.whole(self.asked, data)
-        async for part in whole(msgspec.json.encode([found] if self.path == "/" else found)):
+        answer = msgspec.json.encode([found] if self.path == "/" else found)
+        async for part in whole(answer, headers=headers):
             yield part
 
     async def _stream(self, events: AsyncIterator[Event]) -> Parts:
@@ -73,22 +78,26 @@ class GenerateRequest:
         opened, stream = False, answers.Stream(self.asked)
         async with aclosing(_lines(events)) as lines:
             async for line in lines:
+                if isinstance(line, Started):
+                    started = line
+                    continue
                 if line == sse.DONE or not (told := stream.feed(line)):
                     continue
                 if not opened:
-                    yield STREAM_HEAD
+                    yield Head(200, EVENT_STREAM, {**NO_BUFFERING, **warning(started)})
                     opened = True
                 yield b"".join(b"data:%s\n\n" % msgspec.json.encode(event) for event in told)
         if not stream.finished:
             raise EngineFailed("The answer ended before it was complete.")
 
 
-async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[bytes, None]:
-    """The data of the engine's server-sent events, however they were cut. Raises its refusal."""
+async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[Started | bytes, None]:
+    """The start, then the data of the engine's server-sent events, however they were cut. Raises its refusal."""
     status, refusal, reader = 200, b"", sse.Reader()
     async for event in events:
         if isinstance(event, Started):
             status = event.status
+            yield event
         elif not isinstance(event, Chunk):
             continue
         elif status >= 400:
@@ -114,7 +123,7 @@ def _endpoint(path: str) -> Endpoint:
         streams = path == "/generate_stream" or bool(found.stream)
         asked = generation(found, stream=streams, full_text=path == "/")
         name, adapter = found.model or query.get("model"), asked.parameters.adapter_id
-        return GenerateRequest(path, asked, Wanted(Task.CHAT, name, adapter or None, optional=True))
+        return GenerateRequest(path, asked, len(body), Wanted(Task.CHAT, name, adapter or None, optional=True))
 
     return Endpoint(path, parse, Dialect.TGI)
 

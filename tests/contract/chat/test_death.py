@@ -36,6 +36,7 @@ def engine_core() -> psutil.Process:
 
 
 async def test_killed_and_started_again(tmp_path: Path) -> None:
+    others = psutil.Process().children()
     base = chat_fixtures.write_base(tmp_path / "base")
     recipe = chat_fixtures.recipe(base)
     engine, progress = VllmEngine(), list[Progress]()
@@ -68,15 +69,16 @@ async def test_killed_and_started_again(tmp_path: Path) -> None:
     with pytest.raises(EngineFailed):
         await anext(call)
     assert not core.is_running()
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(others)
 
 
 async def test_a_load_that_fails_leaves_no_process(tmp_path: Path) -> None:
+    others = psutil.Process().children()
     base = chat_fixtures.write_base(tmp_path / "base")
     (base / "model.safetensors").write_bytes(b"no weights")
     engine = VllmEngine()
     with pytest.raises(EngineFailed, match="SafetensorError"):
         await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
-    assert psutil.Process().children() == []
+    assert set(psutil.Process().children()) <= set(others)
     with pytest.raises(EngineFailed):
         await engine.ping()

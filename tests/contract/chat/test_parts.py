@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 
-from models.chat import guard, settings, start
+from models.chat import settings, start
 from models.chat.asgi import BUFFER, Exchange
 from models.chat.names import Renamer
+from models.chat.requests import guard
 from models.chat.vllm import launch
 from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
 from models.estimate import estimate
@@ -269,3 +270,21 @@ async def test_a_cancelled_start_still_ends_and_its_error_is_not_lost() -> None:
         await task
     with pytest.raises(ZeroDivisionError):
         await start.in_new_thread(lambda: 1 // 0)
+
+
+@pytest.mark.real
+def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
+    base = chat_fixtures.write_base(tmp_path / "base")
+
+    def able(device: str, sleep: str = "auto", **flags: object) -> bool:
+        recipe = chat_fixtures.recipe(base, **flags)
+        residency = recipe.residency.model_copy(update={"sleep": sleep})
+        given = recipe.model_copy(update={"residency": residency})
+        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
+
+    assert able("cuda:0")
+    assert able("cuda:0", tensor_parallel_size=1)
+    assert not able("cuda:0", tensor_parallel_size=2)
+    assert not able("cuda:0", sleep="never")
+    assert not able("cpu")
+    assert not launch.sleep_mode_available(), "this is the build for CPUs"

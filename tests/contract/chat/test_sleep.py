@@ -9,7 +9,6 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -123,22 +122,3 @@ async def test_a_core_that_is_killed_asleep_is_noticed(bench: Bench) -> None:
         await bench.engine.ping()
     with pytest.raises(EngineFailed, match="SIGKILL"):
         await bench.engine.wake()
-
-
-def test_only_on_a_gpu_and_with_one_worker_vllm_is_made_able_to_sleep(tmp_path: Path) -> None:
-    from models.chat import settings
-
-    base = chat_fixtures.write_base(tmp_path / "base")
-
-    def able(device: str, sleep: str = "auto", **flags: object) -> bool:
-        recipe = chat_fixtures.recipe(base, **flags)
-        residency = recipe.residency.model_copy(update={"sleep": sleep})
-        given = recipe.model_copy(update={"residency": residency})
-        return bool(settings.arguments(given, base, device, launch.parser()).enable_sleep_mode)
-
-    assert able("cuda:0")
-    assert able("cuda:0", tensor_parallel_size=1)
-    assert not able("cuda:0", tensor_parallel_size=2)
-    assert not able("cuda:0", sleep="never")
-    assert not able("cpu")
-    assert not launch.sleep_mode_available(), "this is the build for CPUs"

@@ -11,6 +11,8 @@ from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat.oracle import Oracle
 from tests.contract.chat_engine.bench import Bench
 
+TOOLS = {"enable_auto_tool_choice": True, "tool_call_parser": "pythonic"}
+
 
 @pytest_asyncio.fixture(scope="package", loop_scope="package")
 async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench]:
@@ -21,7 +23,7 @@ async def bench(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Bench
     ]
     oracle = Oracle(base, adapters)  # before the load: its OpenMP threads must not disturb the fork
     bench = Bench(VllmEngine(), base, adapters, oracle)
-    loaded = await bench.engine.load(chat_fixtures.recipe(base), base, "cpu", bench.progress.append)
+    loaded = await bench.engine.load(chat_fixtures.recipe(base, **TOOLS), base, "cpu", bench.progress.append)
     assert loaded.kv_cache_bytes == 64 << 20
     assert loaded.context_length == chat_fixtures.CONTEXT
     assert loaded.resident_bytes > loaded.weights_bytes > 0

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from models.chat import nulls
+from models.chat.schemas import completions
 from models.chat.vllm import core, launch
 from models.messages import Chunk, Progress, Started
 from tests.contract.chat import fixtures as chat_fixtures
@@ -149,4 +149,4 @@ async def test_nothing_is_null_that_may_not_be(bench: Bench, path: str, body: di
         message = part["choices"][0].get("message") or part["choices"][0].get("delta") or {}
         for fields in (part, part.get("usage") or {}, message):
             names |= {name for name, value in fields.items() if value is None}
-    assert not names & set(nulls.NAMES)
+    assert not names & set(completions.NAMES)

@@ -9,6 +9,7 @@ import pytest
 from models.chat.grammars.process import MEMORY_BYTES
 from models.messages import Chunk
 from registry.errors import RoundhouseError
+from tests.contract.chat.bombs import AMBIGUOUS, ATTACKS, PATTERNED, TOOLS, guided, of_schema, properties
 from tests.contract.chat.nasty import CHAT, HELLO, RESPONSES, TEXT
 from tests.contract.chat_engine.bench import Answer, Bench
 
@@ -16,48 +17,12 @@ pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="package")]
 
 GROWTH = 256 << 20
 """Bytes that slot and EngineCore may grow by under all attacks together: four times EngineCore's cache of grammars."""
-NAMED = {"grammar_too_large", "grammar_too_slow", "invalid_grammar", "unsatisfiable_constraint"}
-AMBIGUOUS = 'root ::= root root root | root root | "a" | "b"'
-
-
-def _schema(schema: dict[str, Any]) -> dict[str, Any]:
-    return {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": True}}}
-
-
-def _properties(count: int, **more: Any) -> dict[str, Any]:
-    return {"type": "object", "properties": {f"p{i:04}": {"type": "string", **more} for i in range(count)}}
-
-
-def _guided(**constraint: Any) -> dict[str, Any]:
-    return {"structured_outputs": constraint}
-
-
-PATTERNED = _properties(5_000, pattern="^[a-z]{3}[0-9]+$")
-CIRCLE = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}
-ATTACKS: dict[str, dict[str, Any]] = {
-    "100,000 choices": _guided(choice=[str(i) for i in range(100_000)]),
-    "2,000 choices": _guided(choice=[f"choice number {i * 7919}" for i in range(2_000)]),
-    "5,000 patterned properties": _schema(PATTERNED),
-    "1,000 patterned properties": _schema(_properties(1_000, pattern="^[a-z]{3}[0-9]+$")),
-    "300 optional properties": _schema(_properties(300)),
-    "1,000 optional properties": _schema(_properties(1_000)),
-    "an enum of 50,000": _schema({"enum": [f"value {i}" for i in range(50_000)]}),
-    "a repetition of a billion": _guided(regex="(a|b){1000000000}"),
-    "the same in a pattern": _schema({"type": "string", "pattern": "^(a|b){1,1000000000}$"}),
-    "repetitions of repetitions": _guided(regex="(((a|bc){1,99}d?){1,99}e?){1,99}"),
-    "a grammar that recurs to the left": _guided(grammar='root ::= root "a" | "a"'),
-    "an ambiguous grammar": _guided(grammar=AMBIGUOUS),
-    "rules that all name one another": _guided(
-        grammar="root ::= "
-        + " | ".join(f"r{i} r{(i + 1) % 40} r{i * 7 % 40}" for i in range(40))
-        + "\n"
-        + "\n".join(f'r{i} ::= root r{i * 3 % 40} | [a-c] | r{(i + 5) % 40} root | ""' for i in range(40))
-    ),
-    "a circle of references": _schema(CIRCLE),
-    "a reference to itself": _schema({"$ref": "#"}),
-    "a structural tag": {
-        "response_format": {"type": "structural_tag", "format": {"type": "json_schema", "json_schema": PATTERNED}}
-    },
+NAMED = {
+    "grammar_too_large",
+    "grammar_too_slow",
+    "invalid_grammar",
+    "too_many_entries",
+    "unsatisfiable_constraint",
 }
 
 
@@ -66,7 +31,7 @@ async def _outcome(bench: Bench, path: str, body: dict[str, Any]) -> tuple[int, 
         answer = await bench.ask(path, body)
     except RoundhouseError as error:
         return error.status, error.code, error.message
-    return answer.status, "", ""
+    return answer.status, "", answer.data.decode()[:500] if answer.status >= 400 else ""
 
 
 async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> None:
@@ -74,7 +39,7 @@ async def test_each_is_refused_or_served_and_a_stream_goes_on(bench: Bench) -> N
     body = {"prompt": "on and on", "max_tokens": 400, "temperature": 0, "ignore_eos": True, "stream": True}
     alone = _text(await bench.ask(TEXT, body))
     before = bench.engine._host_bytes()
-    for name, attack in ATTACKS.items():
+    for name, attack in (ATTACKS | TOOLS).items():
         stream = asyncio.create_task(bench.ask(TEXT, body))
         status, code, message = await _outcome(bench, CHAT, {"messages": HELLO, "max_tokens": 8, **attack})
         assert status == 200 or (status == 400 and code in NAMED), f"{name}: {status} {code} {message}"
@@ -117,7 +82,7 @@ async def test_a_bound_is_named_before_the_answer_begins(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> None:
     """What was checked is what the engine follows: choices too, which the check turns into a grammar."""
-    body = {"prompt": "say", "max_tokens": 8, "temperature": 0, **_guided(choice=["tea", "water"])}
+    body = {"prompt": "say", "max_tokens": 8, "temperature": 0, **guided(choice=["tea", "water"])}
     for _ in range(2):  # the second time from the cache
         answer = await bench.ask(TEXT, {**body, "stream": stream})
         parts = answer.events if stream else [answer.json]
@@ -132,7 +97,7 @@ async def test_an_ambiguous_grammar_ends_its_own_request(bench: Bench) -> None:
         "max_tokens": 480,
         "temperature": 0,
         "logit_bias": {"64": 50},
-        **_guided(grammar=grammar),
+        **guided(grammar=grammar),
     }
     status, code, _ = await _outcome(bench, CHAT, body)
     assert status == 200 or (status, code) == (400, "unsatisfiable_constraint")
@@ -146,14 +111,14 @@ async def test_a_check_ends_when_its_client_leaves(bench: Bench) -> None:
     assert judge is not None
     watched = psutil.Process(judge.process.pid)
     unseen = slow["structured_outputs"]["grammar"] + '\nunused ::= "z"'
-    call = bench.begin(CHAT, {**slow, **_guided(grammar=unseen)})
+    call = bench.begin(CHAT, {**slow, **guided(grammar=unseen)})
     first = asyncio.ensure_future(call.__anext__())
     while not watched.children():
         await asyncio.sleep(0)
     first.cancel()
     await asyncio.wait([first])
     await call.aclose()
-    status, _, _ = await _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 4, **_guided(choice=["one", "two"])})
+    status, _, _ = await _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 4, **guided(choice=["one", "two"])})
     assert status == 200
     assert not watched.children()
     assert bench.unfinished() == 0
@@ -163,7 +128,7 @@ async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
     """Its first token comes while a grammar is being checked, which holds the only turn."""
     async with bench.engine._checker._turn:
         waiting = asyncio.create_task(
-            _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 2, **_guided(regex="not yet seen")})
+            _outcome(bench, TEXT, {"prompt": "x", "max_tokens": 2, **guided(regex="not yet seen")})
         )
         events = bench.begin(TEXT, {"prompt": "x", "max_tokens": 2, "stream": True})
         assert any([isinstance(event, Chunk) async for event in events])
@@ -174,7 +139,7 @@ async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
 async def test_the_bound_on_memory_is_of_one_grammars_own_process(bench: Bench) -> None:
     """The engine's processes are as before: what the check takes, it takes elsewhere, up to its bound."""
     before = bench.engine._host_bytes()
-    body = {"messages": HELLO, "max_tokens": 8, **_schema(_properties(999, pattern="^[a-z]{3}[0-9]{2,90}x?[^a]*$"))}
+    body = {"messages": HELLO, "max_tokens": 8, **of_schema(properties(999, pattern="^[a-z]{3}[0-9]{2,90}x?[^a]*$"))}
     status, code, _ = await _outcome(bench, CHAT, body)
     assert status == 200 or code in NAMED
     assert bench.engine._host_bytes() - before < MEMORY_BYTES

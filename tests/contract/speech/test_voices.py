@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from models.speech import voices as transcribe_voices
@@ -128,7 +128,6 @@ class _Scripted:
         return np.array(told, dtype=np.float32)
 
 
-@settings(deadline=None)
 @given(RUNS, st.lists(st.floats(0, 1), max_size=12), st.sampled_from(WINDOWS))
 def test_rules_for_any_course_of_voices(runs: list[tuple[float, int]], places: list[float], window: int) -> None:
     probabilities = [level for level, length in runs for _ in range(length)]

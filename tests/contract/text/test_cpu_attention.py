@@ -36,7 +36,7 @@ def expected(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, leng
 
 
 @needs_avx512
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     lengths=st.lists(st.one_of(st.integers(1, 40), st.sampled_from([1, 12, 13, 155, 512])), min_size=1, max_size=4),
     heads=st.integers(1, 3),

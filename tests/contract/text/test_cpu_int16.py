@@ -39,7 +39,7 @@ def some(*shape: int, seed: int = 0) -> torch.Tensor:
 
 
 @needs_vnni
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     rows=st.integers(1, 40),
     inputs=st.one_of(st.integers(1, 70), st.sampled_from([192, 193, 384, 400, 1536])),

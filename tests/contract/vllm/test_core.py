@@ -1,6 +1,7 @@
 """The patches to vLLM's EngineCore and adapter manager: the fault on a fresh copy, and that it is gone."""
 
 import json
+import queue
 from concurrent.futures import Future
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -21,7 +22,6 @@ class _Manager:
 
     def __init__(self, cached: int) -> None:
         self._registered_adapters = dict.fromkeys(range(1, cached + 1))
-        self._active_adapters: dict[int, None] = {1: None}
         self.lora_index_to_id: list[int | None] = [1]
         self.listed = 0
 
@@ -203,6 +203,37 @@ def test_workers_of_other_processes_are_polled() -> None:
     core = _Core({"stage_adapter": ["running"]})
     core.model_executor, core._invoke_utility_method = object(), None
     assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]
+
+
+def test_a_file_is_read_while_a_step_runs() -> None:
+    """vLLM's loop takes calls out of its queue between two steps; staging never gets there, drops are foreseen."""
+    from vllm.v1.engine import EngineCoreRequestType
+    from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
+
+    core: Any = EngineCoreProc.__new__(type("Core", (EngineCoreProc,), {vllm_core.METHOD: vllm_core._dispatch}))
+    core.input_queue, core.output_queue = queue.Queue(), queue.Queue()
+    core.shutdown_state, core.model_executor = EngineShutdownState.RUNNING, UniProcExecutor()
+    reading: Future[Any] = Future()
+    asked: list[tuple[str, Any]] = []
+
+    def worker(method: str, args: tuple[Any, ...] = ()) -> list[Any]:
+        asked.append((method, args))
+        return [reading if method == "reading_adapter" else ["running"]]
+
+    core.collective_rpc = worker
+    vllm_core._stage_at_once(core)
+    utility = EngineCoreRequestType.UTILITY
+    drop = (utility, (0, 1, vllm_core.METHOD, ["drop_adapter", [4]]))
+    ping = (utility, (0, 2, "get_supported_tasks", []))
+    other = (EngineCoreRequestType.ABORT, ["r"])
+    for item in (drop, ping, (utility, (0, 3, vllm_core.METHOD, ["stage_adapter", [5, "/x"]])), other):
+        core.input_queue.put_nowait(item)
+    assert [core.input_queue.get_nowait() for _ in range(core.input_queue.qsize())] == [drop, ping, other]
+    assert asked[0] == ("stage_adapter", (5, "/x", 1)), "the one that leaves is told"
+    assert core.output_queue.empty()
+    reading.set_result("weights")
+    client, outputs = core.output_queue.get_nowait()
+    assert (client, outputs.utility_output.call_id, outputs.utility_output.result.result) == (0, 3, ["read"])
 
 
 # --- shorter steps -------------------------------------------------------------------------------------------------

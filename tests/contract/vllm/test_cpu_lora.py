@@ -49,7 +49,7 @@ def wanted(y: torch.Tensor, x: torch.Tensor, a: Any, b: Any, places: list[int], 
 
 
 @pytest.mark.parametrize("name", WAYS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     seed=st.integers(0, 999),
     kinds=st.sampled_from(DTYPES),

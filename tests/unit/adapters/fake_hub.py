@@ -25,6 +25,10 @@ class FakeHub:
     """Send only so many bytes of a safetensors file, then hang up."""
     fail_with: int | None = None
     """Answer everything with this status."""
+    spoil: bool = False
+    """Send other bytes than were pushed, as many."""
+    gate: threading.Event | None = None
+    """The second half of a large file waits for it."""
     asked: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
@@ -71,33 +75,72 @@ class _Handler(BaseHTTPRequestHandler):
         files = hub.repos[repo][commit]
         if api and parts[4] == "tree":
             tree = [
-                {"type": "file", "path": name, "size": len(data), "oid": hashlib.sha1(data).hexdigest()}
-                for name, data in files.items()
+                {"type": "file", "path": name, "size": len(data), "oid": _blob(data)} for name, data in files.items()
             ]
             return self._send(200, json.dumps(tree).encode(), body)
         if api:
-            siblings = [{"rfilename": name, "size": len(data)} for name, data in files.items()]
+            siblings = [{"rfilename": name, "size": len(data), **_digests(name, data)} for name, data in files.items()]
             info: dict[str, Any] = {"id": repo, "modelId": repo, "sha": commit, "siblings": siblings, "tags": []}
             return self._send(200, json.dumps(info).encode(), body)
         name = unquote("/".join(parts[4:]))
         if name not in files:
             return self._send(404, b"{}", body, {"X-Error-Code": "EntryNotFound"})
         data = files[name]
-        headers = {"X-Repo-Commit": commit, "ETag": f'"{hashlib.sha1(data).hexdigest()}"'}
-        self._send(200, data, body, headers, hub.break_after if name.endswith(".safetensors") else None)
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{_etag(name, data)}"'}
+        if hub.spoil and _is_large(name):
+            data = bytes(len(data))
+        begin, status = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0], 200
+        if body and begin.isdigit() and int(begin):
+            status, headers["Content-Range"] = 206, f"bytes {begin}-{len(data) - 1}/{len(data)}"
+            data = data[int(begin) :]
+            hub.asked.append(f"from {begin}")
+        cut = hub.break_after if _is_large(name) else None
+        self._send(status, data, body, headers, cut, hub.gate if _is_large(name) else None)
 
     def _send(
-        self, status: int, data: bytes, body: bool, headers: dict[str, str] | None = None, cut: int | None = None
+        self,
+        status: int,
+        data: bytes,
+        body: bool,
+        headers: dict[str, str] | None = None,
+        cut: int | None = None,
+        gate: threading.Event | None = None,
     ) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         for key, value in (headers or {}).items():
             self.send_header(key, value)
         self.end_headers()
-        if body:
+        if body and gate is not None:
+            self.wfile.write(data[: len(data) // 2])
+            self.wfile.flush()
+            gate.wait()
+            self.wfile.write(data[len(data) // 2 :])
+        elif body:
             self.wfile.write(data if cut is None else data[:cut])
         if cut is not None:
             self.close_connection = True
+
+
+def _is_large(name: str) -> bool:
+    """What lies in large file storage."""
+    return name.endswith((".safetensors", ".bin"))
+
+
+def _blob(data: bytes) -> str:
+    """Git's name of a file's content."""
+    return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest()
+
+
+def _etag(name: str, data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest() if _is_large(name) else _blob(data)
+
+
+def _digests(name: str, data: bytes) -> dict[str, Any]:
+    found: dict[str, Any] = {"blobId": _blob(data)}
+    if _is_large(name):
+        found["lfs"] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data), "pointerSize": 134}
+    return found
 
 
 @contextmanager

@@ -84,4 +84,4 @@ async def test_what_an_engine_repeats_is_cut_too(tmp_path: Path, path: str, kind
     error = answer.json()["error"]
     assert error["message"].startswith("no xxx")
     if kind is not None:
-        assert (error["type"], error["param"], error["code"]) == (kind, "p", 400)
+        assert (error["type"], error["param"], error["code"]) == (kind, "p", "invalid_value")

@@ -10,6 +10,7 @@ from typing import Any, cast
 from fastapi import FastAPI
 
 from adapters.types import StoredAdapter
+from launch.shelf import Shelf, Shelved
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
@@ -19,6 +20,10 @@ from runtime.gateway.backend import Backend
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
 from runtime.gateway.files import ModelFiles
+from runtime.gateway.launch.adding import Additions
+from runtime.gateway.launch.editing import Editor
+from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.launch.roster import Roster
 from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
@@ -27,7 +32,6 @@ from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.metrics import RequestMetrics
-from runtime.gateway.usage import UsageReport
 from runtime.http.app import finish
 from runtime.http.guard.layers import Layer
 from runtime.http.middleware import ContextMiddleware
@@ -42,6 +46,7 @@ from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
+from tenants.ledger.view import UsageReport
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -162,11 +167,17 @@ class FakeGateway:
             entries=self.entries, get=self.entries.__getitem__, held=lambda: 0, want=lambda _entry: self._want()
         )
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
-        models = Models(self.names, residency, self.queues, self.pool, self.state, ModelFiles(self.state, device))
+        files = ModelFiles(self.state, device, folder / "converted")
+        models = Models(self.names, residency, self.queues, self.pool, self.state, files)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
         adapters = Adapters(self.names, residency, self.queues, self.service)
+        roster = Roster(
+            recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
+            lambda r: ModelQueue(r, self.bounds, self._want, self._gave_back), files, self.state, self.metrics,
+            adapters.register_of,
+        )  # fmt: skip
         self.gateway = Gateway(
             self.settings,
             self.names,
@@ -176,6 +187,9 @@ class FakeGateway:
             models,
             adapters,
             Combiner(self.names, self.service, adapters),
+            Additions(roster, self.names, residency, device),
+            Editor(roster, self.names, residency, self.state, adapters, device),
+            Reloading(roster, ()),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
             LedgerSink(kept),

@@ -15,7 +15,7 @@ from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
 from runtime.scheduling.rank import ServiceClass
 from tests.unit.http.fakes import FakeGateway
-from tests.unit.http.rerank_script import answer as rerank
+from tests.unit.http.rerank.script import answer as rerank
 
 CONTEXT = RequestContext("line-7", Caller("team-a"), ServiceClass.BATCH, source="batch")
 

@@ -35,14 +35,22 @@ async def test_vllms_errors_are_anthropics_on_its_paths(
     for path in ("/v1/messages", "/v1/messages/count_tokens"):
         response = await client.post(path, json=ASKED)
         assert response.status_code == status
-        assert response.json() == {"type": "error", "error": {"type": kind, "message": "too big"}}
+        error = {"type": kind, "message": "too big"}
+        assert response.json() == {"type": "error", "error": error, "request_id": None}
+
+
+async def test_vllms_errors_have_openais_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    answers(gateway, 400, b'{"error":{"message":"m","code":400}}')
+    error = {"message": "m", "type": "invalid_request_error", "param": None, "code": "invalid_value"}
+    assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": error}
+    answers(gateway, 404, b'{"error":{"message":"m","type":"NotFoundError","param":"p","code":404}}')
+    error = {"message": "m", "type": "NotFoundError", "param": "p", "code": "model_not_found"}
+    assert (await client.post("/v1/responses", json=ASKED)).json() == {"error": error}
 
 
 async def test_what_is_no_error_body_is_passed_on(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     answers(gateway, 400, b"plain words")
     assert (await client.post("/v1/messages", json=ASKED)).content == b"plain words"
-    answers(gateway, 400, b'{"error":{"message":"m","code":400}}')
-    assert (await client.post("/v1/chat/completions", json=ASKED)).json() == {"error": {"message": "m", "code": 400}}
     answers(gateway, 200, b'{"error":', b"1}")
     assert (await client.post("/v1/messages", json=ASKED)).json() == {"error": 1}
 

@@ -81,7 +81,7 @@ def test_no_request_is_a_5xx(schema: Any, path: str, mode: GenerationMode) -> No
     operation = schema[path]["POST"]
     model = MODELS.get(path, "rerank")
 
-    @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+    @settings(max_examples=EXAMPLES, suppress_health_check=list(HealthCheck), database=None)
     @given(case=operation.as_strategy(generation_mode=mode), known=st.integers(0, 3))
     def run(case: Any, known: int) -> None:
         if known and isinstance(case.body, dict) and isinstance(case.body.get("model"), str):

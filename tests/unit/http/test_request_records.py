@@ -18,8 +18,8 @@ from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import answer
 from runtime.residency.states import ModelState
 from tests.unit.http.fakes import FakeGateway, Wire, application
-from tests.unit.http.rerank_script import DOCUMENTS
-from tests.unit.http.rerank_script import answer as rerank
+from tests.unit.http.rerank.script import DOCUMENTS
+from tests.unit.http.rerank.script import answer as rerank
 
 PATH = "/v1/chat/completions"
 BODY = {"model": "chat", "messages": [], "stream": True}

@@ -156,7 +156,11 @@ async def test_an_error_before_the_answer_keeps_its_status_and_dialect(gateway: 
     wire = Wire(gateway)
     await wire.ask("/v1/messages", CHAT)
     assert wire.messages[0]["status"] == 400
-    assert json.loads(wire.text()) == {"type": "error", "error": {"type": "invalid_request_error", "message": "bad"}}
+    assert json.loads(wire.text()) == {
+        "type": "error",
+        "error": {"type": "invalid_request_error", "message": "bad"},
+        "request_id": None,
+    }
 
 
 async def test_an_unmapped_error_is_a_500_without_its_words(gateway: FakeGateway) -> None:

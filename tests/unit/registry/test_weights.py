@@ -56,7 +56,7 @@ KINDS = {"F32": np.float32, "F16": np.float16, "I64": np.int64, "U8": np.uint8, 
 SHAPES = st.lists(st.integers(0, 5), max_size=3)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     tensors=st.dictionaries(st.text("abc.", min_size=1, max_size=8), st.tuples(st.sampled_from(sorted(KINDS)), SHAPES))
 )

@@ -34,7 +34,7 @@ seconds = st.floats(0.001, 2.0)
 arrival = st.tuples(st.floats(0, 1.0), st.none() | st.integers(0, 11), seconds)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     steps=st.lists(arrival, min_size=1, max_size=120),
     places=st.integers(1, 5),

@@ -139,7 +139,7 @@ arrival = st.tuples(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     steps=st.lists(arrival, min_size=1, max_size=120),
     places=st.integers(1, 5),
@@ -169,7 +169,7 @@ def test_every_request_starts_within_the_bound_whatever_its_rank(
     within_bound(seen, done, stage, place, 4, oldest_every)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     trace=st.lists(st.tuples(st.floats(0, 0.2), st.integers(0, 5), st.floats(0.001, 0.5)), min_size=1, max_size=60),
     oldest_every=st.integers(1, 20),

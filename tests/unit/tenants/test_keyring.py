@@ -99,3 +99,5 @@ def test_what_a_caller_sees() -> None:
     assert caller.sees("qwen-2", "legal")
     assert not caller.sees("gpt", "sql-fast")
     assert not caller.sees("LLAMA")
+    assert caller.sees("llama@3")
+    assert caller.sees("llama@3", "sql-fast")

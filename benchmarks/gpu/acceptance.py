@@ -1,0 +1,100 @@
+"""The first minutes on a GPU: does it start, is it right, do two models share it, do they sleep and wake, how fast.
+
+    make gpu-acceptance [ARGS="--shape tiny eager graphs large"]
+
+Steps, in this order; without names, all of them:
+  eager   start without compilation, twenty right answers, two models at once, sleep and wake
+  graphs  the same answers with compilation and CUDA graphs, and how fast the small model is
+  large   an 8B-shaped model with forty adapters, beside stock `vllm serve`; takes 30 GB on the disk
+
+Every result is written at once, as JSON with hardware, versions and commands. The exit code is 1 when something is
+wrong, 2 without a GPU. `--shape tiny` tries all of it on any machine: its times mean nothing.
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+import traceback
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.gpu import large, right
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.shapes import SHAPES, Shape
+from benchmarks.harness import Bench, RunSettings
+from benchmarks.load.clients import on_loop
+from benchmarks.report import environment
+from models import nvml
+
+STEPS = ("eager", "graphs", "large")
+FOLDER = environment.ROOT / "benchmarks" / "results" / "gpu"
+
+
+def device_of_host() -> str:
+    """'cuda:0', or 'cpu'."""
+    try:
+        nvml.gpu("cuda:0")
+    except nvml.NoGpu:
+        return "cpu"
+    return "cuda:0"
+
+
+async def run(names: list[str], shape: Shape, device: str, report: Report, work: Path) -> None:
+    """A step that cannot go on is told, and the next one begins."""
+    tiny = shape.name == "tiny"
+    bench = Bench("large", RunSettings(quick=False, tiny=tiny, smoke=tiny, seed=0, work=work))
+
+    async def measured() -> None:
+        try:
+            await large.run(bench, shape)
+        finally:
+            report.add(f"large, {shape.name}", not bench.failures, **bench.result())
+
+    steps: dict[str, Callable[[], Awaitable[None]]] = {
+        "eager": lambda: right.eager(report, device, work, 1 if tiny else 3),
+        "graphs": lambda: right.graphs(report, device, work, 4 if tiny else 50),
+        "large": measured,
+    }
+    for name in names:
+        try:
+            await steps[name]()
+        except Exception as fault:  # whatever it was: the other steps are worth their minutes
+            traceback.print_exc()
+            report.add(f"{name} ended early", False, error=f"{type(fault).__name__}: {fault}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("steps", nargs="*", metavar="STEP", help=", ".join(STEPS))
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="8b")
+    parser.add_argument(
+        "--results", type=Path, help=f"default: {FOLDER}/DATE-SHAPE.json; of a tiny one, in {tempfile.gettempdir()}"
+    )
+    parser.add_argument("--work", type=Path, help="folder for models, data and logs, kept afterwards")
+    asked = parser.parse_args()
+    if unknown := set(asked.steps) - set(STEPS):
+        parser.error(f"no step {', '.join(sorted(unknown))}; there are {', '.join(STEPS)}")
+    device = device_of_host()
+    if device == "cpu" and asked.shape != "tiny":
+        print("error: there is no GPU to accept; `roundhouse doctor --device cuda` says why, and --shape tiny tries "
+              "this script.", file=sys.stderr)  # fmt: skip
+        return 2
+    environment.go_first()
+    day = datetime.now(UTC).strftime("%Y-%m-%d")
+    folder = Path(tempfile.gettempdir()) if asked.shape == "tiny" else FOLDER
+    file = asked.results or folder / f"{day}-{asked.shape}.json"
+    report = Report(file, device)
+    work = (asked.work or Path(tempfile.mkdtemp(prefix="roundhouse-gpu-"))).absolute()
+    try:
+        on_loop(lambda: run(list(asked.steps or STEPS), SHAPES[asked.shape], device, report, work))
+    finally:
+        if asked.work is None:
+            shutil.rmtree(work, ignore_errors=True)
+    print(f"results: {file}")
+    return 0 if report.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,84 @@
+"""The last step: an 8B-shaped model with forty adapters of rank 16, beside stock `vllm serve` of the same wheel.
+
+- tiers, alone and while the base is asked with long prompts without a pause; storm; twenty adapters in one batch
+  against the base: the parts of `benchmarks.adapters`, on this base.
+- wake: from asking a model that sleeps to its first token, and to that of an adapter.
+
+Physical limits on an H100: an adapter has 84 MB, 4 ms over PCIe; the weights 16 GB, which wake in 0.3 s at 50 GB/s.
+A call to the engine waits for the running step: 10 ms in decode, 200 ms in a prefill of 8,192 tokens, 50 ms in one of
+2,048 (`tokens_while_swapping`).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.adapters import many
+from benchmarks.adapters.pair import register
+from benchmarks.adapters.small import SMALL, few_places
+from benchmarks.gpu.right import AWAY, until
+from benchmarks.gpu.shapes import Shape, write_base
+from benchmarks.harness import Bench
+from benchmarks.load.client import Reply
+from benchmarks.load.clients import Cell, one
+from benchmarks.load.workload import Workload
+from benchmarks.models import STARTER_RECIPE, Chat, written
+from benchmarks.peers.servers import Roundhouse
+from benchmarks.report.generated import size, write_adapters
+
+RANK = 16
+BAR, HOST, DISK = 100.0, 10.0, 50.0
+"""Milliseconds that an adapter may add to the first token at p99: what is a must, and what is aimed at without
+prefills, by where it is."""
+
+
+async def run(bench: Bench, shape: Shape) -> None:
+    folder = bench.settings.work / "large"
+    base = write_base(folder / "base", shape)
+    files = write_adapters(folder / "adapters", base, SMALL.files, RANK)
+    bench.note(f"shape {shape.name}: weights {(base / 'model.safetensors').stat().st_size / 1e9:.1f} GB, "
+               f"{len(files)} adapters of {size(files[0]) / 1e6:.1f} MB, rank {RANK}")  # fmt: skip
+    few = chat(shape, base, folder / "few", device=SMALL.device, host=SMALL.host)
+    await few_places(bench, few, files, "large", SMALL, prompt=shape.prompt)
+    await many.run(bench, chat(shape, base, folder / "many", device=24, host=32), many.MIXED, RANK)
+    await _wake(bench, chat(shape, base, folder / "wake", device=4, host=16, idle="2s"), files[0])
+    for tier, aim in (("host", HOST), ("disk", DISK)):
+        bench.bar(f"{tier}: TTFT added, p99: aim", f"large.roundhouse.{tier}.added_p99", "<=", aim)
+        bench.bar(f"{tier}: TTFT added, p99: bar", f"large.roundhouse.{tier}.added_p99", "<=", BAR)
+        bench.bar(f"{tier}: the same under prefills", f"large, prefills.roundhouse.{tier}.added_p99", "<=", BAR)
+    bench.bar("storm: longest gap / undisturbed p99", "large.roundhouse.storm.longest_ratio", "<=", 2.0)
+    bench.bar("mixed: tokens/s, 20 adapters / base", "mixed.roundhouse.ratio", ">=", 0.9)
+
+
+def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle: str = "0s") -> Chat:
+    """The recipe for this base, with so many adapter places; `idle`: after which it sleeps, 0s: never."""
+    data: dict[str, Any] = yaml.safe_load(STARTER_RECIPE.read_text())
+    for key in ("adapters", "expected", "on_too_many_tokens"):
+        data.pop(key)
+    data |= {"id": "large-chat", "aliases": [], "dtype": "bfloat16", "context_length": shape.context}
+    places = {"device": device, "host": host, "max_rank": RANK}
+    data["memory"] = {"kv_cache": shape.kv_cache, "adapters": places}
+    data["batching"] = {"max_requests": 32, "max_tokens": shape.step, "tokens_while_swapping": shape.chunk}
+    data["residency"] = {"idle_timeout": idle, "sleep": "always" if idle != "0s" else "never"}
+    return written(data, base, folder)
+
+
+async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
+    """On a CPU, where it cannot sleep, it loads."""
+    workload = Workload(bench.settings.seed + 4)
+    with Roundhouse(model.recipe.id, bench.settings.work / "large" / "wake", [model.file]) as server:
+        register(server, adapter.name, adapter)
+
+        async def away() -> bool:
+            return server.http.get(f"/v1/models/{server.model}").json()["state"] in AWAY
+
+        for name, called in ((server.model, "base"), (adapter.name, "adapter")):
+            replies: list[Reply] = []
+            for _ in range(bench.settings.pick(5, 3, 1)):
+                await until(away, "the sleep of an idle model")
+                state = server.http.get(f"/v1/models/{server.model}").json()["state"]
+                replies.append(await one(server, workload.chat(name, tokens=2)))
+            cell = Cell(replies, 1.0, 0.0, 0.0)
+            bench.count(f"wake {called}", cell)
+            bench.figure(f"wake.{called}.from_{state}", [reply.ttft for reply in cell.good], "s")

@@ -1,0 +1,42 @@
+"""The results of the acceptance run: one file that is whole after each step."""
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import environment
+from models import nvml
+
+
+class Report:
+    """Hardware, versions and commands, and what each step found."""
+
+    def __init__(self, file: Path, device: str) -> None:
+        self._file = file
+        gpu: dict[str, object] = {}
+        if device != "cpu":
+            found = nvml.gpu(device)
+            gpu = {"gpu": found.name, "gpu_bytes": found.total, "driver": nvml.driver()}
+        run = " ".join(["python", "-m", "benchmarks.gpu.acceptance", *sys.argv[1:]])
+        self._held: dict[str, Any] = {
+            "schema": 1,
+            "environment": {**environment.record(), **gpu, "command": run},
+            "servers": {},
+            "steps": {},
+        }
+
+    def server(self, name: str, command: Sequence[str]) -> None:
+        """How a server was started."""
+        self._held["servers"][name] = " ".join(command)
+
+    def add(self, step: str, ok: bool, **figures: Any) -> None:
+        self._held["steps"][step] = {"ok": ok, **figures}
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(json.dumps(self._held, indent=1, ensure_ascii=False) + "\n")
+        print(f"{'ok   ' if ok else 'WRONG'} {step}: {json.dumps(figures)[:300]}", flush=True)
+
+    @property
+    def ok(self) -> bool:
+        return all(step["ok"] for step in self._held["steps"].values())

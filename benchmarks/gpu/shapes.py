@@ -1,0 +1,128 @@
+"""The base of the last step: random weights in the shape of an 8B model, or a tiny one to try the run with.
+
+Written by parts from one pool of random values, so that 16 GB take no more memory than the pool. The tokenizer is the
+starter's, which has one token per byte: a prompt has as many tokens as letters.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from benchmarks.models import STARTER_WEIGHTS
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
+POOL = 16_777_213
+"""A prime, so that no two rows of a matrix are the same part of the pool."""
+ONE = 0x3F80
+"""In bfloat16."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of the model, and of what is asked of it. `prompt`: tokens of a long one. `chunk`: most tokens of a step
+    while adapters come."""
+
+    name: str
+    hidden: int
+    ffn: int
+    layers: int
+    heads: int
+    key_heads: int
+    vocabulary: int
+    context: int
+    kv_cache: str
+    step: int
+    prompt: int
+    chunk: int
+
+    def config(self) -> dict[str, object]:
+        return {
+            "architectures": ["LlamaForCausalLM"], "model_type": "llama", "torch_dtype": "bfloat16",
+            "hidden_size": self.hidden, "intermediate_size": self.ffn, "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads, "num_key_value_heads": self.key_heads, "vocab_size": self.vocabulary,
+            "max_position_embeddings": self.context, "rope_theta": 500000.0, "rms_norm_eps": 1e-05,
+            "hidden_act": "silu", "tie_word_embeddings": False, "eos_token_id": 257, "pad_token_id": 256,
+        }  # fmt: skip
+
+    def tensors(self) -> dict[str, list[int]]:
+        """By name, in the order of the file; the head is last."""
+        keys = self.hidden // self.heads * self.key_heads
+        shapes = {"model.embed_tokens.weight": [self.vocabulary, self.hidden], "model.norm.weight": [self.hidden]}
+        for layer in range(self.layers):
+            parts = {
+                "self_attn.q_proj": [self.hidden, self.hidden], "self_attn.k_proj": [keys, self.hidden],
+                "self_attn.v_proj": [keys, self.hidden], "self_attn.o_proj": [self.hidden, self.hidden],
+                "mlp.gate_proj": [self.ffn, self.hidden], "mlp.up_proj": [self.ffn, self.hidden],
+                "mlp.down_proj": [self.hidden, self.ffn], "input_layernorm": [self.hidden],
+                "post_attention_layernorm": [self.hidden],
+            }  # fmt: skip
+            shapes |= {f"model.layers.{layer}.{name}.weight": shape for name, shape in parts.items()}
+        return {**shapes, "lm_head.weight": [self.vocabulary, self.hidden]}
+
+
+SHAPES = {
+    "8b": Shape("8b", 4096, 14336, 32, 32, 8, 128256, 16384, "8GiB", step=8192, prompt=8000, chunk=2048),
+    "tiny": Shape("tiny", 128, 256, 2, 4, 2, 320, 1024, "64MiB", step=512, prompt=400, chunk=128),
+}
+
+
+def write_base(folder: Path, shape: Shape) -> Path:
+    """Weights, configuration and tokenizer; made once per folder."""
+    if (folder / "config.json").exists():
+        return folder
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TOKENIZER:
+        shutil.copy(STARTER_WEIGHTS / name, folder)
+    tensors = shape.tensors()
+    with (folder / "model.safetensors").open("wb") as stream:
+        stream.write(_header(tensors))
+        pool = _pool()
+        for name, sides in tensors.items():
+            if name == "lm_head.weight":
+                _write_head(stream, pool, shape)
+            elif len(sides) == 1:
+                stream.write(np.full(sides, ONE, np.uint16).tobytes())
+            else:
+                _write(stream, pool, int(np.prod(sides)))
+    (folder / "config.json").write_text(json.dumps(shape.config()))
+    return folder
+
+
+def _header(tensors: dict[str, list[int]]) -> bytes:
+    entries, end = {}, 0
+    for name, sides in tensors.items():
+        begin, end = end, end + 2 * int(np.prod(sides))
+        entries[name] = {"dtype": "BF16", "shape": sides, "data_offsets": [begin, end]}
+    raw = json.dumps(entries).encode()
+    raw += b" " * (-len(raw) % 8)
+    return len(raw).to_bytes(8, "little") + raw
+
+
+def _pool() -> np.ndarray[tuple[int], np.dtype[np.uint16]]:
+    """The upper halves of 32 bits are bfloat16."""
+    values = np.random.default_rng(0).standard_normal(POOL, np.float32) * np.float32(0.02)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
+
+
+def _write(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], count: int) -> None:
+    at = stream.tell() // 2 % POOL
+    while count:
+        part = pool[at : at + count]
+        stream.write(part.data)
+        count, at = count - len(part), 0
+
+
+def _write_head(stream: BinaryIO, pool: np.ndarray[tuple[int], np.dtype[np.uint16]], shape: Shape) -> None:
+    """Only letters may be answered: rows of other tokens are zero, and some letter's score is always above that."""
+    vocabulary = json.loads((STARTER_WEIGHTS / "tokenizer.json").read_text())["model"]["vocab"]
+    letters = {number for token, number in vocabulary.items() if len(token) == 1 and token.isascii()}
+    for row in range(max(letters) + 1):
+        if row in letters:
+            _write(stream, pool, shape.hidden)
+        else:
+            stream.write(bytes(2 * shape.hidden))
+    stream.truncate(stream.tell() + 2 * shape.hidden * (shape.vocabulary - max(letters) - 1))

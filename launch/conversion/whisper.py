@@ -1,0 +1,94 @@
+"""Whisper checkpoints of transformers as CTranslate2 models: kept by the digest of what they were made from.
+
+| call | no conversion is needed | it was made        | it was not                                     |
+|------|-------------------------|--------------------|------------------------------------------------|
+| find | the folder itself       | the converted one  | None                                           |
+| make | the same                | the same           | a process makes it; those who ask meanwhile    |
+|      |                         |                    | wait for it, and the last one who leaves ends it |
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import msgspec
+
+from models.sources.answers import Answer, Done, Failed
+from models.sources.digest import digest
+from registry.errors import EngineFailed, by_status
+from registry.recipes.definition import Recipe, Task
+
+SECONDS = 1800.0
+"""Longest conversion. large-v3 takes about a minute on two cores."""
+
+
+def needs_conversion(folder: Path) -> bool:
+    """Whether it is a Whisper that CTranslate2 does not read as it is."""
+    if (folder / "model.bin").is_file() and not any(folder.glob("*.safetensors")):
+        return False
+    try:
+        found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(found, dict) and found.get("model_type") == "whisper"
+
+
+class Conversions:
+    """Args:
+    root: where converted models are kept, one folder for each.
+    """
+
+    def __init__(self, root: Path, seconds: float = SECONDS) -> None:
+        self._root, self._seconds = root, seconds
+        self._lock = asyncio.Lock()
+
+    def find(self, recipe: Recipe, folder: Path) -> Path | None:
+        """The folder that the engine is to read; None: it is to be made first."""
+        if recipe.task is not Task.TRANSCRIBE or not needs_conversion(folder):
+            return folder
+        made = self._place(folder)
+        return made if made.is_dir() else None
+
+    async def make(self, recipe: Recipe, folder: Path) -> Path:
+        """The same, made if need be. Raises Unfit, EngineFailed (conversion_failed), Unavailable (disk_full)."""
+        async with self._lock:  # one at a time: each takes all that the machine can give
+            found = await asyncio.to_thread(self.find, recipe, folder)
+            return found if found is not None else await self._convert(folder)
+
+    def _place(self, folder: Path) -> Path:
+        return self._root / digest(folder)
+
+    async def _convert(self, folder: Path) -> Path:
+        place = await asyncio.to_thread(self._place, folder)
+        await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
+        half = place.with_suffix(".half")
+        await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder), str(half),
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            async with asyncio.timeout(self._seconds):
+                line = await process.stdout.readline()
+        except TimeoutError:
+            raise EngineFailed(
+                f"The conversion of {folder} took more than {self._seconds:.0f} s and was ended.",
+                code="conversion_failed",
+            ) from None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        answer = msgspec.json.decode(line, type=Answer) if line else None
+        if isinstance(answer, Failed):
+            await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
+            raise by_status(answer.status)(answer.message, code=answer.code)
+        if not isinstance(answer, Done):
+            raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
+        await asyncio.to_thread(os.replace, half, place)  # whole, or not at all
+        return place

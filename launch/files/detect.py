@@ -1,0 +1,198 @@
+"""What the files in a folder or repository are. Pure: it looks into a listing.
+
+1. an adapter                      refused: `adapters add`
+2. a trainer's output folder       refused: the checkpoint inside is named
+3. GGUF                            refused: the repository that it was made from is named, if the file tells
+4. CTranslate2 (model.bin)         Whisper: transcribe; others refused
+5. sentence-transformers' modules  embed, or rerank for a CrossEncoder; sparse ones refused
+6. config.json architectures       Whisper: transcribe, after a conversion; one score: rerank; an encoder: embed;
+                                   what the installed vLLM answers with: chat
+7. anything else                   refused, with what is there
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from launch.files import vllm_source
+from launch.files.gguf import read_header
+from launch.files.listing import Listing
+from registry.errors import Unfit
+from registry.recipes.definition import Task
+from registry.wording import nearest
+
+WEIGHTS = (".safetensors",)
+PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".msgpack", ".h5")
+CHECKPOINT = re.compile(r"^checkpoint-(\d+)/")
+CROSS_ENCODER, SPARSE = "CrossEncoder", "SparseEncoder"
+CT2_WHISPER = frozenset({"suppress_ids", "suppress_ids_begin", "lang_ids", "alignment_heads"})
+"""Keys of the config.json that CTranslate2 writes beside a Whisper."""
+ENCODERS = re.compile(
+    r"^(Bert|Roberta|XLMRoberta|Camembert|MPNet|DistilBert|Deberta|DebertaV2|Electra|Albert|NomicBert|ModernBert|"
+    r"New|Gte|JinaBert|NeoBERT|EuroBert|T5Encoder|Xmod|BGEM3)Model\Z"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Detected:
+    task: Task
+    engine: str
+    architecture: str
+    """Of config.json; '' where there is none."""
+    why: str
+    """How that was found, for people."""
+    convert: bool = False
+    """It is to be converted to CTranslate2 before it can be served."""
+    notes: tuple[str, ...] = ()
+
+
+def detect(listing: Listing) -> Detected:
+    """What the files are. Raises Unfit, with what would work."""
+    _refuse_adapter(listing)
+    _refuse_trainer_output(listing)
+    if found := _ctranslate2(listing):
+        return found
+    _refuse_without_weights(listing)
+    config = listing.json("config.json")
+    quantized = isinstance(config.get("quantization_config"), dict)
+    if found := _sentence_transformers(listing):
+        if quantized:
+            _no(listing, "is quantized, which sentence-transformers does not run here: add the original", "quantized")
+        return found
+    return _by_architecture(listing, config)
+
+
+# --- what is no model ------------------------------------------------------------------------------------------------
+def _no(listing: Listing, what: str, code: str) -> NoReturn:
+    raise Unfit(f"{listing.where} {what}.", code=code, param="source")
+
+
+def _own_weights(listing: Listing) -> list[str]:
+    return [name for name in listing.names(*WEIGHTS) if not name.startswith("adapter_")]
+
+
+def _refuse_adapter(listing: Listing) -> None:
+    if "adapter_config.json" not in listing or _own_weights(listing):
+        return
+    base = str(listing.json("adapter_config.json").get("base_model_name_or_path") or "")
+    of = f" for {base}" if base else ""
+    _no(listing, f"is an adapter{of}: roundhouse adapters add NAME {listing.where} --base MODEL", "is_adapter")
+
+
+def _refuse_trainer_output(listing: Listing) -> None:
+    if _own_weights(listing):
+        return
+    steps = sorted({int(found[1]) for name in listing.sizes if (found := CHECKPOINT.match(name))})
+    if not steps:
+        return
+    last = f"checkpoint-{steps[-1]}"
+    if f"{last}/adapter_config.json" in listing:
+        what = f"the adapter is in {last}: roundhouse adapters add NAME {listing.where}/{last} --base MODEL"
+    else:
+        what = f"the model is in {last}: roundhouse models add {listing.where}/{last}"
+    _no(listing, f"is a trainer's output folder; {what}", "is_trainer_output")
+
+
+def _refuse_without_weights(listing: Listing) -> None:
+    if listing.bytes_of(*WEIGHTS):
+        return
+    if ggufs := listing.names(".gguf"):
+        header = read_header(listing.read(ggufs[0]))
+        what = f" ({header.architecture})" if header else ""
+        base = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
+        _no(listing, f"holds a GGUF{what}, which no engine here reads: add {base}", "gguf_not_served")
+    if pickles := [name for name in listing.names(*PICKLES) if name != "training_args.bin"]:
+        _no(
+            listing,
+            f"has its weights only as {pickles[0]}, which can run code when it is read: convert them to safetensors, "
+            "or look for a repository or revision that has them",
+            "bad_weights",
+        )
+    there = ", ".join(listing.names("")[:6]) or "nothing"
+    _no(listing, f"holds no model: there are no weights as safetensors, but {there}", "not_a_model")
+
+
+# --- what is one -----------------------------------------------------------------------------------------------------
+def _ctranslate2(listing: Listing) -> Detected | None:
+    if "model.bin" not in listing or listing.names(*WEIGHTS):
+        return None
+    config = listing.json("config.json")
+    if CT2_WHISPER & config.keys():
+        why = "model.bin of CTranslate2, with Whisper's config.json"
+        return Detected(Task.TRANSCRIBE, "faster-whisper", "", why)
+    if any(name.startswith("vocabulary") for name in listing.sizes):
+        _no(listing, "is a CTranslate2 model that is no Whisper: only Whisper is served that way", "not_whisper")
+    return None
+
+
+def _sentence_transformers(listing: Listing) -> Detected | None:
+    if "modules.json" not in listing and "config_sentence_transformers.json" not in listing:
+        return None
+    kind = str(listing.json("config_sentence_transformers.json").get("model_type") or "")
+    types = [str(module.get("type", "")) for module in listing.array("modules.json") if isinstance(module, dict)]
+    architecture = _architecture(listing.json("config.json"))
+    if kind == SPARSE or any("sparse_encoder" in one for one in types):
+        _no(listing, "makes sparse vectors, which are not served: add a model of dense ones", "sparse_encoder")
+    if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
+        return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
+    if "modules.json" not in listing:
+        return None
+    steps = ", ".join(one.rpartition(".")[2] for one in types)
+    why = f"sentence-transformers' modules.json: {steps}"
+    return Detected(Task.EMBED, "sentence-transformers", architecture, why)
+
+
+def _architecture(config: dict[str, Any]) -> str:
+    found = config.get("architectures")
+    return str(found[0]) if isinstance(found, list) and found else ""
+
+
+def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
+    name = _architecture(config)
+    told = f"{name} in config.json"
+    if "config.json" not in listing:
+        _no(listing, "has weights, but no config.json that tells what they are", "bad_config")
+    if not name:
+        _no(listing, "has a config.json without 'architectures': it does not tell what the weights are", "bad_config")
+    if config.get("model_type") == "whisper":
+        return Detected(Task.TRANSCRIBE, "faster-whisper", name, f"{told}, converted to CTranslate2", convert=True)
+    if name.endswith("ForSequenceClassification"):
+        labels = len(config.get("id2label") or ()) or int(config.get("num_labels") or 2)
+        if labels != 1:
+            what = f"is a classifier with {labels} labels: a reranker gives one score (Cohere's and Jina's endpoints)"
+            _no(listing, what, "is_classifier")
+        return Detected(Task.RERANK, "sentence-transformers", name, f"{told}, with one score")
+    if ENCODERS.match(name):
+        note = "It has no modules.json: vectors are the mean over the tokens, which is the library's default."
+        return Detected(Task.EMBED, "sentence-transformers", name, told, notes=(note,))
+    if name.endswith("ForMaskedLM"):
+        what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
+        _no(listing, what, "is_masked_lm")
+    known = vllm_source.architectures()
+    if known and name not in known:
+        _refuse_architecture(listing, name)
+    return Detected(Task.CHAT, "vllm", name, told, notes=_chat_notes(listing, config))
+
+
+def _chat_notes(listing: Listing, config: dict[str, Any]) -> tuple[str, ...]:
+    notes = []
+    tokens = listing.json("tokenizer_config.json")
+    if "chat_template.jinja" not in listing and not tokens.get("chat_template"):
+        notes.append(
+            "It has no chat template: a base model continues text (/v1/completions); for /v1/chat/completions set "
+            "engine.flags.chat_template."
+        )
+    if any(key in config for key in ("vision_config", "audio_config")):
+        notes.append("It also takes images or sound in its own form; only text has been tried here.")
+    return tuple(notes)
+
+
+def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
+    if version := vllm_source.former().get(name):
+        hint = f"vLLM served it until {version}"
+    elif plugin := vllm_source.elsewhere().get(name):
+        hint = f"a plug-in for vLLM does: {plugin}"
+    else:
+        close = ", ".join(nearest(name, vllm_source.architectures().keys(), 3))
+        hint = f"a newer vLLM may; of those that it has, the nearest are {close}"
+    _no(listing, f"is a {name}, which the installed vLLM does not serve; {hint}", "unknown_architecture")

@@ -1,0 +1,60 @@
+"""The header of a GGUF file: enough to say what it is, and what would work in its place.
+
+The layout is llama.cpp's: magic, version, counts, then key-value pairs whose strings carry their length in 64 bits.
+"""
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+MAGIC = b"GGUF"
+STRING, ARRAY = 8, 9
+WIDTHS = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
+"""Bytes of the kinds of values that have a fixed width."""
+MOST_PAIRS, LONGEST = 10_000, 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class GgufHeader:
+    architecture: str
+    name: str
+    base: str
+    """Where the model came from that was converted: `org/name` of a hub, if the file tells."""
+
+
+def read_header(data: bytes) -> GgufHeader | None:
+    """From a file's first bytes, a MiB is plenty. None: it is no GGUF. What comes behind a cut is left out."""
+    if data[:4] != MAGIC:
+        return None
+    found = _pairs(data)
+    url = found.get("general.base_model.0.repo_url", "") or found.get("general.source.url", "")
+    base = url.removeprefix("https://huggingface.co/") if url.startswith("https://huggingface.co/") else ""
+    return GgufHeader(found.get("general.architecture", "unknown"), found.get("general.name", ""), base)
+
+
+def _pairs(data: bytes) -> Mapping[str, str]:
+    """The texts among the pairs."""
+    found: dict[str, str] = {}
+    try:
+        (pairs,) = struct.unpack_from("<Q", data, 16)
+        at = 24
+        for _ in range(min(pairs, MOST_PAIRS)):
+            key, at = _text(data, at)
+            (kind,) = struct.unpack_from("<I", data, at)
+            at += 4
+            if kind == STRING:
+                found[key], at = _text(data, at)
+            elif kind == ARRAY:
+                break  # vocabularies: what is told of the model stands before them
+            else:
+                at += WIDTHS[kind]
+    except (struct.error, KeyError, ValueError):
+        pass  # cut short, or of a kind that came later: what was read counts
+    return found
+
+
+def _text(data: bytes, at: int) -> tuple[str, int]:
+    (length,) = struct.unpack_from("<Q", data, at)
+    if length > LONGEST or at + 8 + length > len(data):
+        raise ValueError("too long")
+    return data[at + 8 : at + 8 + length].decode("utf-8", "replace"), at + 8 + length

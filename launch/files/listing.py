@@ -1,0 +1,85 @@
+"""The files of a model as far as they are needed to know it: names, sizes, and the content of small ones."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from registry.errors import Unfit
+
+SMALL = 8 * 2**20
+"""Bytes up to which a file is read as a whole. Tokenizers are larger, and not needed."""
+MOST_FILES = 10_000
+READ = (
+    "config.json",
+    "modules.json",
+    "adapter_config.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+    "tokenizer_config.json",
+    "generation_config.json",
+    "preprocessor_config.json",
+    "model.safetensors.index.json",
+    "1_Pooling/config.json",
+    "chat_template.jinja",
+    "README.md",
+)
+"""All that detection and proposal look into."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """`sizes`: path below the root to bytes. `read`: the bytes of a small file that is listed."""
+
+    where: str
+    """For messages."""
+    sizes: Mapping[str, int]
+    read: Callable[[str], bytes]
+    _parsed: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.sizes
+
+    def names(self, *endings: str) -> list[str]:
+        """Of the root's own files."""
+        return sorted(name for name in self.sizes if "/" not in name and name.endswith(endings))
+
+    def bytes_of(self, *endings: str) -> int:
+        """Of all files that end so, also in folders."""
+        return sum(size for name, size in self.sizes.items() if name.endswith(endings))
+
+    def json(self, name: str) -> dict[str, Any]:
+        """The object in a small file; empty when there is none. Raises Unfit for one that is broken."""
+        if name not in self.sizes:
+            return {}
+        if name not in self._parsed:
+            self._parsed[name] = self._object(name)
+        return self._parsed[name]
+
+    def array(self, name: str) -> list[Any]:
+        found = json.loads(self.text(name) or "[]")
+        return found if isinstance(found, list) else []
+
+    def text(self, name: str) -> str:
+        if name not in self.sizes or self.sizes[name] > SMALL:
+            return ""
+        return self.read(name).decode("utf-8", "replace")
+
+    def _object(self, name: str) -> dict[str, Any]:
+        try:
+            found = json.loads(self.text(name) or "{}")
+        except (ValueError, RecursionError) as error:
+            raise Unfit(f"{name} of {self.where} is broken: {error}", code="bad_config") from None
+        return found if isinstance(found, dict) else {}
+
+
+def list_folder(folder: Path) -> Listing:
+    """A folder of this machine, without its hidden files. Two levels are enough for every layout that is known."""
+    sizes: dict[str, int] = {}
+    for file in sorted((*folder.glob("*"), *folder.glob("*/*"))):
+        if file.is_file() and not file.name.startswith("."):
+            sizes[str(file.relative_to(folder))] = file.stat().st_size
+        if len(sizes) > MOST_FILES:
+            raise Unfit(f"{folder} holds more than {MOST_FILES} files: it is no model's folder.", code="not_a_model")
+    return Listing(str(folder), sizes, lambda name: (folder / name).read_bytes())

@@ -1,0 +1,40 @@
+"""How many bytes of weights a listing names, where their headers cannot be read yet: before a download."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatch
+
+from launch.files.listing import Listing
+from models.sources.resolve import UNWANTED
+from registry.files.weights import BITS, Weights
+
+KINDS: Mapping[str, str] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
+INDEX = "model.safetensors.index.json"
+
+
+def weights_of(listing: Listing) -> Weights:
+    """By the files' sizes and the dtype of config.json. Headers are left out: a file's header is a few KB."""
+    config = listing.json("config.json")
+    inner = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    assert isinstance(inner, dict)
+    kind = KINDS.get(str(config.get("dtype") or config.get("torch_dtype") or inner.get("dtype") or ""), "F32")
+    if isinstance(config.get("quantization_config"), dict):
+        kind = "I8"  # packed: they stay as they are in the files
+    files = weight_files(listing)
+    size = sum(listing.sizes[name] for name in files)
+    hidden, layers = int(config.get("d_model") or 0), int(config.get("decoder_layers") or 0)
+    return Weights({kind: size * 8 // BITS[kind]}, (), tuple(files), hidden, layers)
+
+
+def weight_files(listing: Listing) -> list[str]:
+    """Those that an engine reads: as `registry.files.weights` picks them from a folder."""
+    if "model.bin" in listing and not listing.names(".safetensors"):
+        return ["model.bin"]
+    map_ = listing.json(INDEX).get("weight_map")
+    if isinstance(map_, dict):
+        root = sorted({str(name) for name in map_.values()} & listing.sizes.keys())
+    elif "model.safetensors" in listing:
+        root = ["model.safetensors"]
+    else:
+        root = [name for name in listing.names(".safetensors") if not name.startswith(("consolidated", "adapter_"))]
+    below = [name for name in listing.sizes if name.count("/") == 1 and name.endswith("/model.safetensors")]
+    return root + sorted(name for name in below if not any(fnmatch(name, pattern) for pattern in UNWANTED))

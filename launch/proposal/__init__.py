@@ -1,0 +1,1 @@
+"""The recipe that is proposed for a model: each value with its reason. Pure."""

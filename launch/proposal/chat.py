@@ -1,0 +1,141 @@
+"""The recipe of a chat model: context, KV cache, adapter places, batches and parsers, sized for this machine."""
+
+import math
+from dataclasses import dataclass
+
+from launch.files import vllm_source
+from launch.files.detect import Detected
+from launch.files.listing import Listing
+from launch.proposal.context import check_context, longest_context
+from launch.proposal.draft import Choice, Draft, Machine
+from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
+from launch.proposal.quantization import check_quantization
+from launch.request import WorkingSet
+from models.engines import MIB
+from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
+from registry.files.dtypes import settle_by_size
+from registry.files.shape import Shape, shape_of
+from registry.files.weights import Weights
+from registry.recipes.definition import Recipe
+from registry.wording import size_words
+
+USUAL_CONTEXT = 32_768
+"""Tokens up to which the whole context is taken: longer ones cost KV cache that few requests use."""
+LEAST_CONTEXT = 512
+PLACES, STAGED, RANK = 4, 16, 16
+SHARE_FOR_PLACES = 8
+"""At most one part in so many of the budget goes to adapter places unless they are asked for."""
+REQUESTS = {"cpu": 16, "cuda": 64}
+STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
+BLOCKS_MORE = 5 / 4
+"""vLLM counts in blocks, and refuses a cache that does not hold one whole context."""
+_NO_CACHE = Choice("memory.kv_cache", 0, "left out of the sum")
+
+
+@dataclass(frozen=True, slots=True)
+class ChatFacts:
+    detected: Detected
+    listing: Listing
+    weights: Weights
+    name: str
+    """As the makers wrote it: families are known by it."""
+
+
+def propose_chat(draft: Draft, facts: ChatFacts, machine: Machine, working_set: WorkingSet) -> None:
+    """Raises Unfit for a quantization or a context that cannot be."""
+    config = facts.listing.json("config.json")
+    quantized = check_quantization(config, machine)
+    shape = shape_of(config, f"config.json of {facts.listing.where}")
+    dtype = _dtype(draft, facts, machine, quantized)
+    draft.pick("batching.max_requests", REQUESTS[machine.kind], "requests that run at once")
+    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], f"tokens of one step on a {_device(machine)}")
+    _adapter_places(draft, facts, shape, machine)
+    _cache(draft, facts, shape, machine, working_set, dtype)
+    _parsers(draft, facts)
+
+
+def _device(machine: Machine) -> str:
+    return "CPU" if machine.kind == "cpu" else "GPU"
+
+
+def _dtype(draft: Draft, facts: ChatFacts, machine: Machine, quantized: str) -> str:
+    config = facts.listing.json("config.json")
+    stored = str(config.get("dtype") or config.get("torch_dtype") or "of no stated dtype")
+    why = f"quantized weights ({quantized}) stay as they are" if quantized else f"the files are {stored}"
+    if machine.capability is not None and machine.capability < 80 and stored == "bfloat16":
+        return str(draft.pick("dtype", "float16", f"{why}, and this GPU computes no bfloat16"))
+    return str(draft.pick("dtype", "auto", f"{why}; vLLM computes in 16 bits, with small weights on a CPU in 32"))
+
+
+def _adapter_places(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine) -> None:
+    name = facts.detected.architecture
+    if not vllm_source.takes_adapters(name):
+        draft.pick("memory.adapters", {"device": 0, "host": 0}, f"vLLM has no LoRA for {name}")
+        return
+    place = adapter_place_bytes(facts.weights, shape, RANK, 2)
+    staged = place if machine.kind == "cpu" else 0
+    for device, host in ((PLACES, STAGED), (2, 4), (1, 2)):
+        if (device * place + host * staged) * SHARE_FOR_PLACES <= machine.budget:
+            why = f"{device} adapters of rank {RANK} or less in one batch, {size_words(place)} each"
+            draft.pick("memory.adapters", {"device": device, "host": host, "max_rank": RANK}, why)
+            return
+    why = f"a place takes {size_words(place)}, much for this machine: set memory.adapters.device to have some"
+    draft.pick("memory.adapters", {"device": 0, "host": 0}, why)
+
+
+def _cache(draft: Draft, facts: ChatFacts, shape: Shape, machine: Machine, working_set: WorkingSet, dtype: str) -> None:
+    longest = longest_context(facts.listing.json("config.json"))
+    check_context(draft.asked.get("context_length"), longest)
+    probe = _probe(draft, facts, dtype, machine)
+    per_token = kv_bytes_per_token(probe, shape)
+    fixed = estimate_of(probe, facts.weights, shape, machine.kind).total
+    room = machine.budget - fixed - MIB  # sizes are rounded up to whole ones
+    context = min(longest or shape.context, USUAL_CONTEXT)
+    why = "all that the model was made for" if context == longest else f"of {longest or shape.context:,} that it knows"
+    if context != longest:
+        why += f", each request of which would take {size_words(per_token * (longest or shape.context))} of KV cache"
+    fits = int(room / BLOCKS_MORE // per_token) // 16 * 16
+    if LEAST_CONTEXT <= fits < context:
+        context, why = fits, f"what fits beside {size_words(fixed)} of weights and buffers; it knows {longest:,}"
+    given = draft.pick("context_length", context, why)
+    context = given if isinstance(given, int) else context
+    tokens = min(working_set.tokens, context)
+    wanted = max(working_set.requests * tokens, math.ceil(context * BLOCKS_MORE)) * per_token
+    least = math.ceil(context * BLOCKS_MORE) * per_token
+    size = max(least, min(wanted, room)) if room > least else least
+    size = math.ceil(size / MIB) * MIB
+    many = f"{size // per_token:,} tokens of {per_token:,} bytes"
+    why = f"{working_set.requests} requests of {tokens:,} tokens each: {many}"
+    if size < wanted:
+        why = f"{many}, what the budget leaves; {working_set.requests} requests of {tokens:,} want {size_words(wanted)}"
+    elif size > working_set.requests * tokens * per_token + MIB:
+        why = f"one full context: {many}"
+    draft.pick("memory.kv_cache", _size_text(size), why)
+
+
+def _size_text(size: int) -> str:
+    return f"{size // MIB}MiB"
+
+
+def _probe(draft: Draft, facts: ChatFacts, dtype: str, machine: Machine) -> Recipe:
+    """The recipe so far, without KV cache."""
+    asked = {key: value for key, value in draft.asked.items() if key not in ("memory.kv_cache", "memory")}
+    bare = Draft(asked, list(draft.choices))
+    bare.choices.append(_NO_CACHE)
+    return settle_by_size(bare.recipe().model_copy(update={"dtype": dtype}), facts.weights.bytes, machine.kind)
+
+
+def _parsers(draft: Draft, facts: ChatFacts) -> None:
+    family = family_of(facts.name, facts.detected.architecture)
+    template = facts.listing.text("chat_template.jinja") or str(
+        facts.listing.json("tokenizer_config.json").get("chat_template") or ""
+    )
+    if family is None or not template:
+        return
+    if family.tools and "tool" in template and has_parser("tool_call_parser", family.tools):
+        draft.pick("engine.flags.enable_auto_tool_choice", True, "its chat template shows tools to the model")
+        draft.pick("engine.flags.tool_call_parser", family.tools, f"{family.words}: {TOOL_PAGE}")
+    elif family.tools and "tool" not in template:
+        draft.notes.append("Its chat template does not mention tools: the model would never see them.")
+    if family.reasoning and has_parser("reasoning_parser", family.reasoning):
+        draft.pick("engine.flags.reasoning_parser", family.reasoning, f"{family.words}: {REASONING_PAGE}")

@@ -1,0 +1,49 @@
+"""How long a chat model's context can be, by its config; the rules are vLLM's (`_get_and_verify_max_len`).
+
+| kind of stretching               | longest context                                        |
+|----------------------------------|--------------------------------------------------------|
+| none, longrope, su, llama3, mrope| max_position_embeddings                                |
+| yarn                             | original_max_position_embeddings x factor              |
+| others (linear, dynamic)         | max_position_embeddings x factor                       |
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from registry.errors import Unfit
+
+AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", ""})
+KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
+
+
+def longest_context(config: Mapping[str, Any]) -> int | None:
+    """Tokens; None: the config does not tell."""
+    text = config.get("text_config")
+    inner: Mapping[str, Any] = text if isinstance(text, dict) else config
+    known = [int(inner[key]) for key in KEYS if isinstance(inner.get(key), int)]
+    if not known:
+        return None
+    longest = known[0]
+    rope = inner.get("rope_parameters") or inner.get("rope_scaling")
+    if not isinstance(rope, dict):
+        return longest
+    if all(isinstance(value, dict) for value in rope.values()):  # one for each kind of layer
+        return longest
+    kind = str(rope.get("rope_type") or rope.get("type") or "")
+    factor = rope.get("factor")
+    if kind in AS_IT_IS or not isinstance(factor, int | float):
+        return longest
+    if kind == "yarn":
+        longest = int(rope.get("original_max_position_embeddings") or longest)
+    return int(longest * factor)
+
+
+def check_context(asked: object, longest: int | None) -> None:
+    """Raises Unfit for more tokens than the model was made for."""
+    if isinstance(asked, int) and longest is not None and asked > longest:
+        raise Unfit(
+            f"context_length is {asked:,}, but the model was made for {longest:,} tokens. Ask for less, or for a model "
+            "with a longer context; its card may tell how to stretch it (engine.flags.hf_overrides).",
+            code="context_too_long",
+            param="context_length",
+        )

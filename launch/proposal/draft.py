@@ -1,0 +1,113 @@
+"""A recipe while it is made: values that were asked for win, each other one has its reason."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import ValidationError
+
+from models.engines import DeviceKind
+from registry.errors import Unfit
+from registry.recipes.definition import Recipe
+from registry.recipes.fault_words import words
+from registry.recipes.parsers import parser_faults
+
+ASKED = "as you asked"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the model is to run."""
+
+    kind: DeviceKind
+    budget: int
+    """Bytes that all models may use together on one device."""
+    capability: int | None = None
+    """CUDA's compute capability, 90 for 9.0; None: a CPU, or the driver does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One value and why it is so. `key`: with dots, as in the recipe."""
+
+    key: str
+    value: object
+    why: str
+
+
+@dataclass
+class Draft:
+    """`asked`: keys with dots to values, from whoever adds the model."""
+
+    asked: Mapping[str, object]
+    choices: list[Choice] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def pick(self, key: str, value: object, why: str) -> Any:
+        """The value that counts. What was asked for wins, also where it is the parent of `key` or a child of it."""
+        if key in self.asked:
+            self.choices.append(Choice(key, self.asked[key], ASKED))
+            return self.asked[key]
+        if not any(key.startswith(f"{other}.") for other in self.asked):
+            self.choices.append(Choice(key, value, why))
+        return value
+
+    def wants(self, key: str) -> bool:
+        return key in self.asked
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """The recipe's plain values."""
+        found: dict[str, Any] = {}
+        known = {choice.key for choice in self.choices}
+        rest = [Choice(key, value, ASKED) for key, value in self.asked.items() if key not in known]
+        for choice in [*self.choices, *rest]:
+            put(found, choice.key, choice.value)
+        return found
+
+    def all_choices(self) -> tuple[Choice, ...]:
+        known = {choice.key for choice in self.choices}
+        rest = [Choice(key, value, ASKED) for key, value in self.asked.items() if key not in known]
+        return (*self.choices, *rest)
+
+    def recipe(self) -> Recipe:
+        """Raises Unfit with every fault, in the words of recipe files."""
+        return recipe_of(self.data)
+
+
+def recipe_of(data: Mapping[str, Any]) -> Recipe:
+    """Plain values as a recipe. Raises Unfit with every fault."""
+    faults = list(_parser_faults(data))
+    try:
+        recipe = Recipe.model_validate(data)
+    except ValidationError as error:
+        faults = [*(words(one) for one in error.errors(include_url=False)), *faults]
+    if faults:
+        raise Unfit(f"That is no recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
+    return recipe
+
+
+def _parser_faults(data: Mapping[str, Any]) -> Iterator[str]:
+    engine = data.get("engine")
+    flags = engine.get("flags") if isinstance(engine, dict) and engine.get("name") == "vllm" else None
+    if isinstance(flags, dict):
+        yield from (text for _, text in parser_faults(flags))
+
+
+def put(data: dict[str, Any], key: str, value: object) -> None:
+    """Set what a key with dots names. Raises Unfit where a part on the way is no mapping."""
+    *way, last = _parts(key)
+    for part in way:
+        inner = data.setdefault(part, {})
+        if not isinstance(inner, dict):
+            raise Unfit(f"'{key}' does not exist: '{part}' has no parts.", code="bad_recipe", param="overrides")
+        data = inner
+    data[last] = value
+
+
+def _parts(key: str) -> Sequence[str]:
+    parts = key.split(".")
+    if not all(parts) or len(parts) > 6:
+        raise Unfit(f"'{key}' is no key of a recipe: write one such as memory.kv_cache.", code="bad_recipe",
+                    param="overrides")  # fmt: skip
+    return parts

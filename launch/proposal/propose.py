@@ -1,0 +1,100 @@
+"""From what the files are to a recipe with the reason of each value. Pure."""
+
+from dataclasses import dataclass
+
+from launch.files.detect import Detected, detect
+from launch.files.listing import Listing
+from launch.files.weights import weights_of
+from launch.proposal.chat import ChatFacts, propose_chat
+from launch.proposal.draft import ASKED, Choice, Draft, Machine
+from launch.proposal.speech import propose_speech
+from launch.proposal.text import propose_text
+from launch.request import Wanted
+from launch.source import proposed_id
+from models.engines import DeviceKind
+from models.estimate import Estimate, estimate_of
+from registry.errors import BadRequest
+from registry.files.dtypes import settle_by_size
+from registry.files.shape import shape_of
+from registry.files.weights import Weights
+from registry.names import MODEL, MODEL_RULE
+from registry.recipes.definition import HubSource, PackageSource, PathSource, Recipe, Source, Task
+from registry.wording import quoted
+
+SOURCE_KEYS = frozenset({"source", "source.path", "source.hub", "source.revision", "source.package", "version"})
+"""What is no override: the source is named apart, the version is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    recipe: Recipe
+    choices: tuple[Choice, ...]
+    notes: tuple[str, ...]
+    estimate: Estimate
+    detected: Detected
+
+
+def propose(
+    listing: Listing, source: Source, wanted: Wanted, machine: Machine, *, weights: Weights | None = None
+) -> Proposal:
+    """Raises Unfit for what cannot be served here, BadRequest for an id that is none.
+
+    Args:
+        weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
+    """
+    if wrong := SOURCE_KEYS & wanted.overrides.keys():
+        raise BadRequest(f"'{min(wrong)}' cannot be set here: name the source itself.", param="overrides")
+    id_ = wanted.id or proposed_id(source)
+    if not MODEL.match(id_):
+        raise BadRequest(f"{quoted(id_)} is no id: {MODEL_RULE}.", param="id")
+    detected = detect(listing)
+    weights = weights or weights_of(listing)
+    draft = Draft({key: value for key, value in wanted.overrides.items() if key != "id"})
+    draft.pick("id", id_, ASKED if wanted.id else "from the source's name")
+    draft.pick("version", 1, "the first one")
+    draft.pick("task", detected.task.value, detected.why)
+    draft.pick("source", source.model_dump(), _source_words(source))
+    draft.pick("engine.name", detected.engine, f"what serves task {detected.task.value}")
+    match detected.task:
+        case Task.CHAT:
+            facts = ChatFacts(detected, listing, weights, _name(source))
+            propose_chat(draft, facts, machine, wanted.working_set)
+        case Task.TRANSCRIBE:
+            propose_speech(draft, listing, weights, machine)
+        case _:
+            propose_text(draft, detected, listing, machine)
+    recipe = draft.recipe()
+    return Proposal(
+        recipe,
+        draft.all_choices(),
+        (*detected.notes, *draft.notes),
+        estimate_for(recipe, listing, weights, machine.kind),
+        detected,
+    )
+
+
+def estimate_for(recipe: Recipe, listing: Listing, weights: Weights, kind: DeviceKind) -> Estimate:
+    """What the model will hold, before its files are here."""
+    speech = recipe.task is Task.TRANSCRIBE
+    shape = None if speech else shape_of(listing.json("config.json"), f"config.json of {listing.where}")
+    return estimate_of(settle_by_size(recipe, weights.bytes, kind), weights, shape, kind)
+
+
+def _name(source: Source) -> str:
+    match source:
+        case HubSource():
+            return source.hub
+        case PackageSource():
+            return f"{source.package}/{source.inside}"
+        case PathSource():
+            return source.path
+
+
+def _source_words(source: Source) -> str:
+    match source:
+        case HubSource():
+            return "at a commit, so that the same weights are served for ever"
+        case PackageSource():
+            return "a folder inside an installed package"
+        case PathSource():
+            return "a folder of the server's machine; it stays where it is"

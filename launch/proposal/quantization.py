@@ -1,0 +1,69 @@
+"""Which quantized weights the device can compute with.
+
+CUDA: the least compute capabilities are those of `get_min_capability` in vLLM 0.32's quantization classes. CPU: what
+vLLM's page on quantization says of x86 (AWQ, GPTQ, INT8 W8A8), and its kernels' own conditions: FP8 asks for AMX
+(vllm/model_executor/kernels/linear/scaled_mm/cpu.py).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from launch.files import vllm_source
+from launch.proposal.draft import Machine
+from registry.errors import Unfit
+from registry.processor import features
+
+LEAST: Mapping[str, int] = {
+    "awq": 75, "gptq": 60, "fp8": 75, "fbgemm_fp8": 80, "modelopt": 80, "modelopt_fp4": 75, "mxfp4": 80,
+    "compressed-tensors": 70, "experts_int8": 80, "moe_wna16": 70, "torchao": 75,
+}  # fmt: skip
+CPU_METHODS = frozenset({"awq", "gptq", "inc", "auto-round"})
+INTEGER_FORMATS = frozenset({"int-quantized", "pack-quantized"})
+"""Of compressed-tensors."""
+ON_CPU = "A CPU computes with AWQ, GPTQ and compressed-tensors of integers: add one of those, or the original."
+
+
+def quantization_of(config: Mapping[str, Any]) -> tuple[str, str]:
+    """Method and format of a config; ('', '') for weights that are not quantized."""
+    inner = config.get("quantization_config")
+    if not isinstance(inner, dict):
+        text = config.get("text_config")
+        inner = text.get("quantization_config") if isinstance(text, dict) else None
+    if not isinstance(inner, dict):
+        return "", ""
+    return str(inner.get("quant_method") or "unknown").lower(), str(inner.get("format") or "")
+
+
+def check_quantization(config: Mapping[str, Any], machine: Machine) -> str:
+    """The method in words; '' for none. Raises Unfit for one that cannot be computed here."""
+    method, form = quantization_of(config)
+    if not method:
+        return ""
+    told = f"{method}, {form}" if form else method
+    known = vllm_source.quantizations()
+    if known and method not in known and method not in CPU_METHODS:
+        few = ", ".join(sorted({"awq", "gptq", "fp8", "compressed-tensors", "mxfp4"} & known))
+        raise Unfit(
+            f"Its weights are quantized as {told}, which the installed vLLM does not read. It reads {few}, or add the "
+            "original.",
+            code="unknown_quantization",
+            param="source",
+        )
+    if machine.kind == "cpu":
+        integers = method == "compressed-tensors" and form in INTEGER_FORMATS
+        amx = method in ("fp8", "compressed-tensors") and "amx_tile" in features()
+        if method not in CPU_METHODS and not integers and not amx:
+            raise Unfit(
+                f"Its weights are quantized as {told}, which this CPU does not compute with. {ON_CPU}",
+                code="quantization_not_here",
+                param="source",
+            )
+    elif machine.capability is not None and machine.capability < LEAST.get(method, 0):
+        have, least = machine.capability / 10, LEAST[method] / 10
+        raise Unfit(
+            f"Its weights are quantized as {told}, which needs compute capability {least}; this GPU has {have}. Add "
+            "the original, or one that is quantized with AWQ or GPTQ.",
+            code="quantization_not_here",
+            param="source",
+        )
+    return told

@@ -1,0 +1,70 @@
+"""The recipes of embedding models and rerankers: dtype, batches, and what their files tell of pooling and prompts."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from launch.files.detect import Detected
+from launch.files.listing import Listing
+from launch.proposal.draft import Draft, Machine
+from registry.errors import Unfit
+from registry.recipes.definition import Task
+
+HALF = frozenset({"bert", "roberta", "xlm-roberta", "mpnet", "camembert", "distilbert", "electra"})
+"""Kinds of models that are known to compute well in float16; newer ones were trained in bfloat16."""
+REQUESTS = {"cpu": 64, "cuda": 256}
+STEP_TOKENS = {"cpu": 8192, "cuda": 32_768}
+POOLINGS = {
+    "pooling_mode_cls_token": "the first token",
+    "pooling_mode_mean_tokens": "the mean over the tokens",
+    "pooling_mode_max_tokens": "the largest values",
+    "pooling_mode_lasttoken": "the last token",
+    "pooling_mode_weightedmean_tokens": "a weighted mean",
+}
+
+
+def propose_text(draft: Draft, detected: Detected, listing: Listing, machine: Machine) -> None:
+    """Raises Unfit for a model whose network is code of its own repository."""
+    config = listing.json("config.json")
+    kind = str(config.get("model_type") or "")
+    _check_code(draft, listing, kind)
+    if machine.kind == "cpu":
+        draft.pick("dtype", "auto", "a CPU computes in 32 bits, products in 16 bit integers where it can")
+    elif kind in HALF:
+        draft.pick("dtype", "float16", "half the memory; networks of this kind compute well in it")
+    else:
+        draft.pick("dtype", "bfloat16", "half the memory, and the range that newer networks were trained with")
+    draft.pick("batching.max_requests", REQUESTS[machine.kind], "inputs of one step")
+    draft.pick("batching.max_tokens", STEP_TOKENS[machine.kind], "tokens of one step")
+    if detected.task is Task.EMBED:
+        _pooling(draft, listing)
+
+
+def _pooling(draft: Draft, listing: Listing) -> None:
+    pooling = listing.json("1_Pooling/config.json")
+    told = [words for key, words in POOLINGS.items() if pooling.get(key)]
+    if told:
+        draft.notes.append(f"Pooling, as its files say: {', '.join(told)}.")
+    own = listing.json("config_sentence_transformers.json")
+    prompts = own.get("prompts")
+    if isinstance(prompts, dict) and any(prompts.values()):
+        default = own.get("default_prompt_name")
+        used = f"'{default}' is put before every input" if default else "clients choose one, or write it themselves"
+        draft.notes.append(f"Prompts, as its files say: {', '.join(sorted(prompts))}; {used}.")
+
+
+def _check_code(draft: Draft, listing: Listing, kind: str) -> None:
+    own = "auto_map" in listing.json("config.json") and not _in_transformers(kind)
+    if own and not draft.asked.get("engine.flags.trust_remote_code"):
+        raise Unfit(
+            f"{listing.where} brings its network as code ({kind}), which would be run. If you trust it: --set "
+            "engine.flags.trust_remote_code=true, and pin its revision. Or add a model of a known kind.",
+            code="needs_code",
+            param="source",
+        )
+
+
+def _in_transformers(kind: str) -> bool:
+    found = find_spec("transformers")
+    folders = (found.submodule_search_locations if found else None) or []
+    name = kind.replace("-", "_")
+    return name.isidentifier() and any((Path(folder) / "models" / name).is_dir() for folder in folders)

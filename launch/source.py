@@ -1,0 +1,75 @@
+"""What a person writes as a source, as a source of a recipe; and the id that is proposed for it.
+
+    /srv/models/qwen, ./qwen, ~/qwen      a folder
+    package:models.starter/pack/chat      a folder inside an installed package
+    Qwen/Qwen3-0.6B, Qwen/Qwen3-0.6B@main a hub's repository, at a revision
+
+A folder that exists wins over a hub's repository of the same name.
+"""
+
+import re
+from pathlib import Path, PurePosixPath
+
+from registry.errors import BadRequest
+from registry.recipes.definition import HubSource, PackageSource, PathSource, Source
+from registry.wording import quoted
+
+HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
+PACKAGE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
+REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}\Z")
+MAIN = "main"
+NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
+"""Names of folders that say nothing: their parent's is better."""
+LONGEST = 4096
+
+
+def parse_source(text: str, revision: str | None = None, *, at_home: bool = True) -> Source:
+    """The source that is meant. Raises BadRequest for what is none of the three.
+
+    Args:
+        at_home: who asks sits at this machine: folders may be relative to the working directory, or begin with '~'.
+            Else they must be absolute, and nobody learns from the answer what lies in the working directory.
+    """
+    if not text or len(text) > LONGEST or "\0" in text:
+        raise BadRequest("Say where the model is: a folder, org/name of a hub, or package:NAME.", param="source")
+    if text.startswith("package:"):
+        name, _, inside = text.removeprefix("package:").partition("/")
+        if not PACKAGE.match(name) or ".." in PurePosixPath(inside).parts:
+            raise BadRequest(f"{quoted(text)} is no package: write package:NAME[/inside].", param="source")
+        return PackageSource(package=name, inside=inside or ".")
+    folder = Path(text).expanduser() if at_home else Path(text)
+    looks_like_path = text.startswith(("/", "./", "../", "~")) or text in (".", "..")
+    hub, at, named = text.partition("@")
+    if not looks_like_path and HUB.match(hub) and (at or not at_home or not folder.is_dir()):
+        wanted = named or revision or MAIN
+        if at and (not named or (revision and revision != named)):
+            raise BadRequest("Name the revision once: org/name@revision.", param="source")
+        if not REVISION.match(wanted) or ".." in wanted:
+            raise BadRequest(f"{quoted(wanted)} is no revision: write a branch, a tag or a commit.", param="revision")
+        return HubSource(hub=hub, revision=wanted)
+    if revision:
+        raise BadRequest("Only a hub's repository has a revision.", param="revision")
+    if not at_home and not folder.is_absolute():
+        raise BadRequest(f"{quoted(text)}: write a folder's absolute path on the server, or org/name.", param="source")
+    if not looks_like_path and not folder.is_dir():
+        raise BadRequest(
+            f"{quoted(text)} is no folder here, and no repository of a hub: those are called org/name. A folder below "
+            "this one: ./name.",
+            param="source",
+        )
+    return PathSource(path=str(folder.absolute()))
+
+
+def proposed_id(source: Source) -> str:
+    """From the last name in it that says something, in lower case."""
+    match source:
+        case HubSource():
+            parts = [source.hub.rpartition("/")[2]]
+        case PackageSource():
+            inside = PurePosixPath(source.inside).parts
+            parts = [source.package.rpartition(".")[2], *inside]
+        case PathSource():
+            parts = [*Path(source.path).parts[1:]]
+    speaking = [part for part in parts if not NAMELESS.match(part)]
+    name = re.sub(r"[^a-z0-9._-]+", "-", (speaking or parts or ["model"])[-1].lower()).strip("-._")
+    return name[:128] or "model"

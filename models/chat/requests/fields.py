@@ -1,0 +1,151 @@
+"""Fields that vLLM would take and then leave out without a word: refused here, as the vendors do.
+
+vLLM's request classes keep unknown fields and ignore them, so a client would get another answer than it asked for. What
+no answer depends on is let through: clients send it by themselves.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import msgspec
+
+from models.chat.requests import shapes
+from registry.errors import BadRequest
+from registry.recipes.definition import Flag
+
+CHAT = "/v1/chat/completions"
+RESPONSES = "/v1/responses"
+MESSAGES = "/v1/messages"
+COUNT_TOKENS = "/v1/messages/count_tokens"
+COMPLETIONS = "/v1/completions"
+VENDORS = (CHAT, COMPLETIONS, RESPONSES, MESSAGES, COUNT_TOKENS)
+"""Whose clients expect to be told of fields that are not known. vLLM's own paths ignore them."""
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "cache_control", "metadata", "prediction", "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention",
+        "safety_identifier", "service_tier", "user",
+    }
+)  # fmt: skip
+"""What the vendors keep books by, or make answers come sooner with; the answer is the same without."""
+PLAIN: Mapping[str, tuple[object, ...]] = {
+    "best_of": (1,),
+    "function_call": ("none",),
+    "modalities": (["text"],),
+    "reasoning_effort": ("none",),
+    "store": (False,),
+    "verbosity": ("medium",),
+}
+"""Values of fields that mean what the engine does anyway."""
+EMPTY: tuple[object, ...] = (None, [])
+
+Fields = Mapping[str, frozenset[str]]
+"""Path to the fields that the engine knows."""
+
+
+TEMPLATES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
+"""Files of a model that its chat template may lie in."""
+EFFORT = ("reasoning_effort", "enable_thinking")
+"""What vLLM tells a chat template of the effort that a client asks for."""
+
+
+def knows_effort(path: Path, flags: Mapping[str, Flag]) -> bool:
+    """Whether the chat template of the model in folder `path` does anything with an effort. True: it cannot be told."""
+    said = str(flags.get("chat_template", flags.get("chat-template", "")))
+    if said:
+        files, texts = [Path(said)] if len(said) < 4096 and Path(said).is_file() else [], [said]
+    else:
+        files, texts = [path / name for name in TEMPLATES if (path / name).is_file()], []
+    texts += [file.read_text(errors="replace") for file in files]
+    return not texts or any(word in text for text in texts for word in EFFORT)
+
+
+def known(app: Any, *, effort: bool = True) -> Fields:
+    """What the request class of each path of vLLM's application has, aliases included.
+
+    effort: the model's chat template knows an effort of reasoning, which vLLM would else be told for nothing.
+    """
+    found: dict[str, frozenset[str]] = {}
+    for route in app.routes:
+        path = getattr(route, "path", None)
+        if path not in VENDORS:
+            continue
+        for kind in get_type_hints(route.endpoint).values():
+            fields = getattr(kind, "model_fields", {})
+            if "model" in fields:
+                found[path] = frozenset(fields) | {field.alias for field in fields.values() if field.alias}
+    if CHAT in found and not effort:
+        found[CHAT] -= {"reasoning_effort"}
+    if COUNT_TOKENS in found:  # the count is the same whatever else the message asks for
+        found[COUNT_TOKENS] |= found.get(MESSAGES, frozenset())
+    return found
+
+
+def check(fields: Fields, path: str, body: bytes) -> None:
+    """Raise BadRequest for a field of `body`, a JSON object, that the engine would ignore though it matters."""
+    if path not in fields:
+        return
+    data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    for name in sorted(data.keys() - fields[path] - WITHOUT_EFFECT):
+        value = msgspec.json.decode(data[name])
+        if value in EMPTY or value in PLAIN.get(name, ()):
+            continue
+        text = f"Unrecognized request argument supplied: {name}."
+        if path in (MESSAGES, COUNT_TOKENS):
+            text = f"{name}: Extra inputs are not permitted."
+        raise BadRequest(f"{text} This engine would ignore it: leave it out.", param=name, code="unknown_parameter")
+    effort = "reasoning_effort" in fields.get(CHAT, frozenset())
+    if path in (CHAT, COMPLETIONS):
+        shapes.check_chat(data)
+    elif path == RESPONSES:
+        _responses(data)
+        _reasoning(data, effort=effort)
+        shapes.check_responses(data)
+    elif path == MESSAGES:
+        shapes.check_messages(data, effort=effort)
+
+
+class _Tool(msgspec.Struct):
+    type: Any = None
+
+
+def _responses(data: Mapping[str, msgspec.Raw]) -> None:
+    """What vLLM has fields for, and does nothing with: stored responses and the vendor's own tools."""
+    if msgspec.json.decode(data.get("store", b"false")) is True:
+        raise BadRequest(
+            "Responses are not stored here. Leave 'store' out, and send the conversation as 'input'.",
+            param="store",
+            code="unsupported_value",
+        )
+    try:
+        tools = msgspec.json.decode(data.get("tools", b"[]"), type=list[_Tool])
+    except msgspec.ValidationError:
+        return  # vLLM says what is wrong with them
+    for index, tool in enumerate(tools):
+        if isinstance(tool.type, str) and tool.type != "function":
+            raise BadRequest(
+                f"Tools of type '{tool.type}' run on the vendor's servers; only functions can be had here.",
+                param=f"tools[{index}].type",
+                code="unsupported_value",
+            )
+
+
+def _reasoning(data: Mapping[str, msgspec.Raw], *, effort: bool) -> None:
+    """An effort that the model does not know, and summaries, which no model here writes."""
+    asked = msgspec.json.decode(data.get("reasoning", b"null"))
+    if not isinstance(asked, dict):
+        return
+    if not effort and asked.get("effort") not in (None, "none"):
+        raise BadRequest(
+            "This model knows no effort of reasoning: leave 'reasoning.effort' out.",
+            param="reasoning.effort",
+            code="unsupported_value",
+        )
+    for name in ("summary", "generate_summary"):
+        if asked.get(name) not in (None, "auto"):
+            raise BadRequest(
+                f"Thoughts are given as they are, not as a summary: leave 'reasoning.{name}' out.",
+                param=f"reasoning.{name}",
+                code="unsupported_value",
+            )

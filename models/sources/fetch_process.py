@@ -1,0 +1,58 @@
+"""The fetching process: `python -m models.sources.fetch_process PARENT`, a source in, lines of answers out."""
+
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import msgspec
+
+from models.parent import die_with_parent
+from models.sources.answers import Answer, Come, Done, Failed
+from models.sources.repository import check_disk, check_files, files_of
+from models.sources.resolve import resolve
+from registry.errors import RoundhouseError
+from registry.recipes.definition import HubSource
+
+EVERY_SECONDS = 0.2
+
+
+def main() -> None:
+    """Fetch what standard input names. It ends with the process that started it."""
+    die_with_parent(int(sys.argv[1]))
+    answers = os.dup(1)
+    os.dup2(2, 1)  # nothing but answers may go to the pipe
+    source = HubSource.model_validate_json(sys.stdin.buffer.readline())
+    os.nice(10)  # requests come first
+    _send(answers, _fetch(source, answers))
+
+
+def _fetch(source: HubSource, answers: int) -> Answer:
+    last = 0.0
+
+    def told(come: int, whole: int | None) -> None:
+        nonlocal last
+        if (now := time.monotonic()) - last >= EVERY_SECONDS:
+            last = now
+            _send(answers, Come(come, whole))
+
+    try:
+        files = files_of(source)
+        check_disk(source, files)
+        folder = resolve(source, Path.cwd(), fetched=told)
+        check_files(source, folder, files)
+    except RoundhouseError as error:
+        return Failed(error.status, error.code, error.message, error.retry_after)
+    except Exception as error:
+        traceback.print_exc()
+        return Failed(503, "download_failed", f"'{source.hub}' could not be fetched: {type(error).__name__}: {error}")
+    return Done(str(folder))
+
+
+def _send(to: int, answer: Answer) -> None:
+    os.write(to, msgspec.json.encode(answer) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

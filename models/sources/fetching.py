@@ -1,0 +1,90 @@
+"""Downloads from a hub, each in a process of its own: it may be ended at any moment, and takes no time of the server's.
+
+One download for all who wait for the same repository at the same revision. What has come stays in the hub's cache: the
+next try goes on from there.
+"""
+
+import asyncio
+import contextlib
+import os
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import msgspec
+
+from models.sources.answers import Answer, Come, Done, Failed
+from models.sources.resolve import Fetched
+from registry.errors import Unavailable, by_status
+from registry.recipes.definition import HubSource
+
+LINE = 1 << 20
+
+
+class Downloads:
+    """
+    | call          | nobody fetches it          | it is fetched already            |
+    |---------------|----------------------------|----------------------------------|
+    | fetch         | starts a process           | waits for the same one           |
+    | a caller left | -                          | ends with the last one who waits |
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[HubSource, _Download] = {}
+
+    async def fetch(self, source: HubSource, told: Fetched) -> Path:
+        """The folder with the files. Raises as `models.sources.resolve.resolve`."""
+        download = self._running.get(source)
+        if download is None:
+            download = self._running[source] = _Download(source)
+            download.task.add_done_callback(lambda _: self._running.pop(source, None))
+        download.listeners.append(told)
+        try:
+            return await asyncio.shield(download.task)
+        finally:
+            download.listeners.remove(told)
+            if not download.listeners and not download.task.done():
+                self._running.pop(source, None)
+                download.task.cancel()
+                await asyncio.wait({download.task})
+
+
+class _Download:
+    def __init__(self, source: HubSource) -> None:
+        self.listeners: list[Fetched] = []
+        self.task = asyncio.ensure_future(self._run(source))
+
+    async def _run(self, source: HubSource) -> Path:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "models.sources.fetch_process", str(os.getpid()), limit=LINE,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            process.stdin.write(source.model_dump_json().encode() + b"\n")
+            await process.stdin.drain()
+            while line := await process.stdout.readline():
+                match msgspec.json.decode(line, type=Answer):
+                    case Come(come, whole):
+                        for told in list(self.listeners):
+                            told(come, whole)
+                    case Done(path):
+                        return Path(path)
+                    case Failed() as failed:
+                        _raise(failed)
+        except ConnectionError:
+            pass  # it ended before it had read what to do
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+        raise Unavailable(
+            f"The process that fetched '{source.hub}' was ended. What has come is kept: ask again.",
+            code="download_ended",
+            retry_after=5,
+        )
+
+
+def _raise(failed: Failed) -> NoReturn:
+    raise by_status(failed.status)(failed.message, code=failed.code, retry_after=failed.retry_after)

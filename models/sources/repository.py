@@ -1,0 +1,123 @@
+"""What a hub says of a repository's files: before they are fetched their sizes, and afterwards whether they are whole.
+
+A file that lies in large file storage is known by the SHA-256 of its content, every other one by git's SHA-1.
+"""
+
+import hashlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from models.sources.resolve import UNWANTED, WANTED
+from registry.errors import Unavailable
+from registry.files.hub import TIMEOUT, endpoint, hub_errors
+from registry.recipes.definition import HubSource
+from registry.wording import size_words
+
+SPARE = 256 * 2**20
+"""Bytes of a disk that a download leaves free."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepositoryFile:
+    size: int
+    digest: str
+    """64 hex digits: SHA-256 of the content; 40: SHA-1 of git's blob; '': the hub does not tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repository:
+    commit: str
+    files: Mapping[str, RepositoryFile]
+
+    @property
+    def wanted(self) -> dict[str, RepositoryFile]:
+        """Those that are fetched."""
+        return {name: file for name, file in self.files.items() if is_wanted(name)}
+
+
+def is_wanted(name: str) -> bool:
+    return any(fnmatch(name, one) for one in WANTED) and not any(fnmatch(name, one) for one in UNWANTED)
+
+
+def files_of(source: HubSource) -> Repository:
+    """Asks the hub. Raises as `hub_errors`. Blocks."""
+    from huggingface_hub import HfApi  # takes a fifth of a second: not at start
+
+    with hub_errors(source):
+        info = HfApi(endpoint=endpoint()).model_info(
+            source.hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT
+        )
+    if info.sha is None:
+        where = f"'{source.hub}' at revision '{source.revision}'"
+        raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
+    files = {
+        one.rfilename: RepositoryFile(one.size or 0, (one.lfs.sha256 if one.lfs else one.blob_id) or "")
+        for one in info.siblings or []
+    }
+    return Repository(info.sha, files)
+
+
+def cache_folder() -> Path:
+    """Where huggingface_hub keeps what it fetches."""
+    from huggingface_hub.constants import HF_HUB_CACHE
+
+    return Path(HF_HUB_CACHE)
+
+
+def missing_bytes(source: HubSource, repository: Repository) -> int:
+    """Of the wanted files, what the cache does not hold yet."""
+    blobs = cache_folder() / f"models--{source.hub.replace('/', '--')}" / "blobs"
+    return sum(
+        file.size - _here(blobs / file.digest if file.digest else blobs / "none") for file in repository.wanted.values()
+    )
+
+
+def _here(blob: Path) -> int:
+    for path in (blob, blob.with_name(f"{blob.name}.incomplete")):
+        if path.is_file():
+            return path.stat().st_size
+    return 0
+
+
+def check_disk(source: HubSource, repository: Repository) -> None:
+    """Raises Unavailable (disk_full) before anything is fetched, when the disk has no room for it."""
+    folder = cache_folder()
+    place = next(one for one in (folder, *folder.parents) if one.exists())
+    need, free = missing_bytes(source, repository), shutil.disk_usage(place).free
+    if need and need + SPARE > free:
+        raise Unavailable(
+            f"'{source.hub}' wants {size_words(need)} of disk, and {place} has {size_words(free)} free. Make room, or "
+            "point HF_HOME to another disk.",
+            code="disk_full",
+            retry_after=60,
+        )
+
+
+def check_files(source: HubSource, folder: Path, repository: Repository) -> None:
+    """Raises Unavailable (bad_download) when a file is not what the hub says; it is fetched anew the next time."""
+    for name, file in repository.wanted.items():
+        path = folder / name
+        if not path.is_file():
+            continue
+        if path.stat().st_size != file.size or not _is(path, file.digest):
+            os.unlink(path.resolve())
+            path.unlink(missing_ok=True)
+            raise Unavailable(
+                f"{name} of '{source.hub}' came with other content than the hub says. It was removed: try again.",
+                code="bad_download",
+                retry_after=5,
+            )
+
+
+def _is(path: Path, digest: str) -> bool:
+    if len(digest) == 64:
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == digest
+    if len(digest) == 40:
+        data = path.read_bytes()
+        return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == digest
+    return True

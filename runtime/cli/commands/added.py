@@ -1,0 +1,229 @@
+"""`roundhouse models add`, edit, remove, export: models that come, change and go while the server runs."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runtime.cli.failures import Refused, ServerFailed, UsageError
+from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
+from runtime.cli.output import emit, note, pairs, size, table
+from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
+
+FITS = {"fits": "it fits", "fits_after": "it fits once others have left", "does_not_fit": "it does not fit"}
+
+SourceText = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A folder on the server's machine, ORG/NAME or ORG/NAME@REVISION of a hub, or package:NAME/INSIDE.",
+        show_default=False,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="A value of the recipe, such as memory.kv_cache=2GiB; repeat it."),
+]
+
+
+def add(
+    source: SourceText,
+    id_: Annotated[str | None, typer.Option("--id", help="The model's id; else from the source's name.")] = None,
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub's repository.")] = None,
+    settings: Settings = None,
+    requests: Annotated[int, typer.Option(min=1, help="Size the KV cache for so many requests at once.")] = 8,
+    tokens: Annotated[int, typer.Option(min=16, help="Of so many tokens each.")] = 4096,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the proposal and change nothing.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Add a model: shows the recipe that is proposed and why, asks, and serves it. No restart.
+
+    Examples: roundhouse models add ./support-merged;
+    roundhouse models add Qwen/Qwen3-0.6B --id qwen --set context_length=8192;
+    roundhouse models add package:models.starter/pack/starter-chat --id mine --yes
+    """
+    body: Json = {"source": _source(source), "id": id_, "revision": revision, "requests": requests, "tokens": tokens}
+    body["overrides"] = {key: value for key, value in map(_setting, settings or ()) if value is not None}
+    with Client(url) as client:
+        proposal = client.post("/v1/models", {**body, "dry_run": True})
+        if dry_run:
+            emit(proposal) if as_json else _propose(proposal)
+            return
+        if not as_json:
+            _propose(proposal)
+        if proposal["fit"] == "does_not_fit":
+            raise Refused(proposal["plan"]["why"], code="insufficient_memory")
+        if not yes and not as_json:
+            _ask(proposal["id"])
+        added = client.post("/v1/models", {**body, "id": proposal["id"]})
+        with bar(not as_json) as shown:
+            added["model"] = _arrive(client, added["id"], shown)
+    if as_json:
+        emit(added)
+        return
+    print(f"{added['id']}: {'added' if added['new'] else 'it was there already'}, the first request loads it")
+    if added["model"]["task"] == "chat":
+        print(f'Use it: roundhouse chat --model {added["id"]} "..."')
+
+
+def _ask(id_: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError("Nobody can be asked here: add --yes to go on, or --dry-run to look only.")
+    if not typer.confirm(f"Add it as {id_}?", default=True, err=True):
+        raise Refused("Nothing was added.")
+
+
+def _source(text: str) -> str:
+    """A folder that is here, absolute: the server stands elsewhere."""
+    if text.startswith("package:"):
+        return text
+    path = Path(text).expanduser()
+    if path.is_dir() or text.startswith(("/", "./", "../", "~")):
+        return str(path.resolve())
+    return text
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A value as YAML reads it; nothing behind '=' stands for the default."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise UsageError(f"--set {text}: write KEY=VALUE, such as memory.kv_cache=2GiB.")
+    import yaml
+
+    try:
+        return key, yaml.safe_load(value)
+    except yaml.YAMLError:
+        return key, value
+
+
+def _propose(found: Json) -> None:
+    note(f"{found['id']}: {found['task']} by {found['engine']}")
+    rows = [[one["key"], one["value"], one["why"]] for one in found["choices"] if one["key"] not in ("id", "version")]
+    table(["KEY", "VALUE", "WHY"], rows)
+    for text in found["notes"]:
+        print(f"- {text}")
+    plan = found["plan"]
+    lines = [("this machine", FITS[found["fit"]]), ("needs", size(plan["bytes_needed"]))]
+    lines.append(("free", f"{size(plan['bytes_free'])} of {size(plan['budget_bytes'])}"))
+    if plan["victims"]:
+        lines.append(("would leave", ", ".join(victim["model"] for victim in plan["victims"])))
+    if found["lacking_bytes"]:
+        lines.append(("lacks", size(found["lacking_bytes"])))
+    if found["fetch_bytes"]:
+        lines.append(("to fetch", size(found["fetch_bytes"])))
+    pairs(lines)
+
+
+def _arrive(client: Client, model: str, shown: Bar) -> Json:
+    """Until its files are here. Raises what kept them away."""
+    import time
+
+    while True:
+        found = client.get(f"/v1/models/{part(model)}")
+        progress = found.get("progress")
+        if found["state"] != "loading" or not progress or progress["phase"] not in ("fetching", "converting"):
+            break
+        shown.show(f"{model}: {progress['phase']} {progress['detail']}", progress["percent"] / 100)
+        time.sleep(POLL_SECONDS)
+    if found["failure"] and found["state"] == "failed":
+        raise ServerFailed(f"{model} was added, but its files did not come: {found['failure']['message']}")
+    return found
+
+
+def edit(
+    model: ModelName,
+    settings: Settings = None,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Change values of a model's recipe: a new version, which counts once nobody uses the model.
+
+    The version before stays and answers as MODEL@VERSION. An empty value goes back to the default.
+
+    Example: roundhouse models edit my-chat --set memory.kv_cache=1GiB --set dtype=
+    """
+    changes = dict(map(_setting, settings or ()))
+    if not changes:
+        raise UsageError("Say what to change: --set memory.kv_cache=1GiB. `roundhouse models export` shows all.")
+    with Client(url) as client:
+        found = client.call("PATCH", f"/v1/models/{part(model)}", json={"changes": changes})
+    if as_json:
+        emit(found)
+    elif not found["changed"]:
+        print(f"{found['id']}: it is so already")
+    else:
+        when = "counts once nobody uses it" if found["waits"] else "counts"
+        print(f"{found['id']}: version {found['version']} {when} ({', '.join(found['changed'])})")
+        print(f"Version {found['before']} answers as {found['id']}@{found['before']}")
+
+
+def remove(
+    model: ModelName,
+    force: Annotated[bool, typer.Option("--force", help="Also if it is pinned, or the base of adapters.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Take out a model that was added here, or one former version (MODEL@2). Running requests finish; files stay.
+
+    Example: roundhouse models remove my-chat
+    """
+    with Client(url) as client:
+        found = client.delete(f"/v1/models/{part(model)}", force=force or None)
+    if as_json:
+        emit(found)
+        return
+    print(f"{found['id']}: removed")
+    if found["still"]:
+        print(f"Version {found['still']} of the server's own files is served now")
+
+
+def export(
+    model: ModelName,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="A file; else standard output.")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
+
+    Example: roundhouse models export my-chat -o recipes/my-chat.yaml
+    """
+    with Client(url) as client:
+        text = client.text("GET", f"/v1/models/{part(model)}/recipe")
+    if output is None:
+        print(text, end="")
+    else:
+        output.write_text(text, encoding="utf-8")
+        note(f"wrote {output}")
+
+
+def cancel(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Stop bringing a model's files. What has come is kept: the next request, or load, goes on from there.
+
+    Example: roundhouse models cancel qwen
+    """
+    with Client(url) as client:
+        found = client.delete(f"/v1/models/{part(model)}/download")
+    if as_json:
+        emit(found)
+    else:
+        print(f"{found['id']}: its files are not fetched any more")
+
+
+def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
+    """Have the server read its recipe files again, as SIGHUP does. A faulty file changes nothing.
+
+    Example: roundhouse models reload
+    """
+    with Client(url) as client:
+        found = client.post("/v1/reload")
+    if as_json:
+        emit(found)
+    elif not found["changed"]:
+        raise Refused("The recipes have faults: everything is as it was.", faults=found["faults"])
+    else:
+        print(f"{len(found['models'])} models")
+        for fault in found["faults"]:
+            note(f"left out: {fault}")

@@ -1,0 +1,167 @@
+"""Models that come while the server runs: looked at, proposed, written down, served; files are brought meanwhile."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.files import hub
+from launch.files.listing import list_folder
+from launch.proposal.draft import Machine
+from launch.proposal.propose import Proposal, propose
+from launch.request import Added, Step, Wanted
+from launch.source import parse_source
+from launch.writing import recipe_text
+from models import nvml
+from registry.errors import Conflict, DoesNotFit, Unfit
+from registry.files.sources import locate
+from registry.files.weights import Weights, read_weights
+from registry.recipes.definition import HubSource, Recipe
+from registry.wording import size_words
+from runtime.gateway.launch.roster import Roster
+from runtime.gateway.names import Names
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.policy import Need, Plan
+from runtime.residency.record import expected
+from runtime.server.device import Device
+
+GUESSED_LOAD = 10.0
+"""Seconds of a load, before one was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What adding would do. `text`: the recipe as it would be written, with its reasons."""
+
+    proposal: Proposal
+    text: str
+    plan: Plan
+    to_fetch: int
+    """Bytes that come from a hub."""
+    short_by: int
+    """Bytes that are missing where it does not fit; else 0."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.proposal.recipe
+
+
+class Additions:
+    """`add` and `preview`: see `launch.request`."""
+
+    def __init__(self, roster: Roster, names: Names, residency: ResidencyManager, device: Device) -> None:
+        self._roster, self._names, self._residency, self._device = roster, names, residency, device
+        capability = nvml.capability(device.name) if device.kind == "cuda" else None
+        self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
+        self._adding = asyncio.Lock()
+
+    async def preview(self, wanted: Wanted) -> Preview:
+        """What would be added, and whether it fits. Changes nothing.
+
+        Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
+        """
+        proposal, to_fetch = await asyncio.to_thread(self._look, wanted)
+        plan = self._residency.preview(self._need(proposal))
+        text = recipe_text(proposal.recipe, proposal.choices, proposal.notes)
+        short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
+        return Preview(proposal, text, plan, to_fetch, short)
+
+    def _look(self, wanted: Wanted) -> tuple[Proposal, int]:
+        source = parse_source(wanted.source, wanted.revision, at_home=False)
+        to_fetch, weights = 0, None
+        if isinstance(source, HubSource):
+            on_hub = hub.look(source)
+            source, listing, to_fetch = on_hub.source, on_hub.listing, on_hub.to_fetch
+        else:
+            folder = locate(source)
+            listing = list_folder(folder)
+            weights = _headers(folder)
+        return propose(listing, source, wanted, self._machine, weights=weights), to_fetch
+
+    def _need(self, proposal: Proposal) -> Need:
+        estimate, on_cpu = proposal.estimate, self._device.kind == "cpu"
+        return Need(
+            proposal.recipe.id,
+            estimate.total,
+            GUESSED_LOAD,
+            self._residency.now(),
+            self._residency.patience,
+            detail=estimate.explain(),
+            host=0 if on_cpu else estimate.host,
+        )
+
+    async def add(self, wanted: Wanted) -> AsyncGenerator[Step | Added, None]:
+        """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""
+        yield Step("looking", detail=wanted.source)
+        preview = await self.preview(wanted)
+        recipe = preview.recipe
+        async with self._adding:  # two that add the same: the second one finds it there
+            is_new = self._check(preview, wanted)
+            if is_new:
+                await asyncio.to_thread(self._roster.shelf.write, recipe, preview.text)
+                await self._roster.read_again()
+        entry = self._residency.get(recipe.id)
+        if entry.path is None:
+            expected(entry, preview.proposal.estimate)
+            self._residency.begin_fetch(entry)
+        yield Step("added", recipe.id, total=preview.to_fetch or None, detail="new" if is_new else "unchanged")
+        async for step in self.bring(entry):
+            yield step
+        yield Added(entry.recipe, is_new)
+
+    def _check(self, preview: Preview, wanted: Wanted) -> bool:
+        """Whether it is to be added. False: it is there already."""
+        recipe = preview.recipe
+        there = self._roster.recipe(recipe.id)
+        if there is not None:
+            if there.source == recipe.source and not wanted.overrides:
+                return False
+            raise Conflict(
+                f"There is a model '{recipe.id}' already. Give another id, or change that one: roundhouse models edit "
+                f"{recipe.id}.",
+                code="name_in_use",
+                param="id",
+            )
+        if recipe.id in self._names.catalog.aliases:
+            raise Conflict(f"'{recipe.id}' is an alias already. Give another id.", code="name_in_use", param="id")
+        if preview.plan.verdict == "impossible":
+            raise DoesNotFit(does_not_fit(preview))
+        return True
+
+    async def bring(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
+        """The steps of its files' way here, until they are here. Raises what their source says."""
+        bringing = asyncio.ensure_future(self._residency.fetch(entry))
+        try:
+            while not bringing.done():
+                if entry.progress is not None and entry.path is None:
+                    come, whole = entry.fetched or (0, None)
+                    converts = entry.progress.phase == "converting"
+                    yield Step("converting" if converts else "fetching", entry.id, come, whole, entry.progress.detail)
+                await asyncio.wait({bringing}, timeout=0.2)
+            await bringing
+        finally:
+            bringing.cancel()  # only the waiting: the files go on coming
+
+    def cancel(self, model: str) -> bool:
+        """Stop bringing a model's files. False: they are not on their way."""
+        return self._residency.fetcher.cancel(self._residency.get(model))
+
+
+def does_not_fit(preview: Preview) -> str:
+    """By how many bytes, and what would fit."""
+    weights, budget = preview.proposal.estimate.weights, preview.plan.budget
+    if weights > budget:
+        hint = "its weights alone are larger: add a smaller model, or a quantized one"
+    else:
+        hint = "set a smaller context_length or memory.kv_cache, or fewer memory.adapters.device"
+    lacks = f" It lacks {preview.short_by:,} bytes ({size_words(preview.short_by)})" if preview.short_by else ""
+    return f"{preview.plan.why.rstrip('.')}.{lacks}; {hint}." if lacks else f"{preview.plan.why} Or {hint}."
+
+
+def _headers(folder: Path) -> Weights | None:
+    """From the files' headers; None: detection tells better what is wrong."""
+    try:
+        return read_weights(folder)
+    except Unfit:
+        return None

@@ -1,0 +1,184 @@
+"""What may be done with the recipes of models that are served: change, remove, show."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launch.files.listing import list_folder
+from launch.proposal.context import check_context, longest_context
+from launch.proposal.draft import Choice, put, recipe_of
+from launch.writing import changed, plain, recipe_text
+from models.estimate import Estimate, estimate
+from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
+from registry.recipes.definition import Recipe, Task
+from registry.state.database import State
+from registry.wording import quoted
+from runtime.gateway.adapters import Adapters
+from runtime.gateway.launch.roster import Roster
+from runtime.gateway.names import Names
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.policy import Need
+from runtime.server.device import Device
+
+FIXED = ("id", "version", "task", "source.path", "source.hub", "source.package", "source.inside")
+"""What makes it another model: that is added, not edited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """`before`: the version until now; the same as `recipe.version` where nothing was changed."""
+
+    recipe: Recipe
+    before: int
+    keys: tuple[str, ...]
+    waits: bool
+    """It counts once nobody uses the model any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    id: str
+    versions: tuple[int, ...]
+    still: int | None
+    """A version of the operator's own files that is served from now on."""
+
+
+class Editor:
+    def __init__(
+        self,
+        roster: Roster,
+        names: Names,
+        residency: ResidencyManager,
+        state: State,
+        adapters: Adapters,
+        device: Device,
+    ) -> None:
+        self._roster, self._names, self._residency = roster, names, residency
+        self._state, self._adapters, self._device = state, adapters, device
+
+    def _recipe(self, name: str) -> Recipe:
+        """Of an id, an alias, or `id@version`. Raises NotFound."""
+        found = self._names.catalog.resolve(name)
+        if found.version is not None:
+            raise NotFound(f"'{name}' is an adapter; see /v1/adapters/{found.adapter_name}.", code="model_not_found")
+        return self._roster.recipe(found.recipe.id) or found.recipe
+
+    # --- edit -------------------------------------------------------------------------------------------------------
+    async def edit(self, name: str, changes: Mapping[str, object]) -> Edited:
+        """A new version of the recipe, with other values; None takes a key back to its default.
+
+        Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
+        """
+        before = self._recipe(name)
+        if before.is_former:
+            raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")
+        for key in changes:
+            if key.startswith(FIXED) and key != "source.revision":
+                raise BadRequest(f"'{key}' cannot be edited: add it as another model.", param="changes")
+        data = _applied(plain(before), changes)
+        draft = recipe_of(data)
+        keys = tuple(changed(plain(draft), plain(before)))
+        if not keys:
+            return Edited(before, before.version, (), False)
+        highest = max(version for id_, version in self._roster.versions() if id_ == before.id)
+        recipe = draft.model_copy(update={"version": highest + 1})
+        await self._check(recipe)
+        reasons = [Choice(key, None, f"changed after version {before.version}") for key in keys]
+        await asyncio.to_thread(self._roster.shelf.write, recipe, recipe_text(recipe, reasons))
+        await self._roster.read_again()
+        waits = self._residency.exchanger.waiting(recipe.id) is not None
+        return Edited(recipe, before.version, keys, waits)
+
+    async def _check(self, recipe: Recipe) -> None:
+        path = self._residency.get(recipe.id).path
+        if path is None:
+            return
+        needs = await asyncio.to_thread(self._needs, recipe, path)
+        on_cpu = self._device.kind == "cpu"
+        need = Need(
+            recipe.id, needs.total, 0.0, self._residency.now(), detail=needs.explain(), host=0 if on_cpu else needs.host
+        )
+        plan = self._residency.preview(need)
+        if plan.verdict == "impossible":
+            raise DoesNotFit(f"{plan.why} Nothing was changed.")
+
+    def _needs(self, recipe: Recipe, path: Path) -> Estimate:
+        if recipe.task is Task.CHAT:
+            check_context(recipe.context_length, longest_context(list_folder(path).json("config.json")))
+        return estimate(recipe, path, self._device.kind)
+
+    # --- remove -----------------------------------------------------------------------------------------------------
+    async def remove(self, name: str, *, force: bool = False) -> Removed:
+        """Take a model out, or one former version of it. Running requests finish; its files stay where they are.
+
+        Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
+        """
+        recipe = self._recipe(name)
+        model, _, _ = recipe.id.partition("@")
+        mine = {version for id_, version in self._roster.shelf_versions() if id_ == model}
+        gone = {recipe.version} if recipe.is_former else mine
+        if not gone & mine or (not recipe.is_former and self._roster.is_given(model)):
+            raise Conflict(
+                f"The recipe of '{recipe.id}' is in the server's own files (--recipes): take it out there, then have "
+                "them read again: kill -HUP, or POST /v1/reload.",
+                code="recipe_given",
+                param="model",
+            )
+        if not recipe.is_former and not force:
+            self._check_unused(model)
+        await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
+        await self._roster.read_again()
+        still = self._roster.recipe(model)
+        if still is None:
+            self._forget(model)
+        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None)
+
+    def _check_unused(self, model: str) -> None:
+        if self._residency.get(model).pinned:
+            raise Conflict(f"Model '{model}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
+        if adapters := [adapter.key.name for adapter in self._names.catalog.adapters(model)]:
+            raise Conflict(
+                f"Model '{model}' is the base of {len(adapters)} adapters ({', '.join(adapters[:5])}). Remove those "
+                "first, or send force=true: then they stay, out of use, until it comes back.",
+                code="model_in_use",
+            )
+
+    def _forget(self, model: str) -> None:
+        """What was chosen and measured for it."""
+        models = self._state.models
+        models.set_pin(model, None)
+        models.forget(model)
+        for alias, target in models.aliases().items():
+            if target == model:
+                models.remove_alias(alias)
+        self._names.refresh()
+
+    # --- show -------------------------------------------------------------------------------------------------------
+    async def export(self, name: str) -> str:
+        """The recipe as YAML: as it was written, with its reasons, or as it counts."""
+        recipe = self._recipe(name)
+        model, _, _ = recipe.id.partition("@")
+        text = await asyncio.to_thread(self._roster.shelf.text, model, recipe.version)
+        return text if text is not None else recipe_text(recipe.model_copy(update={"id": model}))
+
+
+def _applied(data: dict[str, object], changes: Mapping[str, object]) -> dict[str, object]:
+    for key, value in changes.items():
+        put(data, key, value)
+        if value is None:
+            _take(data, key)
+    if not changes:
+        raise BadRequest(
+            f"Say what to change: {quoted('memory.kv_cache')} and its value, for example.", param="changes"
+        )
+    return data
+
+
+def _take(data: dict[str, object], key: str) -> None:
+    *way, last = key.split(".")
+    for part in way:
+        inner = data[part]
+        assert isinstance(inner, dict)
+        data = inner
+    data.pop(last, None)

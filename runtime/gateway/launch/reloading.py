@@ -1,0 +1,55 @@
+"""The operator's recipe files, read again while the server runs: by SIGHUP, by a call, or when they change."""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from watchfiles import awatch
+
+from registry.errors import Unfit
+from registry.recipes.definition import Recipe
+from registry.recipes.loading import load_recipes
+from runtime.gateway.launch.roster import Roster
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """`faults`: why nothing was changed; empty: all is as the files say."""
+
+    models: tuple[str, ...]
+    faults: tuple[str, ...]
+
+
+class Reloading:
+    """Args:
+    paths: the files and folders of `--recipes`.
+    """
+
+    def __init__(self, roster: Roster, paths: Sequence[Path]) -> None:
+        self._roster, self._paths = roster, tuple(paths)
+
+    async def reload(self) -> Reloaded:
+        """Have the models follow the files. A faulty file changes nothing."""
+        try:
+            given: tuple[Recipe, ...] = await asyncio.to_thread(load_recipes, self._paths, may_be_empty=True)
+        except Unfit as unfit:
+            self._roster.faults = unfit.faults
+            for fault in unfit.faults:
+                log.error("the recipes stay as they were", extra={"cause": fault})
+            return Reloaded((), unfit.faults)
+        arranged = await self._roster.read_again(given)
+        log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
+        return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
+
+    async def watch(self) -> NoReturn:
+        """For ever: read them again when they change."""
+        while True:
+            there = [path for path in self._paths if path.exists()]
+            async for _ in awatch(*there, recursive=False):
+                await self.reload()
+            await asyncio.sleep(1)  # all of them were taken away

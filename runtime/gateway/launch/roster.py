@@ -1,0 +1,136 @@
+"""Which models there are, changed in one place on the event loop: names, queue, table row and metrics go together."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+
+from launch.shelf import Arrangement, Shelf, Shelved, arrange
+from registry.errors import NotFound, RoundhouseError
+from registry.recipes.definition import Recipe
+from registry.state.database import State
+from runtime.gateway.files import ModelFiles
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.names import Names
+from runtime.residency.entry import ModelEntry
+from runtime.residency.exchanger import Exchange
+from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+class Roster:
+    """
+    | the recipe of a model | there is none of this id | it is the same | it differs                            |
+    |-----------------------|--------------------------|----------------|---------------------------------------|
+    | is wanted             | the model comes, ABSENT  | nothing        | it counts once the model is unused    |
+    | is not wanted         | nothing                  | the model leaves: new requests get 404, those that wait too,  |
+    |                       |                          | running ones finish                                           |
+
+    Args:
+        given: the operator's own recipes, which the shelf's stand beside.
+        shelved: what the shelf held at the start.
+        queues: every model's; this is its only writer.
+        make_queue: a new one for a recipe.
+        register: registers the adapters that a recipe names.
+    """
+
+    def __init__(
+        self,
+        given: Iterable[Recipe],
+        shelf: Shelf,
+        shelved: Shelved,
+        names: Names,
+        residency: ResidencyManager,
+        queues: MutableMapping[str, ModelQueue],
+        make_queue: Callable[[Recipe], ModelQueue],
+        files: ModelFiles,
+        state: State,
+        metrics: Metrics,
+        register: Callable[[Recipe], Awaitable[None]],
+    ) -> None:
+        self.given, self.shelf = tuple(given), shelf
+        self._names, self._residency, self._queues, self._make_queue = names, residency, queues, make_queue
+        self._files, self._state, self._metrics, self._register = files, state, metrics, register
+        self._changing = asyncio.Lock()
+        self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
+        """Of the recipe files, as they were read last: those count as they were before."""
+
+    def recipe(self, model: str) -> Recipe | None:
+        """Of an id: the one that counts, or that is about to."""
+        entry = self._residency.entries.get(model)
+        if entry is None:
+            return None
+        return self._residency.exchanger.waiting(model) or entry.recipe
+
+    def is_given(self, model: str) -> bool:
+        """Whether the recipe that counts is in the operator's own files."""
+        found = self.recipe(model)
+        return found is not None and any((r.id, r.version) == (found.id, found.version) for r in self.given)
+
+    def versions(self) -> set[tuple[str, int]]:
+        """Id and version of every recipe, former ones too."""
+        return {(recipe.id, recipe.version) for recipe in (*self.given, *self._shelved)}
+
+    def shelf_versions(self) -> set[tuple[str, int]]:
+        """Of those that were added."""
+        return {(recipe.id, recipe.version) for recipe in self._shelved}
+
+    async def read_again(self, given: Iterable[Recipe] | None = None) -> Arrangement:
+        """Have the models follow the files: the shelf's, and `given` if those have changed."""
+        async with self._changing:
+            shelved = await asyncio.to_thread(self.shelf.read)
+            if given is not None:
+                self.given = tuple(given)
+            arranged = arrange(self.given, shelved.recipes)
+            self._shelved = shelved.recipes
+            self.faults = (*shelved.faults, *arranged.notes)
+            for fault in self.faults:
+                log.error("a recipe is left out", extra={"cause": fault})
+            wanted = {recipe.id: recipe for recipe in arranged.recipes}
+            for model in [m for m in self._residency.entries if m not in wanted]:
+                await self._drop(model)
+            for recipe in arranged.recipes:
+                await self._set(recipe)
+            return arranged
+
+    async def _set(self, recipe: Recipe) -> None:
+        entry, before = self._residency.entries.get(recipe.id), self.recipe(recipe.id)
+        if before == recipe:
+            return
+        if entry is not None:
+            fill = await asyncio.to_thread(self._files.look, recipe)
+            self._residency.exchange(entry, Exchange(recipe, fill, lambda: self._name(recipe)))
+            return
+        queue = self._make_queue(recipe)
+        entry = await asyncio.to_thread(self._files.entry, recipe, queue)
+        self._queues[recipe.id] = queue  # from here to the names nothing is awaited: all of it is there, or none
+        self._residency.add(entry)
+        self._name(recipe)
+        log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
+        await self._settle_in(entry)
+
+    async def _settle_in(self, entry: ModelEntry) -> None:
+        if entry.path is not None:
+            await self._register(entry.recipe)
+            self._names.refresh()
+        if entry.pinned or entry.recipe.residency.preload:
+            try:
+                self._residency.want(entry)
+            except RoundhouseError as error:
+                log.error("preload refused", extra={"model": entry.id, "cause": error.message})
+
+    def _name(self, recipe: Recipe) -> None:
+        """Requests may ask for it. The order of the recipes stays."""
+        known = {one.id: one for one in self._names.recipes}
+        self._names.serve(list({**known, recipe.id: recipe}.values()))
+
+    async def _drop(self, model: str) -> None:
+        """Nobody finds it from now on; then it leaves."""
+        entry = self._residency.entries[model]
+        self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
+        gone = NotFound(f"Model '{model}' was removed.", param="model")
+        await self._residency.remove(entry, gone)
+        self._queues.pop(model, None)
+        self._metrics.forget(model)
+        log.info("a model was removed", extra={"model": model})

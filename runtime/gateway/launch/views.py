@@ -1,0 +1,132 @@
+"""What is told of additions and edits: values only, and their part of the OpenAPI document."""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from launch.request import Added, Step
+from registry.recipes.definition import Task
+from runtime.gateway.launch.adding import Preview
+from runtime.gateway.launch.editing import Edited, Removed
+from runtime.gateway.launch.reloading import Reloaded
+from runtime.gateway.views import Count, ModelView, PlanView, plan_view
+
+Fit = Annotated[
+    Literal["fits", "fits_after", "does_not_fit"],
+    Meta(description="fits_after: once the plan's victims have left."),
+]
+
+
+class ChoiceView(msgspec.Struct, frozen=True):
+    key: str
+    value: Annotated[str, Meta(description="As YAML has it, on one line.")]
+    why: str
+
+
+class ProposalView(msgspec.Struct, frozen=True, kw_only=True):
+    """What would be added: the recipe with the reason of each value, and whether it fits this machine."""
+
+    object: Literal["model.proposal"] = "model.proposal"
+    id: str
+    task: Task
+    engine: str
+    recipe: Annotated[str, Meta(description="The recipe as YAML, with its reasons as comments.")]
+    choices: list[ChoiceView]
+    notes: list[str]
+    fit: Fit
+    plan: PlanView
+    lacking_bytes: Annotated[int, Meta(ge=0, description="By so many it does not fit.")]
+    weights_bytes: Count
+    fetch_bytes: Annotated[int, Meta(ge=0, description="That come from a hub first.")]
+
+
+class ModelAddedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["model.added"] = "model.added"
+    id: str
+    new: Annotated[bool, Meta(description="False: it was there already, and nothing was changed.")]
+    model: ModelView
+
+
+class ModelStepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An event of a streamed addition."""
+
+    object: Literal["model.step"] = "model.step"
+    phase: Literal["looking", "added", "fetching", "converting", "done"]
+    model: str = ""
+    completed: int = 0
+    total: int | None = None
+    detail: str = ""
+
+
+class ModelEditedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["model.edited"] = "model.edited"
+    id: str
+    version: Count
+    before: Annotated[int, Meta(description="The version until now; the same where nothing was changed.")]
+    changed: list[str]
+    waits: Annotated[bool, Meta(description="It counts once nobody uses the model any more.")]
+
+
+class ModelRemovedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["model.removed"] = "model.removed"
+    id: str
+    deleted: bool = True
+    versions: list[int]
+    still: Annotated[int | None, Meta(description="The version of the server's own files that is served now.")]
+
+
+class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: Literal["recipes.read"] = "recipes.read"
+    changed: Annotated[bool, Meta(description="False: a file has a fault, so everything is as it was.")]
+    models: list[str]
+    faults: list[str]
+
+
+def proposal_view(preview: Preview) -> ProposalView:
+    recipe, plan = preview.recipe, preview.plan
+    fit: Literal["fits", "fits_after", "does_not_fit"] = "fits"
+    if plan.verdict == "impossible":
+        fit = "does_not_fit"
+    elif plan.victims or plan.verdict == "wait":
+        fit = "fits_after"
+    return ProposalView(
+        id=recipe.id,
+        task=recipe.task,
+        engine=recipe.engine.name,
+        recipe=preview.text,
+        choices=[ChoiceView(c.key, _words(c.value), c.why) for c in preview.proposal.choices],
+        notes=list(preview.proposal.notes),
+        fit=fit,
+        plan=plan_view(plan),
+        lacking_bytes=preview.short_by,
+        weights_bytes=preview.proposal.estimate.weights,
+        fetch_bytes=preview.to_fetch,
+    )
+
+
+def _words(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+def step_view(step: Step | Added) -> ModelStepView:
+    if isinstance(step, Added):
+        return ModelStepView(phase="done", model=step.recipe.id, detail="new" if step.new else "unchanged")
+    return ModelStepView(
+        phase=step.phase, model=step.model, completed=step.completed, total=step.total, detail=step.detail
+    )
+
+
+def edited_view(edited: Edited) -> ModelEditedView:
+    recipe = edited.recipe
+    return ModelEditedView(
+        id=recipe.id, version=recipe.version, before=edited.before, changed=list(edited.keys), waits=edited.waits
+    )
+
+
+def removed_view(removed: Removed) -> ModelRemovedView:
+    return ModelRemovedView(id=removed.id, versions=list(removed.versions), still=removed.still)
+
+
+def reloaded_view(reloaded: Reloaded) -> ReloadedView:
+    return ReloadedView(changed=bool(reloaded.models), models=list(reloaded.models), faults=list(reloaded.faults))

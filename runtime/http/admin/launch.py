@@ -1,0 +1,115 @@
+"""Models that come, change and go while the server runs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from pathlib import Path as FilePath
+from typing import Annotated
+
+import msgspec
+from fastapi import Query
+from fastapi.responses import Response, StreamingResponse
+
+from launch.request import Added, Wanted, WorkingSet
+from launch.source import parse_source
+from registry.errors import EngineFailed, RoundhouseError
+from registry.recipes.definition import PathSource
+from runtime.gateway.core import Gateway
+from runtime.gateway.launch.views import (
+    ModelAddedView,
+    edited_view,
+    proposal_view,
+    reloaded_view,
+    removed_view,
+    step_view,
+)
+from runtime.gateway.views import ModelView
+from runtime.http import errors as http_errors
+from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import AddModelBody, EditModelBody
+from runtime.http.admin.folders import check_folder
+from runtime.http.admin.models import Name
+from runtime.http.dialect import EVENT_STREAM
+from runtime.http.middleware import CurrentGateway
+from runtime.http.sending import Route
+
+
+async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
+    """Propose a recipe for a model, and serve it. With dry_run only the proposal; with stream its way here as events.
+
+    Without stream the answer comes as soon as it is served; files of a hub come meanwhile, see /v1/models/{id}.
+    """
+    wanted = await _wanted(gateway, body)
+    if body.dry_run:
+        return json_answer(proposal_view(await gateway.additions.preview(wanted)))
+    if body.stream:
+        return StreamingResponse(_events(gateway, wanted), media_type=EVENT_STREAM)
+    async with aclosing(gateway.additions.add(wanted)) as steps:
+        async for step in steps:
+            if isinstance(step, Added) or step.phase == "added":
+                model = step.recipe.id if isinstance(step, Added) else step.model
+                new = step.new if isinstance(step, Added) else step.detail == "new"
+                view = gateway.models.show(model)
+                assert isinstance(view, ModelView)
+                answer = ModelAddedView(id=model, new=new, model=view)
+                return json_answer(answer, 201 if new else 200, {"Location": f"/v1/models/{model}"})
+    raise EngineFailed("The addition ended without a result.")
+
+
+async def _wanted(gateway: Gateway, body: AddModelBody) -> Wanted:
+    source = parse_source(body.source, body.revision, at_home=False)
+    if isinstance(source, PathSource):
+        roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
+        await asyncio.to_thread(check_folder, source.path, roots, "source", "models")
+    overrides = body.overrides or {}
+    return Wanted(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
+
+
+async def _events(gateway: Gateway, wanted: Wanted) -> AsyncIterator[bytes]:
+    try:
+        async with aclosing(gateway.additions.add(wanted)) as steps:
+            async for step in steps:
+                yield b"data: " + msgspec.json.encode(step_view(step)) + b"\n\n"
+    except RoundhouseError as error:
+        yield http_errors.sse(error)
+    yield b"data: [DONE]\n\n"
+
+
+async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
+    """A new version of a model's recipe. It counts once nobody uses the model; the version before stays as `id@n`."""
+    return json_answer(edited_view(await gateway.editor.edit(name, body.changes)))
+
+
+async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
+    """Take a model out that was added here, or one former version. Running requests finish; files stay."""
+    return json_answer(removed_view(await gateway.editor.remove(name, force=force)))
+
+
+async def recipe(gateway: CurrentGateway, name: Name) -> Response:
+    """The recipe as YAML, as a file of --recipes may hold it."""
+    return Response(await gateway.editor.export(name), media_type="application/yaml")
+
+
+async def cancel(gateway: CurrentGateway, name: Name) -> Response:
+    """Stop bringing a model's files. What has come is kept for the next try."""
+    view = gateway.models.show(name)
+    gateway.additions.cancel(view.id)
+    return json_answer(gateway.models.show(name))
+
+
+async def reload(gateway: CurrentGateway) -> Response:
+    """Read the recipe files again, as SIGHUP does. A faulty file changes nothing."""
+    return json_answer(reloaded_view(await gateway.reloading.reload()))
+
+
+ROUTES: list[Route] = [
+    ("/v1/models", add, ["POST"]),
+    ("/v1/reload", reload, ["POST"]),
+    ("/v1/models/{model:path}/recipe", recipe, ["GET"]),
+    ("/v1/models/{model:path}/download", cancel, ["DELETE"]),
+]
+WHOLE: list[Route] = [
+    ("/v1/models/{model:path}", edit, ["PATCH"]),
+    ("/v1/models/{model:path}", remove, ["DELETE"]),
+]
+"""Whose paths end with the model: behind those that say more."""

@@ -1,0 +1,78 @@
+"""Models whose recipe changes while the server runs: each gets its new one when nobody uses the old one."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from registry.recipes.definition import Recipe
+from runtime.residency.drainer import Drainer
+from runtime.residency.entry import ModelEntry
+from runtime.residency.table import S, Table, log
+
+PATIENCE = 600.0
+"""Seconds that a model may go on being used before it drains for its new recipe. Who comes meanwhile waits for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    recipe: Recipe
+    fill: Callable[[ModelEntry], None]
+    """Has the entry filled in with what the new recipe's files tell."""
+    done: Callable[[], None] = lambda: None
+    """Called once the new recipe counts."""
+
+
+class Exchanger:
+    """
+    | state                 | then                                                                             |
+    |-----------------------|----------------------------------------------------------------------------------|
+    | ABSENT, FAILED        | the new recipe counts at once                                                    |
+    | READY, ASLEEP, unused | the same; its process ends, and the next request loads it anew                   |
+    | READY, in use         | waits until it is unused, at most PATIENCE; then it drains: what runs finishes,  |
+    |                       | what comes waits and is answered by the new one                                  |
+    | LOADING, on its way   | waits until it has come, or has left                                             |
+
+    A further change takes the place of one that waits.
+    """
+
+    def __init__(self, table: Table, drainer: Drainer, patience: float = PATIENCE) -> None:
+        self._table, self._drainer, self._patience = table, drainer, patience
+        self._waiting: dict[str, Exchange] = {}
+
+    def waiting(self, model: str) -> Recipe | None:
+        """The recipe that a model is about to get."""
+        found = self._waiting.get(model)
+        return found.recipe if found else None
+
+    def start(self, entry: ModelEntry, exchange: Exchange) -> None:
+        under_way = entry.id in self._waiting
+        self._waiting[entry.id] = exchange
+        if not under_way and not self._at_once(entry):
+            self._table.spawn(self._wait(entry), f"exchange-{entry.id}")
+
+    async def _wait(self, entry: ModelEntry) -> None:
+        self._table.call_later(self._patience)
+        until = entry.clock() + self._patience
+        while not self._at_once(entry, forced=entry.clock() >= until):
+            await self._table.change()
+
+    def _at_once(self, entry: ModelEntry, forced: bool = False) -> bool:
+        """Exchange it if that may be now. From the look at its state to the new recipe nothing else runs."""
+        there = entry.state in (S.READY, S.ASLEEP)
+        if entry.state not in (S.ABSENT, S.FAILED) and not there:
+            return False
+        if there and (entry.queue.running or entry.queue.waiting) and not forced:
+            return False
+        exchange = self._waiting.pop(entry.id)
+        if there:
+            self._drainer.dismiss(entry)
+            self._table.spawn(self._drainer.leave(entry, "changed recipe"), f"changed-{entry.id}")
+        entry.recipe = exchange.recipe
+        entry.path, entry.broken, entry.failures = None, None, []
+        entry.after_load = entry.margin = 0
+        entry.slept = entry.measured_sleep = entry.measured_wake = None
+        entry.queue.change(exchange.recipe)
+        exchange.fill(entry)
+        log.info("the recipe changed", extra={"model": entry.id, "version": exchange.recipe.version})
+        exchange.done()
+        self._table.note_change()
+        return True

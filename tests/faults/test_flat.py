@@ -1,0 +1,88 @@
+"""Clients, adapters and models that come and go without end: memory and descriptors of all processes stay flat.
+
+ROUNDHOUSE_CHURN_SECONDS: how long (default: a few rounds). Each round prints what is held.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from tests.eventually import PATIENCE, eventually
+from tests.faults.traffic import ask
+from tests.fuzz.memory import CHAT, GATEWAY, MIB, MOST, Held, look
+from tests.system.serving import PACK, STARTER, Server
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
+SECONDS = float(os.environ.get("ROUNDHOUSE_CHURN_SECONDS", "0"))
+WARM_UP, ROUNDS = 3, 4
+DESCRIPTORS = 4
+"""What may be open more than after warm-up: our own connections, a grammar's pipes."""
+EMBED = "starter-embed"
+SOURCE = {"path": str(PACK / "adapters" / "rot13")}
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    recipes = [STARTER / f"{name}.yaml" for name in (CHAT, EMBED)]
+    server = Server(tmp_path_factory.mktemp("data"), recipes, "--slots", "3")
+    try:
+        server.wait_ready()
+        for name in (CHAT, EMBED):
+            assert server.http.post(f"/v1/models/{name}/load", timeout=PATIENCE).status_code == 200, server.tail()
+        yield server
+    finally:
+        server.close()
+
+
+def come_and_go(server: Server) -> None:
+    """One round. Every client has a connection of its own."""
+    name = f"churn-{time.monotonic_ns()}"
+    added = server.http.post("/v1/adapters", json={"name": name, "base": CHAT, "source": SOURCE}, timeout=PATIENCE)
+    assert added.status_code == 201, added.text
+    for model in (CHAT, name, "uppercase", "acronym", EMBED, "nobody"):
+        kind = EMBED if model == EMBED else CHAT
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+            assert ask(client, model, kind).status_code == (404 if model == "nobody" else 200)
+    for index in range(6):
+        with httpx.Client(base_url=server.url, timeout=PATIENCE) as client:
+            grammar = {"structured_outputs": {"regex": f"[a-z]{{{index + 1}}} {name}"}} if index % 2 else {}
+            body = {"model": CHAT, "prompt": "on", "max_tokens": 400, "stream": True, "ignore_eos": True, **grammar}
+            with client.stream("POST", "/v1/completions", json=body) as answer:
+                assert next(answer.iter_lines())  # and it leaves
+    for sent in (
+        b"",
+        b"POST / HTTP/1.1\r\nHost",
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n{",
+        b"\0\0\r\n\r\n",
+    ):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
+            wire.sendall(sent)
+    assert server.http.delete(f"/v1/adapters/{name}").status_code in (200, 204)
+    for call in ("unload", "load"):
+        assert server.http.post(f"/v1/models/{EMBED}/{call}", timeout=PATIENCE).status_code == 200, server.tail()
+    eventually(lambda: server.metric("roundhouse_running_requests") == 0)
+
+
+def test_memory_and_descriptors_are_flat(server: Server) -> None:
+    for _ in range(WARM_UP):
+        come_and_go(server)
+    first = now = look(server)
+    ends, rounds = time.monotonic() + SECONDS, 0
+    while rounds < ROUNDS or time.monotonic() < ends:
+        come_and_go(server)
+        rounds += 1
+        now = look(server)
+        print(f"round {rounds}:", {name: (round(held.bytes / MIB), held.descriptors) for name, held in now.items()})
+    for name in (GATEWAY, CHAT):
+        assert now[name].bytes - first[name].bytes < MOST[name], (name, first, now)
+        eventually(lambda name=name: _open(server, name) <= first[name].descriptors + DESCRIPTORS)
+    assert server.model(CHAT)["deaths"] == server.model(EMBED)["deaths"] == 0
+
+
+def _open(server: Server, name: str) -> int:
+    held: Held = look(server)[name]
+    return held.descriptors

@@ -1,0 +1,110 @@
+"""The API process and LitServe's manager killed or stopped: what clients see, and that nothing holds on for ever."""
+
+import json
+import signal
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from tests.eventually import PATIENCE, eventually
+from tests.system.serving import STARTER, Server, alive
+
+pytestmark = pytest.mark.real
+RECIPE = [STARTER / "starter-embed.yaml"]
+CHAT = [STARTER / "starter-chat.yaml"]
+ASKED = {"model": "starter-embed", "input": "steam"}
+
+
+def gateway(server: Server) -> psutil.Process:
+    return server.gateway()
+
+
+def manager(server: Server) -> psutil.Process:
+    """The other fork of the main process: it has the same command line."""
+    main, api = psutil.Process(server.process.pid), server.gateway()
+    forks = [p for p in main.children() if p.cmdline() == main.cmdline() and p.pid != api.pid]
+    assert len(forks) == 1, [p.cmdline() for p in main.children()]
+    return forks[0]
+
+
+def gone(server: Server, family: list[psutil.Process]) -> None:
+    """No process, and the port is free."""
+    eventually(lambda: not alive(family), lambda: [psutil.Process(pid).cmdline() for pid in alive(family)])
+    with socket.socket() as port:
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        port.bind(("127.0.0.1", server.port))
+
+
+def told_of_the_end(server: Server) -> bool:
+    """Those who wait for an answer hear of it: their connections break."""
+    try:
+        while True:
+            server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE)
+    except httpx.TransportError as error:
+        return not isinstance(error, httpx.TimeoutException)
+
+
+@pytest.mark.parametrize("whom", [gateway, manager])
+def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
+    """The bound is --hung-after, as for engines."""
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm", "--hung-after", "2")
+    try:
+        server.wait_ready()
+        assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
+        family = server.family()
+        whom(server).suspend()
+        assert told_of_the_end(server)
+        assert server.process.wait(PATIENCE) == 4, server.tail()
+        gone(server, family)
+        assert "stopped for long" in server.log.read_text()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("whom", [gateway, manager])
+def test_one_that_goes_on_in_time_has_lost_nothing(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm", "--hung-after", str(PATIENCE))
+    try:
+        server.wait_ready()
+        assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
+        before, stopped = server.slot_pid("starter-embed"), whom(server)
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as wire:
+            stopped.suspend()
+            eventually(lambda: stopped.status() == psutil.STATUS_STOPPED)
+            body = json.dumps(ASKED).encode()
+            head = "POST /v1/embeddings HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+            wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            stopped.resume()
+            assert wire.recv(12) == b"HTTP/1.1 200"
+        assert server.slot_pid("starter-embed") == before
+        assert server.stop() == 0, server.tail()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("whom", [gateway, manager])
+def test_the_client_of_a_stream_sees_that_it_was_cut(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
+    """kill -9: never an answer that looks complete, then nobody listens, and the engine is gone as well."""
+    server = Server(tmp_path / "data", CHAT, "--slots", "1", "--no-prewarm")
+    body = {"model": "starter-chat", "prompt": "on", "max_tokens": 500, "stream": True, "ignore_eos": True}
+    try:
+        server.wait_ready()
+        with server.http.stream("POST", "/v1/completions", json=body, timeout=PATIENCE) as answer:
+            lines = answer.iter_lines()
+            assert next(lines).startswith("data:")
+            family, told = server.family(), list[str]()
+            psutil.Process(server.core_pid("starter-chat")).suspend()  # it cannot come to its end before
+            whom(server).send_signal(signal.SIGKILL)
+            with pytest.raises(httpx.TransportError):
+                told = list(lines)
+            assert "data: [DONE]" not in told
+        assert server.process.wait(PATIENCE) == 4, server.tail()
+        gone(server, family)
+        with pytest.raises(httpx.ConnectError):
+            server.http.get("/health/live")
+    finally:
+        server.close()

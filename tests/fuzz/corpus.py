@@ -1,0 +1,66 @@
+"""Requests as bytes, one JSON object per line, and the file of those that are worth to be sent again."""
+
+import re
+from pathlib import Path
+
+import msgspec
+
+from runtime.http.openapi import OPERATIONS
+
+FOLDER = Path(__file__).parent / "corpus"
+SEEDS, KEPT = FOLDER / "seeds.jsonl", FOLDER / "kept.jsonl"
+LONGEST = 4096
+"""Bytes of a body that is kept: a corpus is read by people too."""
+
+
+_ROUTES = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for _, path in OPERATIONS}
+
+
+class Raw(msgspec.Struct, frozen=True):
+    """One request. Text is latin-1, so that every byte has a letter; Host and Content-Length are added in sending."""
+
+    method: str
+    target: str
+    headers: tuple[tuple[str, str], ...] = ()
+    body: str = ""
+
+    @property
+    def path(self) -> str:
+        return self.target.partition("?")[0]
+
+    @property
+    def route(self) -> str:
+        """As the OpenAPI document has it; empty where it has none."""
+        return next((route for route, known in _ROUTES.items() if known.fullmatch(self.path)), "")
+
+    def header(self, name: str) -> str | None:
+        return next((value for found, value in self.headers if found.lower() == name), None)
+
+
+def read(*files: Path) -> list[Raw]:
+    lines = [line for file in files if file.exists() for line in file.read_bytes().splitlines() if line.strip()]
+    return [msgspec.json.decode(line, type=Raw) for line in lines]
+
+
+class Kept:
+    """Requests whose outcome, `(route, status, code)`, was not seen before."""
+
+    def __init__(self, file: Path, most: int = 200) -> None:
+        self._file, self._most = file, most
+        self._outcomes: set[tuple[str, int, str]] = set()
+        self.new: list[Raw] = []
+
+    def saw(self, raw: Raw, outcome: tuple[str, int, str], *, known: bool = False) -> bool:
+        """Whether it is new. known: it came from the corpus."""
+        if outcome in self._outcomes:
+            return False
+        self._outcomes.add(outcome)
+        if known or len(raw.body) > LONGEST or len(raw.target) > LONGEST or len(self.new) >= self._most:
+            return False
+        self.new.append(raw)
+        return True
+
+    def save(self) -> None:
+        with self._file.open("ab") as file:
+            for raw in self.new:
+                file.write(msgspec.json.encode(raw) + b"\n")

@@ -1,0 +1,57 @@
+"""Whether a gap in the control stream is ours, or that of a machine which others keep busy. No I/O, no clock.
+
+Each thread on the stream's way (the gateway's and the slot's main ones, EngineCore's, and the one that reads it here)
+can have waited for a CPU, which Linux counts. Other programs are to blame for that by the share that they had of the
+CPU time in that while, what these threads computed themselves left out. What remains of the gap is the server's.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+Times = Mapping[int, Mapping[int, tuple[float, float]]]
+"""Process to thread to seconds that it has computed, and seconds that it has waited for a CPU, so far."""
+
+
+class Sample(NamedTuple):
+    """What the system tells at one moment; seconds since some start."""
+
+    at: float
+    way: Times
+    """The threads on the stream's way."""
+    busy: float
+    """Of all CPUs together."""
+    served: Mapping[int, float]
+    """What each of the server's processes has taken of that."""
+
+
+class Gap(NamedTuple):
+    at: float
+    seconds: float
+    waited: float
+    """Of that, for a CPU."""
+    others: float
+    """Share of the CPU time that was not the stream's own, and not the server's either."""
+    who: int = 0
+    """The process of the server that computed most meanwhile."""
+    who_seconds: float = 0.0
+
+    @property
+    def ours(self) -> float:
+        return max(0.0, self.seconds - self.waited * self.others)
+
+
+def between(before: Sample, after: Sample, at: float, seconds: float) -> Gap:
+    """A gap, with what two samples around it tell."""
+    computed = waited = 0.0
+    for pid, threads in after.way.items():
+        earlier, longest = before.way.get(pid, {}), 0.0
+        for thread, (run, wait) in threads.items():
+            if thread in earlier:
+                computed += run - earlier[thread][0]
+                longest = max(longest, wait - earlier[thread][1])
+        waited += longest
+    rises = {pid: taken - before.served.get(pid, taken) for pid, taken in after.served.items()}
+    busy, served = after.busy - before.busy - computed, sum(rises.values()) - computed
+    others = 1 - max(0.0, served) / busy if busy > 0 else 0.0
+    who = max(rises, key=lambda pid: rises[pid], default=0)
+    return Gap(at, seconds, min(waited, seconds), max(0.0, others), who, rises.get(who, 0.0))

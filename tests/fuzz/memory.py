@@ -1,0 +1,61 @@
+"""Memory and descriptors of the server's processes over time, and whether they are flat."""
+
+from collections.abc import Sequence
+from statistics import median
+from typing import NamedTuple
+
+import psutil
+
+from tests.system.serving import Server
+
+MIB = 2**20
+GATEWAY, CHAT = "gateway", "starter-chat"
+MOST = {GATEWAY: 64 * MIB, CHAT: 256 * MIB}
+"""Growth after warm-up that counts as flat: allocators' slack; EngineCore's cache of grammars, which has a bound."""
+DESCRIPTORS = 40
+"""The same for descriptors: the connections of the moment."""
+
+
+class Held(NamedTuple):
+    bytes: int
+    descriptors: int
+
+
+def look(server: Server) -> dict[str, Held]:
+    """The gateway's own process; the model's slot with its children."""
+    gateway = server.gateway()
+    slot = psutil.Process(server.slot_pid(CHAT))
+    return {GATEWAY: _held([gateway]), CHAT: _held([slot, *slot.children(recursive=True)])}
+
+
+def _held(processes: list[psutil.Process]) -> Held:
+    held = Held(0, 0)
+    for process in processes:
+        try:
+            held = Held(held.bytes + process.memory_info().rss, held.descriptors + process.num_fds())
+        except psutil.NoSuchProcess:  # a grammar's, which is made for a moment
+            continue
+    return held
+
+
+def growth(held: Sequence[Held]) -> Held:
+    """From the second fifth, after warm-up, to the last; medians, since one look may fall into a request."""
+    part = len(held) // 5
+    early, late = held[part : 2 * part], held[-part:]
+    if not early:
+        return Held(0, 0)
+    return Held(
+        int(median(h.bytes for h in late) - median(h.bytes for h in early)),
+        int(median(h.descriptors for h in late) - median(h.descriptors for h in early)),
+    )
+
+
+def findings(looks: Sequence[dict[str, Held]]) -> list[str]:
+    found = []
+    for name, most in MOST.items():
+        grown = growth([look[name] for look in looks])
+        if grown.bytes > most:
+            found.append(f"{name} grew by {grown.bytes / MIB:.0f} MiB after warm-up; flat is at most {most / MIB:.0f}")
+        if grown.descriptors > DESCRIPTORS:
+            found.append(f"{name} holds {grown.descriptors} descriptors more than after warm-up")
+    return found

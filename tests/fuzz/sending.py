@@ -1,0 +1,75 @@
+"""Sends a request over a socket of its own, exactly as its bytes are, and reads the one answer."""
+
+import http.client
+import socket
+import time
+from typing import NamedTuple
+
+import msgspec
+
+from tests.fuzz.corpus import Raw
+
+MOST = 64 * 2**20
+"""Bytes of an answer that are read."""
+
+
+class Reply(NamedTuple):
+    """What came back. Status 0: nothing, the connection was closed; -1: no HTTP; -2: nothing in time."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    seconds: float
+
+    @property
+    def code(self) -> str:
+        """Of an error, in whichever dialect it is told."""
+        try:
+            found = msgspec.json.decode(self.body)
+        except (msgspec.DecodeError, RecursionError):
+            return ""
+        error = found.get("error") if isinstance(found, dict) else None
+        if isinstance(error, dict):
+            return str(error.get("code") or error.get("type") or "")
+        return str(found.get("error_type", "")) if isinstance(found, dict) else ""
+
+
+def wire(raw: Raw, host: str) -> bytes:
+    headers = list(raw.headers)
+    if raw.header("host") is None:
+        headers.insert(0, ("Host", host))
+    if raw.header("content-length") is None and raw.header("transfer-encoding") is None:
+        headers.append(("Content-Length", str(len(raw.body))))
+    if raw.header("connection") is None:
+        headers.append(("Connection", "close"))
+    head = "".join(f"{name}: {value}\r\n" for name, value in headers)
+    text = f"{raw.method} {raw.target} HTTP/1.1\r\n{head}\r\n{raw.body}"
+    return text.encode("latin-1", "replace")
+
+
+def send(port: int, raw: Raw, seconds: float) -> Reply:
+    began = time.monotonic()
+
+    def reply(status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Reply:
+        return Reply(status, headers or {}, body, time.monotonic() - began)
+
+    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as sock:
+        try:
+            sock.sendall(wire(raw, f"127.0.0.1:{port}"))
+        except (BrokenPipeError, ConnectionResetError):  # refused before it was sent: the answer may be there
+            pass
+        except TimeoutError:
+            return reply(-2)
+        answer = http.client.HTTPResponse(sock, method=raw.method)
+        try:
+            answer.begin()
+            body = answer.read(MOST)
+        except TimeoutError:
+            return reply(-2)
+        except (ConnectionResetError, http.client.RemoteDisconnected):
+            return reply(0)
+        except (http.client.HTTPException, ValueError):
+            return reply(-1)
+        finally:
+            answer.close()
+        return reply(answer.status, {k.lower(): v for k, v in answer.getheaders()}, body)

@@ -1,0 +1,62 @@
+"""The server of the CUDA build on a made-up card: what it plans for the GPU recipes, and how a load ends there."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from models.estimate import estimate
+from registry.recipes.loading import load_recipes
+from tests.rehearsal.card import H100, H200, LLAMA, QWEN_32B, ROOT, bert, calls, chat_model, variables
+from tests.system.serving import PACK, Server
+
+pytestmark = pytest.mark.real
+MAKE = {
+    "llama-8b": lambda folder: chat_model(folder, LLAMA),
+    "qwen-32b": lambda folder: chat_model(folder, QWEN_32B),
+    "bge-embed": lambda folder: bert(folder, 24, 30522, 512),
+    "bge-rerank": lambda folder: bert(folder, 24, 250002, 8194),
+}
+
+
+def local(recipes: str, folder: Path) -> dict[str, tuple[Path, Path]]:
+    """GPU recipes over models of this machine: recipe and model by id. Whisper is the starter's."""
+    found = {}
+    (folder / "recipes").mkdir()
+    for file in (ROOT / "recipes" / recipes).glob("*.yaml"):
+        model = folder / file.stem if file.stem in MAKE else PACK / "starter-speech"
+        if file.stem in MAKE:
+            MAKE[file.stem](model)
+        data = yaml.safe_load(file.read_text())
+        data |= {"source": {"path": str(model)}, "adapters": []}
+        data["residency"] = {key: value for key, value in data["residency"].items() if key not in ("preload", "pin")}
+        (folder / "recipes" / file.name).write_text(yaml.safe_dump(data))
+        found[data["id"]] = folder / "recipes" / file.name, model
+    return found
+
+
+@pytest.mark.parametrize(("recipes", "card"), [("single-gpu-80gb", H100), ("h200", H200)])
+def test_plans_are_the_sums_of_the_files_and_a_load_says_what_is_missing(
+    cuda_build: Path, driver: Path, tmp_path: Path, recipes: str, card: int
+) -> None:
+    models = local(recipes, tmp_path)
+    room = "--host-memory", "400GiB"
+    given = {"device": "cuda", "python": str(cuda_build), "env": variables(driver, tmp_path, card)}
+    server = Server(tmp_path / "a" / "data", [tmp_path / "recipes"], *room, **given)  # type: ignore[arg-type]
+    try:
+        server.wait_ready()
+        status = server.http.get("/v1/status").json()
+        assert status["device"]["total_bytes"] == card
+        for model, (file, weights) in models.items():
+            plan = server.http.post(f"/v1/models/{model}/plan").json()
+            (recipe,) = load_recipes(file)
+            assert (plan["verdict"], plan["victims"]) == ("load", []), plan
+            assert plan["bytes_needed"] == estimate(recipe, weights, "cuda").total
+        for model in models:
+            refused = server.http.post(f"/v1/models/{model}/load")
+            assert (refused.status_code, refused.json()["error"]["code"]) == (500, "engine_failed"), refused.text
+            assert "CUDA" in refused.json()["error"]["message"]
+        assert status["pid"] not in {process for call, process in calls(tmp_path) if call == "cuInit"}
+        assert server.stop() == 0
+    finally:
+        server.close()

@@ -1,0 +1,101 @@
+"""A start on an H100 as far as it goes without one: with a driver that is made up, until EngineCore needs the card.
+
+On vLLM's CPU build with its platform switched (the short form), and on the CUDA build's own files where
+scripts/install-cuda-rehearsal has put them (the long form).
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from models.chat import cuda
+from tests.rehearsal.card import H100, LLAMA, QWEN_32B, ROOT, calls, chat_model, recipe, variables
+
+pytestmark = pytest.mark.real
+
+
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [("single-gpu-80gb/llama-8b", LLAMA), ("h200/llama-8b", LLAMA), ("h200/qwen-32b", QWEN_32B)],
+)
+def test_a_gpu_recipe_comes_as_far_as_the_card(
+    python: Path, driver: Path, tmp_path: Path, name: str, config: dict[str, Any]
+) -> None:
+    """CUDA is first touched after EngineCore's fork, by EngineCore: a process that had touched it cannot be forked."""
+    chat_model(tmp_path / "model", config)
+    command = [str(python), "-m", "tests.rehearsal.probe", f"recipes/{name}.yaml", str(tmp_path / "model")]
+    env = variables(driver, tmp_path)
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    found = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("{")))
+    asked = recipe(name)
+    places = asked.memory.adapters
+    slot, short = found.pop("pid"), python == Path(sys.executable)
+    assert found == {
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "driver": "580.65.06",
+        "second_runner": True,
+        "share": float(cuda.SHARE),
+        "kv_cache": asked.memory.kv_cache,
+        "flashinfer_sampler": False,
+        "autotune": False,
+        "sizes": cuda.capture_sizes(asked.batching.max_requests),
+        "max_model_len": asked.context_length,
+        "typical": True,
+        "executor": "uni",
+        "worker": "vllm.v1.worker.gpu_worker.Worker",
+        "extension": "models.chat.vllm.stage.StagedAdapters" if places.device else "",
+        "asked_to_sleep": True,
+        "lora": [places.device, places.max_rank] if places.device else None,
+        "inspected": [],
+        "runner_loads_adapters_as_the_first_does": True,
+        "sampler_takes_processors": True,
+        "core_is_ours": "models.chat.vllm.core",
+        "manager_is_ours": "models.chat.vllm.manager",
+        "start": {
+            "told": "vLLM's engine did not start: "
+            + (
+                "AssertionError: DP adjusted local rank 0 is out of bounds for 0 devices."  # torch without CUDA
+                if short
+                else "RuntimeError: No CUDA GPUs are available"
+            ),
+            "code": "engine_failed",
+            "way": "fork",
+        },
+    }
+    made = calls(tmp_path)
+    touched = [process for call, process in made if call == "cuInit"]
+    assert slot not in touched
+    assert len(set(touched)) == (0 if short else 1)
+    opened, closed = made.count(("nvmlInit", slot)), made.count(("nvmlShutdown", slot))
+    assert opened == closed > 0, "a fork must not inherit it"
+
+
+def test_the_log_tells_of_whoever_touches_cuda(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """Else it would prove nothing that there is no line."""
+    touch = "import contextlib, torch\nwith contextlib.suppress(RuntimeError):\n    torch.cuda.init()"
+    subprocess.run([str(cuda_build), "-c", touch], env=variables(driver, tmp_path), check=True)
+    assert [call for call, _ in calls(tmp_path) if call.startswith("cu")] == ["cuInit"]
+
+
+def test_speech_finds_its_cublas(cuda_build: Path, driver: Path, tmp_path: Path) -> None:
+    """The library that CTranslate2 opens by name is not the one that torch brings."""
+    load = "import ctypes\nfrom models.speech import cublas\ncublas.load_cublas()\nctypes.CDLL('libcublas.so.12')"
+    env = variables(driver, tmp_path)
+    subprocess.run([str(cuda_build), "-c", load], cwd=ROOT, env=env, check=True)
+    without = subprocess.run([str(cuda_build), "-c", load.replace("cublas.load_cublas()", "")], cwd=ROOT, env=env)
+    assert without.returncode, "there is one in the system already: this shows nothing here"
+
+
+def test_a_second_model_starts_on_a_card_that_is_nearly_full() -> None:
+    from vllm.v1.worker.utils import request_memory
+
+    card = SimpleNamespace(total_memory=H100, free_memory=H100 // 50, device_="cuda:0")
+    with pytest.raises(ValueError, match="Free memory on device"):
+        request_memory(card, SimpleNamespace(gpu_memory_utilization=0.92))
+    request_memory(card, SimpleNamespace(gpu_memory_utilization=float(cuda.SHARE)))

@@ -1,0 +1,155 @@
+"""A model of a hub is added by its name: its commit is found, its files come with progress, once for all who ask."""
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.eventually import eventually
+from tests.system.serving import PACK, Server
+from tests.unit.adapters.fake_hub import FakeHub, serve
+
+pytestmark = pytest.mark.real
+REPOSITORY = "team/reranker"
+WEIGHTS = "model.safetensors"
+BODY = {"query": "slot", "documents": ["A slot holds an engine.", "Bananas."]}
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with serve() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_TOKEN", "hf_secret")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        yield found
+
+
+@pytest.fixture
+def server(hub: FakeHub, tmp_path: Path) -> Iterator[Server]:
+    (tmp_path / "recipes").mkdir()
+    found = started(tmp_path)
+    try:
+        yield found
+    finally:
+        if hub.gate is not None:
+            hub.gate.set()
+        found.close()
+
+
+def started(folder: Path) -> Server:
+    return Server(folder / "data", [folder / "recipes"], "--slots", "2", "--no-prewarm").wait_ready()
+
+
+def add(server: Server, status: int = 201, source: str = REPOSITORY, **more: object) -> Any:
+    answer = server.http.post("/v1/models", json={"source": source, **more})
+    assert answer.status_code == status, f"{answer.text}\n{server.tail()}"
+    return answer.json()
+
+
+def answers(server: Server, model: str) -> None:
+    ranked = server.http.post("/v1/rerank", json={"model": model, **BODY})
+    assert ranked.status_code == 200, f"{ranked.text}\n{server.tail()}"
+
+
+def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Server, hub: FakeHub) -> None:
+    commit = hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.gate = threading.Event()
+    proposed = add(server, 200, dry_run=True)
+    size = (PACK / "starter-rerank" / WEIGHTS).stat().st_size
+    assert proposed["fetch_bytes"] >= size
+    assert proposed["task"] == "rerank"
+    assert not [one for one in hub.asked if one.startswith("GET") and one.endswith(WEIGHTS)], "nothing large yet"
+    first = add(server)
+    assert (first["id"], first["new"]) == ("reranker", True)
+    again = add(server, 200)
+    assert again["new"] is False
+    other = add(server, id="other")
+    assert other["new"] is True
+
+    def half() -> bool:
+        found = server.model("reranker")["progress"]
+        return bool(found and found["phase"] == "fetching" and found["percent"] > 0)
+
+    eventually(half, server.tail)
+    hub.gate.set()
+    for model in ("reranker", "other"):
+        answers(server, model)
+        assert server.model(model)["revision"] == commit
+    assert len([one for one in hub.asked if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
+    assert f"revision: {commit}" in server.http.get("/v1/models/reranker/recipe").text
+
+
+def test_its_way_here_is_streamed(server: Server, hub: FakeHub) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank", "v2")
+    with server.http.stream("POST", "/v1/models", json={"source": f"{REPOSITORY}@v2", "stream": True}) as stream:
+        lines = [line.removeprefix("data: ") for line in stream.iter_lines() if line]
+    assert lines[-1] == "[DONE]"
+    phases = [json.loads(line)["phase"] for line in lines[:-1]]
+    assert (phases[0], phases[1], phases[-1]) == ("looking", "added", "done")
+    answers(server, "reranker")
+
+
+def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, tmp_path: Path) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.gate = threading.Event()
+    add(server)
+    blobs = tmp_path / "hf" / "hub"
+
+    def begun() -> bool:
+        return any(file.stat().st_size > 0 for file in blobs.rglob("*.incomplete"))
+
+    eventually(begun, server.tail)
+    assert server.http.delete("/v1/models/reranker/download").status_code == 200
+    state = server.wait_state("reranker", "failed")
+    assert state["failure"]["code"] == "download_cancelled"
+    hub.gate.set()
+    assert server.http.post("/v1/models/reranker/load").status_code == 200, server.tail()
+    answers(server, "reranker")
+    assert any(one.startswith("from ") for one in hub.asked), "it was resumed"
+
+
+def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(
+    server: Server, hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.gate = threading.Event()
+    add(server)
+    server.process.kill()
+    server.close()
+    hub.gate.set()
+    second = started(tmp_path)
+    try:
+        listed = [one["id"] for one in second.http.get("/v1/models").json()["data"]]
+        assert listed == ["reranker"]
+        answers(second, "reranker")
+    finally:
+        second.close()
+
+
+def test_files_that_are_not_what_the_hub_says_are_not_served(server: Server, hub: FakeHub) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.spoil = True
+    add(server)
+    state = server.wait_state("reranker", "failed")
+    assert state["failure"]["code"] == "bad_download"
+    hub.spoil = False
+    assert server.http.post("/v1/models/reranker/load").status_code == 200, server.tail()
+    answers(server, "reranker")
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "code"),
+    [("team/nobody", 404, "hub_not_found"), (f"{REPOSITORY}@no-such", 404, "hub_not_found"),
+     ("team/adapter", 422, "is_adapter")],
+)  # fmt: skip
+def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, status: int, code: str) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.push("team/adapter", PACK / "adapters" / "rot13")
+    assert add(server, status, source)["error"]["code"] == code
+    assert server.http.get("/v1/models").json()["data"] == []
+    assert not [one for one in hub.asked if one.endswith(".safetensors")]

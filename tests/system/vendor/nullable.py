@@ -1,0 +1,126 @@
+"""What the vendors' Python types do not tell: which fields may be null, and which of those must be there all the same.
+
+True: the field is always there, with a value or null. False: it may be left out too. What is not listed may be left out
+but is never null. From the types of the vendors' TypeScript packages, made from the same OpenAPI documents, which write
+`field: T | null` and `field?: T | null` where Python's have one `Optional`: openai 7.57.0 (`resources/`),
+@anthropic-ai/sdk 1.12.0 (`resources/messages`, `resources/shared`). Cohere's have no field that may be null.
+"""
+
+from collections.abc import Mapping
+
+from runtime.gateway.views import AdapterCardView, ModelView
+
+NULLABLE: Mapping[str, Mapping[str, bool]] = {
+    # chat completions, completions
+    "ChatCompletion": {"metadata": False, "moderation": False, "service_tier": False},
+    "ChatCompletionChunk": {"moderation": False, "service_tier": False, "usage": False},
+    "ChatCompletionMessage": {"audio": False, "content": True, "function_call": False, "refusal": True},
+    "ChatCompletionTokenLogprob": {"bytes": True},
+    "Choice": {"finish_reason": True, "logprobs": True},
+    "ChoiceDelta": {"content": False, "refusal": False},
+    "ChoiceLogprobs": {"content": True, "refusal": True},
+    "CompletionChoice": {"logprobs": True},
+    "TopLogprob": {"bytes": True},
+    # responses
+    "FunctionTool": {
+        "allowed_callers": False,
+        "description": False,
+        "output_schema": False,
+        "parameters": True,
+        "strict": True,
+    },
+    "Reasoning": {"context": False, "effort": False, "generate_summary": False, "summary": False},
+    "Response": {
+        "access_programs": True,
+        "background": False,
+        "completed_at": False,
+        "conversation": False,
+        "error": True,
+        "incomplete_details": True,
+        "instructions": True,
+        "max_output_tokens": False,
+        "max_tool_calls": False,
+        "metadata": True,
+        "moderation": False,
+        "previous_response_id": False,
+        "prompt": False,
+        "prompt_cache_key": False,
+        "prompt_cache_retention": False,
+        "reasoning": False,
+        "safety_identifier": False,
+        "service_tier": False,
+        "temperature": True,
+        "top_logprobs": False,
+        "top_p": True,
+        "truncation": False,
+    },
+    "ResponseErrorEvent": {"code": True, "param": True},
+    "ResponseFormatTextJSONSchemaConfig": {"strict": False},
+    "ResponseFunctionToolCall": {"caller": False},
+    "ResponseOutputMessage": {"phase": False},
+    "ResponseReasoningItem": {"encrypted_content": False},
+    "ResponseTextConfig": {"verbosity": False},
+    # models, errors
+    "ErrorObject": {"code": True, "param": True},
+    "Model": {"shutdown_date": False},
+    # messages
+    "Delta": {"container": True, "stop_details": True, "stop_reason": True, "stop_sequence": True},
+    "ErrorResponse": {"request_id": True},
+    "Message": {
+        "container": True,
+        "diagnostics": True,
+        "stop_details": True,
+        "stop_reason": True,
+        "stop_sequence": True,
+    },
+    "MessageDeltaUsage": dict.fromkeys(
+        (
+            "cache_creation_input_tokens",
+            "cache_read_input_tokens",
+            "input_tokens",
+            "output_tokens_details",
+            "server_tool_use",
+        ),
+        True,
+    ),
+    "TextBlock": {"citations": True},
+    "ToolUseBlock": {"toolset_name": False},
+    "Usage": dict.fromkeys(
+        (
+            "cache_creation",
+            "cache_creation_input_tokens",
+            "cache_read_input_tokens",
+            "inference_geo",
+            "output_tokens_details",
+            "server_tool_use",
+            "service_tier",
+            "speed",
+        ),
+        True,
+    ),
+}
+
+_PER_TURN = "vLLM's counts for each turn of tools that it calls itself"
+_OURS = "what we tell of a model beside OpenAI's fields"
+MORE: Mapping[str, Mapping[str, str]] = {
+    "ChatCompletionMessage": {"reasoning": "vLLM's name for thoughts, which OpenAI's chat completions do not show"},
+    "Choice": {"stop_reason": "vLLM's: which stop sequence or token ended the answer"},
+    "ChoiceDelta": {"reasoning": "as in a message"},
+    "CompletionChoice": {
+        "prompt_logprobs": "vLLM's, with `echo` and `logprobs`",
+        "prompt_token_ids": "vLLM's, with `echo`",
+        "stop_reason": "as in a chat completion",
+    },
+    "InputTokensDetails": dict.fromkeys(("cached_tokens_per_turn", "input_tokens_per_turn"), _PER_TURN),
+    "MessageTokensCount": {"context_management": "Anthropic's beta has it"},
+    "Model": dict.fromkeys({*ModelView.__struct_fields__, *AdapterCardView.__struct_fields__}, _OURS),
+    "OutputTokensDetails": dict.fromkeys(
+        ("output_tokens_per_turn", "tool_output_tokens", "tool_output_tokens_per_turn"), _PER_TURN
+    ),
+    "RerankResponse": dict.fromkeys(("model", "object", "usage"), "Jina's, on the path that both share"),
+    "Response": dict.fromkeys(("frequency_penalty", "presence_penalty"), "the request's, as vLLM took them"),
+    "ResponseFunctionCallArgumentsDoneEvent": {"name": "the function's, as in OpenAI's earlier documents"},
+    "TranscriptionVerbose": {"task": "OpenAI's API reference shows it"},
+    "V2RerankResponseResultsItem": {"document": "Cohere v1's, for those who ask with `return_documents`"},
+}
+"""Fields of ours or of vLLM's beside the vendor's, and what they are for. Clients read past them."""

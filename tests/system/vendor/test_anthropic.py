@@ -1,0 +1,53 @@
+"""Messages, whole and in a stream, and the count of tokens."""
+
+from typing import Any
+
+import pytest
+from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
+
+from tests.system.serving import Server
+from tests.system.thinking import BOTH, FUNCTIONS, SUM
+from tests.system.tools import HELLO, LIGHT, MODEL
+from tests.system.vendor import asking
+from tests.system.vendor.strict import faults
+
+pytestmark = pytest.mark.real
+MESSAGES = "/v1/messages"
+THINKS = {"model": "thinker", "temperature": 0}
+CALLED = [{"name": function["name"], "input_schema": function["parameters"]} for function in FUNCTIONS]
+ASKED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "cut": {"max_tokens": 2},
+    "stopped": {"stop_sequences": ["a", "e", "i", "o"]},
+    "tool": {
+        "tools": [{"name": "set_light", "input_schema": LIGHT}],
+        "tool_choice": {"type": "tool", "name": "set_light"},
+    },
+    "thoughts": {
+        **THINKS,
+        "messages": [{"role": "user", "content": SUM}],
+        "max_tokens": 1500,
+        "thinking": {"type": "enabled", "budget_tokens": 1024},
+    },
+    "thoughts and tools": {**THINKS, "messages": [{"role": "user", "content": BOTH}], "tools": CALLED},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", ASKED)
+def test_messages(request: pytest.FixtureRequest, name: str, stream: bool) -> None:
+    body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **ASKED[name]}
+    server: Server = request.getfixturevalue("thinker" if body["model"] == "thinker" else "server")
+    if not stream:
+        assert faults(Message, asking.whole(server.http, MESSAGES, body)) == []
+        return
+    events = asking.events(server.http, MESSAGES, body)
+    for event in events:
+        assert faults(RawMessageStreamEvent, event) == []
+    kinds = [event["type"] for event in events]
+    assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
+
+
+def test_a_count_of_tokens(server: Server) -> None:
+    counted = asking.whole(server.http, f"{MESSAGES}/count_tokens", {"model": MODEL, "messages": HELLO})
+    assert faults(MessageTokensCount, counted) == []

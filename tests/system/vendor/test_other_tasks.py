@@ -1,0 +1,88 @@
+"""Embeddings, rerank, transcripts and models."""
+
+import base64
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from cohere import RerankResponse
+from cohere.v2.types import V2RerankResponse
+from openai.types import CreateEmbeddingResponse, Model
+from openai.types.audio import Transcription, TranscriptionStreamEvent, TranscriptionVerbose
+
+from tests.system.serving import PACK, Server
+from tests.system.vendor.asking import whole
+from tests.system.vendor.published import JinaRanking, TeiRank
+from tests.system.vendor.strict import faults
+
+pytestmark = pytest.mark.real
+ASKED = {"model": "starter-rerank", "query": "how do I open a file", "documents": ["a tuple", "the open function"]}
+SAMPLE = sorted((PACK / "samples").glob("*.wav"))[0]
+
+
+def test_embeddings(server: Server) -> None:
+    answer = whole(server.http, "/v1/embeddings", {"model": "starter-embed", "input": ["a", "b c"]})
+    assert faults(CreateEmbeddingResponse, answer) == []
+    assert faults(list[list[float]], whole(server.http, "/embed", {"inputs": ["a", "b c"]})) == []
+
+
+def test_embeddings_in_base64(server: Server) -> None:
+    """OpenAI's document has no type for them: its clients make the list of numbers, as here."""
+    asked = {"model": "starter-embed", "input": "a", "encoding_format": "base64"}
+    answer = whole(server.http, "/v1/embeddings", asked)
+    for one in answer["data"]:
+        one["embedding"] = np.frombuffer(base64.b64decode(one["embedding"]), "<f4").tolist()
+    assert faults(CreateEmbeddingResponse, answer) == []
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/v1/rerank", JinaRanking),
+        ("/rerank", JinaRanking),
+        ("/v1/rerank", RerankResponse),
+        ("/v2/rerank", V2RerankResponse),
+    ],
+)
+def test_rankings(server: Server, path: str, kind: Any, repeat: bool) -> None:
+    assert faults(kind, whole(server.http, path, {**ASKED, "return_documents": repeat})) == []
+
+
+@pytest.mark.parametrize("repeat", [False, True])
+def test_rankings_of_text_embeddings_inference(server: Server, repeat: bool) -> None:
+    asked = {"query": ASKED["query"], "texts": ASKED["documents"], "return_text": repeat}
+    assert faults(list[TeiRank], whole(server.http, "/rerank", asked)) == []
+
+
+def heard(server: Server, **more: Any) -> str:
+    form = {"model": "starter-speech", **more}
+    answer = server.http.post("/v1/audio/transcriptions", data=form, files={"file": (SAMPLE.name, SAMPLE.read_bytes())})
+    assert answer.status_code == 200, answer.text
+    return answer.text
+
+
+def test_transcripts(server: Server) -> None:
+    assert faults(Transcription, json.loads(heard(server, response_format="json"))) == []
+    for granularities in (["word"], ["segment"], ["word", "segment"]):
+        form = {"response_format": "verbose_json", "timestamp_granularities[]": granularities}
+        assert faults(TranscriptionVerbose, json.loads(heard(server, **form))) == []
+
+
+def test_transcripts_in_a_stream(server: Server) -> None:
+    kind: Any = TranscriptionStreamEvent
+    lines = heard(server, stream="true").splitlines()
+    events = [json.loads(line.removeprefix("data: ")) for line in lines if line.startswith("data: {")]
+    assert {event["type"] for event in events} == {"transcript.text.delta", "transcript.text.done"}
+    for event in events:
+        assert faults(kind, event) == []
+
+
+def test_models(server: Server) -> None:
+    for name in ("starter-chat", "uppercase"):
+        assert faults(Model, server.http.get(f"/v1/models/{name}").json()) == []
+    listed = server.http.get("/v1/models").json()
+    assert (set(listed), listed["object"]) == ({"object", "data"}, "list")
+    for model in listed["data"]:
+        assert faults(Model, model) == []

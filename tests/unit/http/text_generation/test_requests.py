@@ -1,0 +1,257 @@
+"""Text generation as TGI and LoRAX have it: the request as vLLM gets it, which model it is for, and refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from models.messages import Chunk, Finished, Started, Usage
+from registry.errors import EngineFailed, QueueFull, RoundhouseError, Unavailable
+from runtime.http.text_generation.bodies import GenerateParameters
+from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
+from tests.unit.http.text_generation.script import (
+    ASKED,
+    END,
+    FIRST,
+    PATHS,
+    PLAIN,
+    SAMPLED,
+    TOLD,
+    answers,
+    sent,
+    streams,
+)
+
+
+# --- the request ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("parameters", "wanted"),
+    [
+        ({}, PLAIN),
+        (None, PLAIN),
+        (dict.fromkeys(GenerateParameters.__struct_fields__), PLAIN),
+        ({"unknown": 3}, PLAIN),
+        ({"watermark": False, "best_of": 1, "top_n_tokens": 0, "apply_chat_template": False, "api_token": "t"}, PLAIN),
+        ({"temperature": 1.0, "top_p": 1.0, "typical_p": 1.0, "top_k": 0, "do_sample": False}, PLAIN),
+        ({"temperature": 0, "do_sample": True, "typical_p": 0.5, "seed": 3}, PLAIN),
+        ({"max_new_tokens": 7, "ignore_eos_token": True}, {**PLAIN, "max_tokens": 7, "ignore_eos": True}),
+        ({"stop": ["a"], "stop_sequences": ["b"]}, {**PLAIN, "stop": ["a", "b"]}),
+        (
+            {"repetition_penalty": 1.5, "frequency_penalty": -1, "seed": 3},
+            {**PLAIN, "repetition_penalty": 1.5, "frequency_penalty": -1.0},
+        ),
+        ({"do_sample": True}, SAMPLED),
+        ({"top_k": 5}, {**SAMPLED, "top_k": 5}),
+        ({"top_p": 0.5, "seed": 2**64 - 1}, {**SAMPLED, "top_p": 0.5, "seed": 2**63 - 1}),
+        ({"temperature": 0.5, "seed": 3}, {**SAMPLED, "temperature": 0.5, "seed": 3}),
+        (
+            {"typical_p": 0.9, "top_p": 0.8, "top_k": 4},
+            {**SAMPLED, "vllm_xargs": {"typical_p": 0.9, "typical_top_p": 0.8, "typical_top_k": 4}},
+        ),
+        ({"truncate": 4}, {**PLAIN, "truncate_prompt_tokens": 4, "truncation_side": "left"}),
+        ({"grammar": {"type": "regex", "value": "a+"}}, {**PLAIN, "structured_outputs": {"regex": "a+"}}),
+        (
+            {"grammar": {"type": "json", "value": {"enum": [1]}}},
+            {**PLAIN, "structured_outputs": {"json": {"enum": [1]}}},
+        ),
+        ({"grammar": {"type": "json", "value": "{}"}}, {**PLAIN, "structured_outputs": {"json": {}}}),
+        (
+            {"grammar": {"type": "json_schema", "value": {"name": "n", "schema": {"enum": [1]}}}},
+            {**PLAIN, "structured_outputs": {"json": {"enum": [1]}}},
+        ),
+        ({"response_format": {"type": "json_object"}}, {**PLAIN, "structured_outputs": {"json_object": True}}),
+        (
+            {"response_format": {"type": "json_object", "schema": {"enum": [1]}}},
+            {**PLAIN, "structured_outputs": {"json": {"enum": [1]}}},
+        ),
+        ({"details": True}, {**PLAIN, **TOLD}),
+        ({"decoder_input_details": True}, {**PLAIN, **TOLD, "echo": True}),
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_a_request_as_vllm_gets_it(
+    client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, wanted: dict[str, Any]
+) -> None:
+    answers(gateway, {**END, "prompt_token_ids": []})
+    response = await client.post("/generate", json={**ASKED, "parameters": parameters})
+    assert response.status_code == 200, response.text
+    assert sent(gateway) == wanted
+
+
+async def test_no_more_tokens_are_asked_for_than_the_context_has(tmp_path: Path) -> None:
+    short = recipe("chat", "chat").model_copy(update={"context_length": 64})
+    gateway = FakeGateway(tmp_path, [short])
+    answers(gateway, END)
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        assert (await client.post("/generate", json=ASKED)).status_code == 200
+    assert sent(gateway)["max_tokens"] == 64
+
+
+@pytest.mark.parametrize(
+    ("parameters", "words"),
+    [
+        ({"watermark": True}, "watermark"),
+        ({"best_of": 2}, "best_of"),
+        ({"best_of": 0}, "best_of"),
+        ({"top_n_tokens": 1}, "logprobs"),
+        ({"return_k_alternatives": 2}, "logprobs"),
+        ({"merged_adapters": {"ids": ["a"]}}, "merge them"),
+        ({"apply_chat_template": True}, "/v1/chat/completions"),
+        ({"adapter_source": "s3"}, "POST /v1/adapters"),
+        ({"typical_p": 0}, "typical_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"temperature": -1}, "temperature"),
+        ({"max_new_tokens": 0}, "max_new_tokens"),
+        ({"stop": "x"}, "stop"),
+        ({"grammar": {"type": "regex", "value": {}}}, "string"),
+        ({"grammar": {"type": "json", "value": "{"}}, "not valid JSON"),
+        ({"grammar": {"type": "json", "value": "[" * 9999 + "]" * 9999}}, "not valid JSON"),
+        ({"grammar": {"type": "json", "value": "3"}}, "object"),
+        ({"grammar": {"type": "json_schema", "value": {"name": "n"}}}, "object"),
+        ({"grammar": {"type": "bnf", "value": "x"}}, "grammar.type"),
+        ({"grammar": {"type": "json", "value": {}}, "response_format": {"type": "json_object"}}, "not both"),
+    ],
+    ids=str,
+)
+async def test_what_cannot_be_honoured_is_refused(
+    client: httpx.AsyncClient, gateway: FakeGateway, parameters: Any, words: str
+) -> None:
+    for path in PATHS:
+        response = await client.post(path, json={**ASKED, "parameters": parameters})
+        assert response.status_code == 422
+        assert response.json().keys() == {"error", "error_type"}
+        assert response.json()["error_type"] == "validation"
+        assert words in response.json()["error"]
+    assert gateway.links["chat"].requests == []
+
+
+async def test_bodies_that_cannot_be_read(client: httpx.AsyncClient) -> None:
+    for body, status in ((b"{", 400), (b"\xff", 400), (b"[]", 422), (b"{}", 422), (b'{"inputs":""}', 422)):
+        response = await client.post("/", content=body)
+        assert (response.status_code, response.json()["error_type"]) == (status, "validation")
+    response = await client.post("/", content=b'{"inputs":' + b"[" * 9999 + b"]" * 9999 + b"}")
+    assert response.status_code in (400, 422)
+
+
+async def test_a_body_over_the_limit(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, max_json=100)
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        response = await client.post("/generate", json={"inputs": "x" * 200})
+    assert (response.status_code, response.json()["error_type"]) == (413, "validation")
+
+
+# --- the model -----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("query", "body", "status", "words"),
+    [
+        ("", {}, 200, ""),
+        ("?model=chat", {}, 200, ""),
+        ("?model=nobody", {"model": "chat"}, 200, ""),
+        ("?model=nobody", {}, 404, "no model or adapter 'nobody'"),
+        ("?model=embed", {}, 422, "made for embed"),
+        ("", {"parameters": {"adapter_id": ""}}, 200, ""),
+        ("", {"parameters": {"adapter_id": "nobody", "adapter_source": "hub"}}, 404, "no adapter 'nobody' on model"),
+        ("?model=embed", {"parameters": {"adapter_id": "nobody"}}, 422, "made for embed"),
+        ("", {"parameters": {"adapter_id": 3}}, 422, "adapter_id"),
+    ],
+)  # fmt: skip
+async def test_which_model_answers(
+    client: httpx.AsyncClient, gateway: FakeGateway, query: str, body: Any, status: int, words: str
+) -> None:
+    answers(gateway, END)
+    response = await client.post(f"/generate{query}", json={**ASKED, **body})
+    assert response.status_code == status, response.text
+    assert words in response.json().get("error", "")
+
+
+async def test_several_models_have_no_default(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path, [recipe("chat", "chat"), recipe("other", "chat")])
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for adapter, status, words in (
+            (None, 422, "There are: chat, other"),
+            ("nobody", 404, "no model or adapter 'nobody'"),
+            ("chat", 404, "is a model"),
+        ):
+            response = await client.post("/generate", json={**ASKED, "parameters": {"adapter_id": adapter}})
+            assert response.status_code == status
+            assert words in response.json()["error"]
+
+
+# --- errors --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", PATHS)
+async def test_vllms_refusals_are_in_this_dialect(client: httpx.AsyncClient, gateway: FakeGateway, path: str) -> None:
+    told = "max_tokens=9 is over max_model_len=4. `prompt` and the prompt are too long. (parameter=max_tokens, value=9)"
+    answers(gateway, {"error": {"message": told, "type": "BadRequestError", "code": 400}}, 400)
+    response = await client.post(path, json=ASKED)
+    text = "max_new_tokens=9 is over max_model_len=4. `inputs` and the prompt are too long."
+    assert (response.status_code, response.json()) == (422, {"error": text, "error_type": "validation"})
+    assert gateway.outcomes() == {("chat", path, "400"): 1.0}
+    gateway.links["chat"].script = lambda _: [
+        Started(status=400, content_type="text/plain"), Chunk(data=b"no"), Finished(usage=Usage()),
+    ]  # fmt: skip
+    response = await client.post(path, json=ASKED)
+    assert (response.status_code, response.json()["error_type"]) == (422, "validation")
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (QueueFull("full", retry_after=3), "overloaded"),
+        (Unavailable("later", retry_after=3), "overloaded"),
+        (EngineFailed("broken"), "generation"),
+    ],
+)
+async def test_errors_before_the_engine(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, error: RoundhouseError, kind: str
+) -> None:
+    gateway.refuse = error
+    response = await client.post(path, json=ASKED)
+    assert (response.status_code, response.json()) == (error.status, {"error": error.message, "error_type": kind})
+    assert response.headers.get("retry-after") == ("3" if error.retry_after else None)
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGateway, stream: bool) -> None:
+    streams(gateway, FIRST)
+    wire = Wire(app, "/", [json.dumps({**ASKED, "stream": stream}).encode()])
+    await left(wire, gateway, "chat")
+    assert gateway.outcomes() == {("chat", "/", "cancelled"): 1.0}
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_body_that_no_context_has_a_use_for_never_reaches_an_engine(tmp_path: Path, path: str) -> None:
+    small = recipe("chat", "chat").model_copy(update={"context_length": 512})
+    gateway = FakeGateway(tmp_path, [small])
+    answers(gateway, {"text": "a", "finish_reason": "stop"})
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(path, json={"inputs": "a" * (2 << 20)})
+    assert answer.status_code == 413
+    assert gateway.links["chat"].requests == []
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_warning_of_the_engine_is_passed_on(tmp_path: Path, path: str, stream: bool) -> None:
+    gateway = FakeGateway(tmp_path)
+    if stream or path == "/generate_stream":
+        streams(gateway, FIRST, END)
+    else:
+        answers(gateway, {"text": "a", "finish_reason": "stop"})
+    script = gateway.links["chat"].script
+    gateway.links["chat"].script = lambda request: [
+        Started(event.status, event.content_type, "cut") if isinstance(event, Started) else event
+        for event in script(request)
+    ]
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(path, json={**ASKED, "stream": stream})
+    assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, "cut")

@@ -1,0 +1,111 @@
+"""What a body may hold: counted before the engine sees it."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.chat.requests import counts, guard, tokens
+from registry.errors import BadRequest, TooLarge
+
+CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
+
+
+def check(body: dict[str, Any], path: str = CHAT, context: int = 512) -> None:
+    counts.check(path, json.dumps({"model": "m", **body}).encode(), context)
+
+
+@given(st.sampled_from(["stop", "stop_sequences", "tools"]), st.integers(0, 200))
+def test_lists(name: str, count: int) -> None:
+    body = {name: ["x"] * count}
+    if count <= counts.LISTS[name]:
+        check(body)
+        return
+    with pytest.raises(BadRequest, match=str(counts.LISTS[name])) as refused:
+        check(body)
+    assert (refused.value.param, refused.value.code) == (name, "too_many_entries")
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages"),
+        ({"input": ["x"] * 513}, "input"),
+        ({"logit_bias": {str(i): 1 for i in range(counts.BIASES + 1)}}, "logit_bias"),
+        ({"n": 128, "prompt_logprobs": 2}, "prompt_logprobs"),
+        ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
+        ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
+        ({"priority": -1}, "priority"),
+        ({"request_id": "a\nb"}, "request_id"),
+        ({"request_id": "a" * 200}, "request_id"),
+        ({"messages": [{"role": "user"}, {"role": "wizard"}]}, "messages[1].role"),
+    ],
+)
+def test_refused_by_name(body: dict[str, Any], param: str) -> None:
+    with pytest.raises(BadRequest) as refused:
+        check(body)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"messages": [{"role": role} for role in sorted(counts.ROLES)], "stop": "x" * 5_000, "logit_bias": None},
+        {"messages": [{"role": 5}, {}], "logit_bias": 3, "stop": None, "tools": {}, "n": "x", "request_id": 7},
+        {"messages": 5, "priority": 0, "kv_transfer_params": None, "request_id": "chatcmpl-1"},
+        {"n": 128, "prompt_logprobs": 1},
+    ],
+)
+def test_let_through(body: dict[str, Any]) -> None:
+    """vLLM has the last word on what is of the wrong type."""
+    check(body)
+
+
+@pytest.mark.parametrize("value", ["9" * 5_000, "1e999", "null", "[]", "true"])
+def test_numbers_that_are_none(value: str) -> None:
+    """vLLM says what is wrong with them."""
+    body = f'{{"model": "m", "n": {value}, "prompt_logprobs": {value}, "max_tokens": {value}, "request_id": {value}}}'
+    counts.check(CHAT, body.encode(), 512)
+    assert tokens.cut(body.encode(), 512) == body.encode()
+
+
+def test_roles_are_looked_at_where_messages_have_them() -> None:
+    check({"messages": [{"role": "wizard"}]}, TEXT)
+
+
+def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
+    guard.bounded(CHAT, b"x" * (1 << 20), 512)
+    guard.bounded(CHAT, b"x" * (2 << 20), 1 << 15)
+    guard.bounded(CHAT, b"x" * (9 << 20), 512, text_only=False)
+    with pytest.raises(TooLarge, match="1048576 bytes"):
+        guard.bounded(CHAT, b"x" * ((1 << 20) + 1), 512)
+    with pytest.raises(TooLarge):
+        guard.bounded("/tokenize", b"x" * (1 << 20), 512, text_only=False)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": {"message": "é" * 9_000, "type": "BadRequestError", "param": "x" * 9_000, "code": 400}},
+        {"message": "x" * 9_000, "type": "BadRequestError"},
+        {"error": {"message": "x", "other": {"a": "b" * 9_000}}},
+        {"error": "x" * 9_000},
+        ["x" * 9_000],
+    ],
+)
+def test_errors_are_short(error: Any) -> None:
+    data = guard.shortened(json.dumps(error).encode())
+    assert len(data) <= 4 << 10
+    assert json.loads(data)["error"]["message"]
+
+
+def test_a_short_error_stays_as_it_is() -> None:
+    assert guard.shortened(b'{"error": 1}') == b'{"error": 1}'
+
+
+def test_our_own_are_short_too() -> None:
+    error = BadRequest("é" * 9_000, param="x" * 9_000)
+    assert len(error.message.encode()) <= 3_500
+    assert len(error.param or "") <= 200

@@ -1,0 +1,169 @@
+"""Which fields of a chat request are refused because the engine would drop them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi import FastAPI
+from pydantic import BaseModel, Field
+
+from models.chat.requests import fields as chat_fields
+from registry.errors import BadRequest
+
+CHAT, RESPONSES = "/v1/chat/completions", "/v1/responses"
+MESSAGES, COUNT = "/v1/messages", "/v1/messages/count_tokens"
+
+
+class Asked(BaseModel):
+    model: str
+    reasoning_effort: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class Counted(BaseModel):
+    model: str
+
+
+@pytest.fixture
+def fields() -> chat_fields.Fields:
+    app = FastAPI()
+
+    @app.post(CHAT)
+    @app.post("/v1/responses")
+    @app.post(MESSAGES)
+    @app.post("/tokenize")
+    async def ask(request: Asked) -> None: ...
+
+    @app.post(COUNT)
+    async def count(request: Counted) -> None: ...
+
+    app_fields = chat_fields.known(app)
+    assert chat_fields.known(app, effort=False) == {**app_fields, CHAT: app_fields[CHAT] - {"reasoning_effort"}}
+    return app_fields
+
+
+def test_fields_come_from_the_applications_own_classes(fields: chat_fields.Fields) -> None:
+    assert fields[CHAT] == {"model", "reasoning_effort", "schema_", "schema"}
+    assert fields[COUNT] == fields[MESSAGES]  # what a message may hold does not disturb its count
+    assert "/tokenize" not in fields
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"schema": {"a": 1}},
+        {"metadata": {"a": "b"}, "service_tier": "auto", "prompt_cache_key": "k"},
+        {"store": False, "modalities": ["text"], "best_of": 1, "function_call": "none", "verbosity": "medium"},
+        {"audio": None, "functions": []},
+        {"response_format": {"type": "json_object", "value": None}},
+        {"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "strict": True}}},
+        {"response_format": {"type": "structural_tag", "structures": [], "triggers": []}},
+        {"response_format": {"type": ["odd"]}},
+        {"response_format": "odd", "stream_options": 4},
+        {"stream_options": {"include_usage": True, "include_obfuscation": False}},
+    ],
+)
+def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
+    known = {**fields, CHAT: fields[CHAT] | {"response_format", "stream_options"}}
+    chat_fields.check(known, CHAT, json.dumps({"model": "m", **more}).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param", "words"),
+    [
+        (CHAT, {"nonsense": 1}, "nonsense", "Unrecognized request argument supplied: nonsense"),
+        (CHAT, {"web_search_options": {}}, "web_search_options", "leave it out"),
+        (CHAT, {"modalities": ["audio"]}, "modalities", "leave it out"),
+        (CHAT, {"store": True}, "store", "leave it out"),
+        (MESSAGES, {"top": 1}, "top", "top: Extra inputs are not permitted"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_object", "value": {}}},
+            "response_format.value",
+            "json_schema.schema",
+        ),
+        (CHAT, {"response_format": {"type": "text", "schema": {}}}, "response_format.schema", "leave it out"),
+        (
+            CHAT,
+            {"response_format": {"type": "json_schema", "json_schema": {"schem": {}}}},
+            "response_format.json_schema.schem",
+            "leave it out",
+        ),
+        (CHAT, {"stream_options": {"include_usge": True}}, "stream_options.include_usge", "leave it out"),
+        ("/v1/responses", {"text": {"formt": {}}}, "text.formt", "leave it out"),
+        ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity", "leave 'text.verbosity' out"),
+        ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema", "ignore"),
+        ("/v1/responses", {"store": True}, "store", "not stored"),
+        ("/v1/responses", {"tools": [{"type": "function"}, {"type": "mcp"}]}, "tools[1].type", "'mcp'"),
+    ],
+)
+def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
+    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text"}}
+    known[CHAT] |= {"response_format", "stream_options"}
+    with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
+        chat_fields.check(known, path, json.dumps({"model": "m", **more}).encode())
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("tools", ["word", [1], {"a": 1}, None, [{"type": 4}], []])
+def test_what_is_no_list_of_tools_is_left_to_the_engine(fields: chat_fields.Fields, tools: Any) -> None:
+    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"tools"}}
+    chat_fields.check(known, "/v1/responses", json.dumps({"model": "m", "tools": tools}).encode())
+
+
+def test_other_paths_ignore_what_they_do_not_know(fields: chat_fields.Fields) -> None:
+    chat_fields.check(fields, "/tokenize", b'{"model": "m", "nonsense": 1}')
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "param"),
+    [
+        (CHAT, {"reasoning_effort": "high"}, "reasoning_effort"),
+        (RESPONSES, {"reasoning": {"effort": "low"}}, "reasoning.effort"),
+        (MESSAGES, {"output_config": {"effort": "low"}}, "output_config.effort"),
+    ],
+)
+def test_an_effort_that_the_template_does_not_know(
+    fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str
+) -> None:
+    body = json.dumps({"model": "m", **more}).encode()
+    knowing = {**fields, RESPONSES: frozenset({"model", "reasoning"}), MESSAGES: frozenset({"model", "output_config"})}
+    chat_fields.check(knowing, path, body)
+    with pytest.raises(BadRequest) as refused:
+        chat_fields.check({**knowing, CHAT: knowing[CHAT] - {"reasoning_effort"}}, path, body)
+    assert refused.value.param == param
+
+
+@pytest.mark.parametrize("reasoning", [{"summary": "auto"}, {"effort": "none"}, {}, None, "odd"])
+def test_reasoning_that_asks_for_nothing(fields: chat_fields.Fields, reasoning: Any) -> None:
+    knowing = {CHAT: frozenset({"model"}), RESPONSES: frozenset({"model", "reasoning"})}
+    chat_fields.check(knowing, RESPONSES, json.dumps({"model": "m", "reasoning": reasoning}).encode())
+
+
+def test_summaries_of_thoughts_are_refused() -> None:
+    knowing = {CHAT: frozenset({"model", "reasoning_effort"}), RESPONSES: frozenset({"model", "reasoning"})}
+    with pytest.raises(BadRequest, match="not as a summary"):
+        chat_fields.check(knowing, RESPONSES, b'{"model": "m", "reasoning": {"summary": "detailed"}}')
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "flags", "knows"),
+    [
+        ("tokenizer_config.json", '{"chat_template": "{{ messages }}"}', {}, False),
+        ("tokenizer_config.json", '{"chat_template": "{% if enable_thinking %}"}', {}, True),
+        ("chat_template.jinja", "{{ reasoning_effort }}", {}, True),
+        ("chat_template.jinja", "{{ reasoning_effort }}", {"chat_template": "{{ messages }}"}, False),
+        ("other.txt", "", {}, True),
+    ],
+)
+def test_whether_a_template_knows_an_effort(
+    tmp_path: Path, file: str, text: str, flags: dict[str, str], knows: bool
+) -> None:
+    (tmp_path / file).write_text(text)
+    assert chat_fields.knows_effort(tmp_path, flags) is knows
+
+
+def test_a_template_in_a_file_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "mine.jinja").write_text("{{ enable_thinking }}")
+    assert chat_fields.knows_effort(tmp_path, {"chat_template": str(tmp_path / "mine.jinja")})

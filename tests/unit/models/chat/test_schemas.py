@@ -1,0 +1,115 @@
+"""What may not be null is left out, what must be there is put in, and what clients and models wrote stays as it is."""
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.chat import schemas
+from models.chat.schemas import completions
+
+CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+GONE = (*completions.NAMES, *completions.PIECES, *completions.OWN)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5) | st.sampled_from(GONE), inner),
+    max_leaves=8,
+)
+
+
+def packed(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def event(value: dict[str, Any]) -> bytes:
+    return b"event: " + value["type"].encode() + b"\ndata: " + packed(value) + b"\n\n"
+
+
+def told(data: bytes) -> Any:
+    return json.loads(data.rpartition(b"data: ")[2])
+
+
+@pytest.mark.parametrize("path", [CHAT, TEXT])
+@given(st.text(), st.dictionaries(st.sampled_from([*GONE, "audio", "refusal"]), st.none() | st.integers()))
+def test_only_nulls_of_these_names_go(path: str, content: str, fields: dict[str, int | None]) -> None:
+    tricky = content + ',"service_tier":null' + packed({"id": None, "annotations": None}).decode()
+    whole = {"first": fields, "content": tricky, **fields, "choices": [{**fields, "text": "{"}, fields]}
+
+    def kept(found: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in found.items() if value is not None or name not in GONE}
+
+    expected = kept({**whole, "first": kept(fields), "choices": [kept({**fields, "text": "{"}), kept(fields)]})
+    assert json.loads(schemas.fitted(path, packed(whole))) == expected
+
+
+def test_logprobs_name_those_of_a_refusal() -> None:
+    data = packed({"choices": [{"message": {"content": '"logprobs":{"content":'}, "logprobs": {"content": []}}]})
+    found = json.loads(schemas.fitted(CHAT, data))
+    assert found["choices"][0]["logprobs"] == {"content": [], "refusal": None}
+    assert found["choices"][0]["message"]["content"] == '"logprobs":{"content":'
+
+
+@given(JSON, st.text())
+def test_responses_keep_what_a_client_sent_and_a_model_said(sent: Any, said: str) -> None:
+    tool = {"type": "function", "name": "x", "parameters": sent, "strict": None, "async": None}
+    item = {"type": "message", "phase": None, "content": [{"type": "output_text", "text": said, "logprobs": None}]}
+    shape = {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "description": None, "strict": True}
+    whole = {
+        "id": "resp_1",
+        "instructions": said,
+        "metadata": None,
+        "output": [item, {"type": "function_call", "arguments": said, "namespace": None}],
+        "text": {"format": shape, "verbosity": None},
+        "tools": [tool],
+        "usage": None,
+        "top_logprobs": None,
+    }
+    expected = {
+        "id": "resp_1",
+        "instructions": said,
+        "metadata": None,
+        "output": [
+            {"type": "message", "content": [{"type": "output_text", "text": said}]},
+            {"type": "function_call", "arguments": said},
+        ],
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": {"properties": sent}, "strict": True}},
+        "tools": [{"type": "function", "name": "x", "parameters": sent, "strict": None}],
+        **dict.fromkeys(("access_programs", "error", "incomplete_details", "temperature", "top_p")),
+    }
+    assert json.loads(schemas.fitted(RESPONSES, packed(whole))) == expected
+    created = {"type": "response.created", "response": whole, "sequence_number": 0}
+    assert told(schemas.fitted(RESPONSES, event(created)))["response"] == expected
+    added = {"type": "response.output_item.added", "item": item}
+    assert told(schemas.fitted(RESPONSES, event(added)))["item"] == expected["output"][0]
+
+
+def test_numbers_of_a_client_keep_their_digits() -> None:
+    data = b'{"tools":[{"parameters":{"maximum":1e400,"minimum":-123456789012345678901234567890.10}}]}'
+    assert data[1:-1] in schemas.fitted(RESPONSES, data)
+
+
+@given(JSON)
+def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
+    block = {"type": "tool_use", "id": "x", "name": "y", "input": {"type": "text", "more": sent}}
+    whole = {"id": "msg", "content": [block, {"type": "text", "text": "hi"}], "usage": {"input_tokens": 1}}
+    found = json.loads(schemas.fitted(MESSAGES, packed(whole)))
+    assert found["content"] == [block, {"type": "text", "text": "hi", "citations": None}]
+    assert found["usage"] == {"input_tokens": 1, **dict.fromkeys(schemas.messages.USED)}
+    assert all(found[name] is None for name in ("container", "diagnostics", "stop_details", "stop_sequence"))
+    started = {"type": "content_block_start", "content_block": {"type": "thinking", "thinking": ""}, "index": 0}
+    assert told(schemas.fitted(MESSAGES, event(started)))["content_block"]["signature"] == ""
+
+
+def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
+    delta = event({"type": "response.output_text.delta", "delta": 'x":null', "logprobs": []})
+    done = event({"type": "response.output_text.done", "text": "event: \n\ndata: ", "logprobs": None})
+    both = schemas.fitted(RESPONSES, delta + done + delta)
+    assert both == delta + done.replace(b',"logprobs":null', b"") + delta
+    assert schemas.fitted(MESSAGES, b"data: [DONE]\n\n") == b"data: [DONE]\n\n"
+
+
+def test_other_paths_are_left_alone() -> None:
+    data = b'{"id":null}'
+    assert schemas.fitted("/tokenize", data) is data

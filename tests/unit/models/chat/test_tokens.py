@@ -1,0 +1,48 @@
+"""Answers that are asked to be too long: cut to the context, with a warning."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from models.chat.requests import tokens
+from registry.recipes.definition import Recipe
+
+NUMBERS = st.dictionaries(
+    st.sampled_from(tokens.FIELDS), st.integers(-5, 2**70) | st.none() | st.text() | st.booleans()
+)
+
+
+@given(NUMBERS, st.integers(16, 10**6))
+def test_only_numbers_above_are_cut(asked: dict[str, object], most: int) -> None:
+    body = {"model": "m", "messages": [{"content": "é"}], **asked}
+    after = json.loads(tokens.cut(json.dumps(body).encode(), most))
+    expected = {k: min(v, most) if isinstance(v, int) and not isinstance(v, bool) else v for k, v in asked.items()}
+    assert after == {**body, **expected}
+
+
+def test_a_body_that_asks_for_less_stays_as_it_is() -> None:
+    body = b'{ "max_tokens":  512, "x": 1e400 }'
+    assert tokens.cut(body, 512) is body
+
+
+@pytest.mark.parametrize(
+    ("body", "allowed", "said"),
+    [
+        (b'{"max_tokens": 1000}', 490, "max_tokens was cut from 1000 to 490: the context has no room for more"),
+        (b'{"max_output_tokens": 1000}', 1000, ""),
+        (b'{"max_completion_tokens": 100, "max_tokens": 9}', 9, ""),
+        (b"{}", 490, ""),
+        (b'{"max_tokens": 1000}', None, ""),
+    ],
+)
+def test_a_warning_says_what_was_cut(body: bytes, allowed: int | None, said: str) -> None:
+    assert tokens.warning(body, allowed) == said
+
+
+def test_only_chat_has_it() -> None:
+    recipe = {"id": "m", "version": 1, "source": {"path": "x"}, "on_too_many_tokens": "cut"}
+    assert Recipe.model_validate({**recipe, "task": "chat", "engine": {"name": "vllm"}}).on_too_many_tokens == "cut"
+    with pytest.raises(ValueError, match="only task chat"):
+        Recipe.model_validate({**recipe, "task": "embed", "engine": {"name": "sentence-transformers"}})

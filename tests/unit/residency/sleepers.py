@@ -1,0 +1,38 @@
+"""Scripted engines that can sleep, and what to ask of a world of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from models.messages import Held
+from runtime.residency.states import ModelState
+from tests.fakes.engine import FakeEngine
+from tests.unit.residency.scripted import World
+
+ASLEEP = Held(device_bytes=5, host_bytes=90)
+
+
+def can_sleep() -> FakeEngine:
+    return FakeEngine(asleep=ASLEEP)
+
+
+@asynccontextmanager
+async def world_of_sleepers(folder: Path) -> AsyncIterator[World]:
+    """Each of 100 bytes; the device has room for one of them, the host for two that sleep."""
+    world = World(folder, "abc", budget=115, host_budget=180)
+    world.pool.make = can_sleep
+    yield world
+    await world.manager.close()
+    await world.pool.close()
+
+
+def held(world: World, name: str) -> tuple[int, int]:
+    entry = world.manager.entries[name]
+    return entry.bytes, entry.host_bytes
+
+
+async def reached(world: World, name: str, state: ModelState) -> None:
+    async with asyncio.timeout(200):
+        while world.state(name) is not state:
+            await asyncio.sleep(0.001)

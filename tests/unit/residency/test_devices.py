@@ -1,0 +1,114 @@
+"""Several devices, each with a budget of its own: here halves of a CPU."""
+
+import asyncio
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.residency.policy import Need, Resident, Snapshot, plan
+from runtime.residency.states import ModelState
+from runtime.server.device import Device, DeviceBudget
+from tests.unit.residency.scripted import World, in_use
+from tests.unit.residency.test_policy import NOW, resident
+
+HALVES = (DeviceBudget("cpu:0", 100), DeviceBudget("cpu:1", 100))
+
+
+def test_a_cpu_as_two_devices_has_half_the_budget_on_each() -> None:
+    assert Device("cpu", "cpu", "cpu", 1000, 850, parts=2).budgets == (
+        DeviceBudget("cpu:0", 425),
+        DeviceBudget("cpu:1", 425),
+    )
+    assert {budget.engine_device for budget in HALVES} == {"cpu"}
+    assert Device("cuda", "cuda:0", "GPU", 1000, 850).budgets == (DeviceBudget("cuda:0", 850),)
+
+
+def test_two_halves_are_not_a_whole() -> None:
+    found = plan(Snapshot(HALVES, (), 1, NOW), Need("big", 150, 1.0, NOW))
+    assert found.verdict == "impossible"
+    assert (found.budget, found.victims) == (100, ())
+
+
+def test_the_device_with_room_is_taken_before_anybody_leaves() -> None:
+    found = plan(Snapshot(HALVES, (resident("a", device="cpu:0"),), 1, NOW), Need("new", 100, 1.0, NOW))
+    assert (found.verdict, found.device, found.victims) == ("load", "cpu:1", ())
+
+
+def test_who_leaves_is_on_the_same_device() -> None:
+    """Of two models that would fit both: each half of the room would be on another device."""
+    them = (resident("a", device="cpu:0", bytes=60, last_used=0.0), resident("b", device="cpu:1", bytes=90))
+    found = plan(Snapshot(HALVES, them, 1, NOW), Need("new", 70, 1.0, NOW))
+    assert (found.device, [v.id for v in found.victims]) == ("cpu:0", ["a"])
+
+
+def test_a_wake_stays_on_its_device() -> None:
+    own = resident("new", state=ModelState.ASLEEP, device="cpu:0", bytes=5, host=60)
+    there = resident("a", device="cpu:0", bytes=90)
+    found = plan(Snapshot(HALVES, (own, there), 0, NOW), Need("new", 100, 1.0, NOW, host=60))
+    assert (found.verdict, found.device, [v.id for v in found.victims]) == ("wake", "cpu:0", ["a"])
+
+
+def test_a_slot_may_come_from_another_device() -> None:
+    pinned = resident("a", device="cpu:0", bytes=30, pinned=True)
+    found = plan(Snapshot(HALVES, (pinned, resident("b", device="cpu:1", bytes=90)), 0, NOW), Need("new", 50, 1.0, NOW))
+    assert found.verdict == "load"
+    assert [v.id for v in found.victims] == ["b"], "for its slot, wherever it is"
+
+
+sizes = st.integers(1, 120)
+anybody = st.builds(
+    resident,
+    name=st.uuids().map(str),
+    device=st.sampled_from(["cpu:0", "cpu:1", "cpu:2"]),
+    bytes=st.integers(1, 60),
+    pinned=st.booleans(),
+    leases=st.integers(0, 2),
+    last_used=st.floats(0, NOW),
+)
+
+
+@given(st.lists(sizes, min_size=3, max_size=3), st.lists(anybody, max_size=6), sizes, st.integers(0, 2))
+def test_a_load_fits_its_device_once_its_victims_have_left(
+    budgets: list[int], them: list[Resident], size: int, slots: int
+) -> None:
+    devices = tuple(DeviceBudget(f"cpu:{number}", budget) for number, budget in enumerate(budgets))
+    found = plan(Snapshot(devices, tuple(them), slots, NOW), Need("new", size, 1.0, 0.0))
+    gone = {victim.id for victim in found.victims}
+    if found.verdict == "load":
+        held = sum(r.bytes for r in them if r.device == found.device and r.id not in gone)
+        assert held + size <= next(b.bytes for b in devices if b.device == found.device)
+        assert slots + len(gone) >= 1
+        if slots:
+            assert all(r.device == found.device for r in them if r.id in gone)
+    if found.verdict == "impossible":
+        for budget in devices:
+            assert sum(r.bytes for r in them if r.device == budget.device and r.pinned) + size > budget.bytes
+
+
+async def test_models_are_loaded_on_both_and_leave_their_own(tmp_path: Path) -> None:
+    """Each model fills a half."""
+    world = World(tmp_path, "abc", budget=200, parts=2)
+    try:
+        async with asyncio.timeout(200), in_use(world, "b"):
+            await world.ask("a")
+            entries = world.manager.entries
+            assert {entries["a"].device, entries["b"].device} == {"cpu:0", "cpu:1"}
+            freed = entries["a"].device
+            await world.ask("c")
+            assert world.witness.events[-2:] == ["evicted a", "loaded c"]
+            assert entries["c"].device == freed
+            assert world.manager.table.held(device=freed) == 100
+            assert world.manager.held() == 200
+    finally:
+        await world.manager.close()
+        await world.pool.close()
+
+
+async def test_an_engine_is_told_that_its_part_is_the_cpu(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", budget=200, parts=2)
+    for name in "ab":
+        await world.ask(name)
+    assert [engine.device for engine in world.pool.engines] == ["cpu", "cpu"]
+    await world.manager.close()
+    await world.pool.close()

@@ -1,0 +1,190 @@
+"""Loads that fail, engines that die or hang, bytes that were not planned for: with scripted engines."""
+
+import asyncio
+
+import pytest
+
+from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from runtime.residency.states import ModelState
+from runtime.slots.link import Cause
+from tests.fakes.engine import FakeEngine
+from tests.unit.residency.scripted import World, in_use
+
+
+async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None:
+    world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no weights"))
+    answers = await asyncio.gather(world.ask("a"), world.ask("a"), return_exceptions=True)
+    assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
+    with pytest.raises(Unavailable, match="next try") as refused:
+        await world.ask("a")
+    assert refused.value.retry_after is not None
+    assert world.queues["a"].waiting == 0
+    assert (world.pool.links[0].ended, world.pool.free) == (1, 3), "its process is gone"
+    world.pool.make = FakeEngine
+    await world.manager.load(world.manager.entries["a"])  # by hand: no back-off
+    assert await world.ask("a")
+
+
+async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
+    await world.ask("a")
+    made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
+    world.pool.make = lambda: next(made)
+    assert await world.ask("b")
+    assert world.witness.events == ["loaded a", "retried b out_of_memory", "evicted a", "loaded b"]
+
+
+async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    b = world.pool.engines[1]
+    b.gate.clear()
+    other = asyncio.create_task(world.ask("b"))
+    while not b.running:
+        await asyncio.sleep(0.001)
+    await world.pool.links[0].crash()
+    assert await asyncio.wait_for(world.ask("a"), 200)
+    b.gate.set()
+    assert len(await other) == 3
+    assert world.witness.events.count("died a ended") == 1
+    assert world.witness.events.count("loaded a") == 2
+
+
+async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(world: World) -> None:
+    held = asyncio.Event()
+
+    async def back(bytes_held: int, before: int | None) -> None:
+        assert (bytes_held, before) == (100, None)
+        await held.wait()
+
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    await world.pool.links[0].end(cause=Cause("engine_hung", "no answer"))
+    assert entry.state is ModelState.UNLOADING
+    assert entry.bytes == 100
+    held.set()
+    assert await asyncio.wait_for(world.ask("a"), 200)
+    assert entry.failure is not None
+    assert entry.failure.cause.code == "engine_hung"
+    assert "no answer" in entry.failure.cause.message
+    assert world.witness.events == ["loaded a", "died a engine_hung", "loaded a"]
+
+
+async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].ping_gate.clear()
+    world.pool.links[1].command = lambda *_: asyncio.sleep(0)  # type: ignore[method-assign]  # at once, however slow
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    while "died a engine_hung" not in world.witness.events:
+        await asyncio.sleep(0.001)
+    watching.cancel()
+    assert await asyncio.wait_for(world.ask("a"), 200)
+    assert world.state("b") is ModelState.READY
+    assert world.witness.events.count("loaded b") == 1
+
+
+async def test_a_load_that_hangs_is_ended_and_told(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    asking = asyncio.create_task(world.ask("a"))
+    while not world.pool.links or not world.pool.links[0].server._loading:
+        await asyncio.sleep(0.001)
+    world.pool.links[0].server._loading = False  # the loop of the slot does not answer while the load goes on
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    with pytest.raises(Unavailable, match="died while it loaded"):
+        await asyncio.wait_for(asking, 200)
+    watching.cancel()
+
+
+async def test_a_fault_of_our_own_in_a_load_does_not_leave_it_loading(world: World) -> None:
+    async def broken(engine: str) -> None:
+        raise OSError("no such slot")
+
+    world.pool.take = broken  # type: ignore[assignment]
+    with pytest.raises(Unavailable, match="inside the server: OSError"):
+        await world.ask("a")
+    assert world.state("a") is ModelState.FAILED
+    assert not world.manager.table.claims
+
+
+async def holds(world: World, name: str, held: int) -> None:
+    entry = world.manager.entries[name]
+    assert entry.link is not None
+    await world.manager.watcher.holds(entry, entry.link, held)
+
+
+async def test_a_model_that_grows_counts_as_grown_also_after_a_reload(world: World) -> None:
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    await holds(world, "a", 90)
+    assert entry.bytes == 100
+    await holds(world, "a", 140)
+    assert (entry.bytes, entry.needed, entry.after_load, entry.margin) == (140, 140, 100, 40)
+    await world.ask("b")
+    await world.manager.unload(entry)
+    await world.ask("a")
+    assert entry.bytes == 140
+    assert world.witness.events.count("grew a 140") == 1
+
+
+async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: World) -> None:
+    """Two of 100 bytes fit into 250; one of them turns out to hold 155 while it works."""
+    await world.ask("a")
+    await world.ask("b")
+    await holds(world, "b", 155)
+    while world.state("a") is not ModelState.ABSENT:
+        await asyncio.sleep(0.001)
+    assert world.state("b") is ModelState.READY
+    assert world.manager.held() == 155
+
+
+async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbours_stay(world: World) -> None:
+    """100 bytes after the load and 60 to work with. What runs on it ends first."""
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    async with in_use(world, "b"):
+        await holds(world, "b", 161)
+        assert entry.state is ModelState.DRAINING
+        await holds(world, "b", 170)
+    while entry.loads < 2:
+        await world.manager.table.change()
+    assert (entry.bytes, entry.margin) == (100, 0), "nothing is learnt from it"
+    assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded b"]
+    assert world.state("a") is ModelState.READY
+    assert entry.failure is not None
+    assert entry.failure.cause.code == "memory_overdrawn"
+    assert "161 Bytes" in entry.failure.cause.message
+
+
+async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    entry = world.manager.entries["b"]
+    b = world.pool.engines[1]
+    b.gate.clear()
+    running = asyncio.create_task(world.ask("b"))
+    while not b.running:
+        await asyncio.sleep(0.001)
+    await holds(world, "b", 200)
+    await holds(world, "b", 321)
+    with pytest.raises(RoundhouseError, match="It held 321 Bytes, and 160 Bytes is what it is allowed"):
+        await running
+    while entry.loads < 2:
+        await world.manager.table.change()
+    assert (entry.bytes, world.state("a")) == (100, ModelState.READY)
+    assert "died b memory_overdrawn" in world.witness.events
+
+
+async def test_what_overdraws_again_and_again_comes_back_only_when_it_is_asked_for(world: World) -> None:
+    entry = world.manager.entries["b"]
+    await world.ask("b")
+    for life in range(2, 5):
+        await holds(world, "b", 161)
+        while entry.loads < life:
+            await world.manager.table.change()
+    await holds(world, "b", 161)
+    while entry.state is not ModelState.ABSENT:
+        await world.manager.table.change()
+    assert entry.wanted_since is None, "four times in ten minutes"
+    assert await world.ask("b")

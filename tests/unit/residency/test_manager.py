@@ -1,0 +1,240 @@
+"""The one writer of the model table, with scripted engines behind real sockets."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import ModelState
+from runtime.server.device import DeviceBudget
+from tests.fakes.engine import FakeEngine
+from tests.unit.residency.scripted import World, in_use, recipe
+
+
+async def test_a_request_loads_its_model(world: World) -> None:
+    assert (await world.ask("a"))[0] == b"data: 0 a\n\n"
+    assert world.state("a") is ModelState.READY
+
+
+async def test_one_load_serves_all_waiters(world: World) -> None:
+    answers = await asyncio.gather(*(world.ask("a") for _ in range(4)))
+    assert len(answers) == 4
+    assert world.witness.events == ["loaded a"]
+    assert world.pool.engines[0].most_running <= 2
+
+
+async def test_a_waiter_that_leaves_does_not_cancel_the_load(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    leaver, stayer = asyncio.create_task(world.ask("a")), asyncio.create_task(world.ask("a"))
+    while not world.pool.engines:
+        await asyncio.sleep(0.001)
+    leaver.cancel()
+    await asyncio.sleep(0.01)
+    world.pool.engines[0].load_gate.set()
+    assert await stayer
+    assert world.witness.events == ["loaded a"]
+
+
+async def test_the_least_recently_used_one_leaves(world: World) -> None:
+    for name in "abac":
+        await world.ask(name)
+    assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded c"]
+    assert world.state("b") is ModelState.ABSENT
+
+
+async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
+    """`c` needs all of the budget and waits for busy `a`; there is room for `b`, which was asked for later."""
+    world = World(tmp_path, "abc")
+    world.manager.entries["c"].needed = 250
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask(name)) for name in "cb"]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert world.witness.events[:3] == ["loaded a", "evicted a", "loaded c"]
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_the_line_is_served_in_the_order_of_its_wishes(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=100)
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask(name)) for name in "cb"]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert world.witness.events == ["loaded a", "evicted a", "loaded c", "evicted c", "loaded b"]
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_who_asked_for_a_model_while_it_left_keeps_their_place_in_the_line(tmp_path: Path) -> None:
+    world = World(tmp_path, "abc", budget=100)
+    async with in_use(world, "a"):
+        line = [asyncio.create_task(world.ask("b"))]
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+        for name in "ac":
+            line.append(asyncio.create_task(world.ask(name)))
+            while not world.queues[name].waiting:
+                await asyncio.sleep(0.001)
+    await asyncio.gather(*line)
+    assert [event for event in world.witness.events if "loaded" in event] == [f"loaded {name}" for name in "abac"]
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_a_busy_victim_finishes_before_it_leaves(world: World) -> None:
+    await world.ask("b")
+    await world.ask("a")
+    a, b = world.pool.engines[1], world.pool.engines[0]
+    a.gate.clear()
+    b.gate.clear()
+    running = [asyncio.create_task(world.ask("a")), asyncio.create_task(world.ask("b"))]
+    while not (a.running and b.running):
+        await asyncio.sleep(0.001)
+    newcomer = asyncio.create_task(world.ask("c"))
+    while ModelState.DRAINING not in (world.state("a"), world.state("b")):
+        await asyncio.sleep(0.001)
+    assert not newcomer.done()
+    a.gate.set()
+    b.gate.set()
+    assert [len(answer) for answer in await asyncio.gather(*running)] == [3, 3]
+    assert await newcomer
+
+
+async def test_the_drain_deadline_ends_a_stream_with_an_error(tmp_path: Path) -> None:
+    world = World(tmp_path, "ab", budget=150)
+    entry = world.manager.entries["a"]
+    entry.recipe = recipe("a", drain_deadline=0.05)
+    await world.ask("a")
+    engine = world.pool.engines[0]
+    engine.gate.clear()
+    lease = await world.queues["a"].acquire(None)
+    newcomer = asyncio.create_task(world.ask("b"))
+    reason = await asyncio.wait_for(lease.ticket.aborted, 200)  # type: ignore[arg-type]
+    assert reason.code == "drained"
+    lease.release()
+    assert await newcomer
+    await world.manager.close()
+    await world.pool.close()
+
+
+async def test_what_cannot_fit_says_the_sum(world: World) -> None:
+    world.manager.entries["a"].needed = 1000
+    with pytest.raises(DoesNotFit, match="1000 B"):
+        await world.ask("a")
+
+
+async def test_a_load_by_hand_that_cannot_fit_is_told_at_once(world: World) -> None:
+    world.manager.entries["a"].needed = 1000
+    with pytest.raises(DoesNotFit, match="1000 B"):
+        await asyncio.wait_for(world.manager.load(world.manager.entries["a"]), 200)
+
+
+async def test_the_line_is_bounded(world: World) -> None:
+    world.pool.make = lambda: (e := FakeEngine(), e.load_gate.clear())[0]
+    waiting = [asyncio.create_task(world.ask("a")) for _ in range(4)]
+    while world.queues["a"].waiting < 4:
+        await asyncio.sleep(0)
+    with pytest.raises(QueueFull) as full:
+        await world.ask("a")
+    assert full.value.retry_after is not None
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert world.queues["a"].waiting == 0
+
+
+async def test_pinned_models_stay_and_unload_needs_force(world: World) -> None:
+    await world.ask("a")
+    entry = world.manager.entries["a"]
+    world.manager.pin(entry)
+    await world.ask("b")
+    await world.ask("c")
+    assert "evicted a" not in world.witness.events
+    with pytest.raises(Conflict):
+        await world.manager.unload(entry)
+    await world.manager.unload(entry, force=True)
+    assert world.state("a") is ModelState.ABSENT
+    world.manager.unpin(entry)
+    for name in "abc":
+        await world.ask(name)
+    assert world.state("a") is ModelState.ABSENT, "it makes room as the others do"
+
+
+async def test_nobody_starves_under_a_hot_model(world: World) -> None:
+    """Budget for one, `a` asked for without end: `b` is served within patience + drain + load."""
+    world.manager.table.budgets = (DeviceBudget("cpu:0", 150),)
+    stop = asyncio.Event()
+
+    async def hot() -> None:
+        while not stop.is_set():
+            await world.ask("a")
+
+    hots = [asyncio.create_task(hot()) for _ in range(3)]
+    await asyncio.sleep(0.05)
+    assert await asyncio.wait_for(world.ask("b"), 200)
+    stop.set()
+    await asyncio.gather(*hots)
+
+
+async def test_a_model_in_use_is_not_idle_however_long_it_takes(world: World) -> None:
+    entry, pinged = world.manager.entries["a"], asyncio.Event()
+    entry.recipe = recipe("a", idle_timeout=60)
+    async with in_use(world, "a"):
+        entry.clock = lambda: time.monotonic() + 3600
+        assert entry.link is not None
+        entry.link.command = lambda *_: asyncio.sleep(0, pinged.set())  # type: ignore[method-assign]
+        watching = asyncio.create_task(world.manager.watch(heartbeat=0.001))
+        await asyncio.wait_for(pinged.wait(), 200)
+        assert world.state("a") is ModelState.READY
+        watching.cancel()
+
+
+async def test_plan_changes_nothing(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    plan = world.manager.plan(world.manager.entries["c"])
+    assert [v.id for v in plan.victims] == ["a"]
+    assert world.state("a") is ModelState.READY
+
+
+async def test_missing_files_are_fetched_once_when_first_wanted(world: World, tmp_path: Path) -> None:
+    entry, other = world.manager.entries["a"], asyncio.Event()
+    entry.path, fetched = None, []
+
+    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        fetched.append(entry.id)
+        told(1 << 20, 4 << 20)
+        assert entry.progress is not None
+        assert (entry.state, entry.progress.phase, entry.progress.fraction) == (ModelState.LOADING, "fetching", 0.25)
+        await other.wait()
+        entry.path = tmp_path
+
+    world.manager.fetcher.fetch = fetch
+    waiting = [asyncio.create_task(world.ask("a")) for _ in range(3)]
+    assert await world.ask("b"), "nobody waits behind a download"
+    other.set()
+    assert all(await asyncio.gather(*waiting))
+    assert fetched == ["a"]
+
+
+async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: World) -> None:
+    entry = world.manager.entries["a"]
+    entry.path = None
+
+    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        raise Unavailable("The hub did not deliver.", code="hub_unavailable", retry_after=30)
+
+    world.manager.fetcher.fetch = fetch
+    with pytest.raises(Unavailable, match="did not deliver") as refused:
+        await world.ask("a")
+    assert refused.value.retry_after == 30
+    assert world.state("a") is ModelState.FAILED
+    with pytest.raises(Unavailable, match="next try"):
+        await world.ask("a")

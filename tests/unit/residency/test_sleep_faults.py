@@ -1,0 +1,170 @@
+"""Models that die, wake wrong or hold too much around a sleep, with scripted engines in real slots."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from models.messages import Held
+from registry.errors import EngineFailed
+from runtime.residency.states import ModelState
+from runtime.slots.link import Cause
+from tests.fakes.engine import FakeEngine
+from tests.unit.residency.scripted import World
+from tests.unit.residency.sleepers import ASLEEP, can_sleep, held, reached, world_of_sleepers
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with world_of_sleepers(tmp_path) as world:
+        yield world
+
+
+async def test_one_that_dies_asleep_is_on_disk_and_nobody_backs_off(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
+    await reached(world, "a", ModelState.ABSENT)
+    entry = world.manager.entries["a"]
+    assert (entry.failures, held(world, "a")) == ([], (0, 0))
+    assert "died a killed" in world.witness.events
+    await asyncio.sleep(0.01)
+    assert world.state("a") is ModelState.ABSENT, "nobody wants it: it is not brought back"
+    assert await world.ask("a")
+
+
+async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world: World) -> None:
+    await world.ask("a")
+    world.pool.engines[0].sleep_gate.clear()
+    other = asyncio.create_task(world.ask("b"))
+    await reached(world, "a", ModelState.DRAINING)
+    await asyncio.sleep(0.01)
+    await world.pool.links[0].end(cause=Cause("killed", "SIGKILL"))
+    assert await asyncio.wait_for(other, 200)
+    assert world.state("a") is ModelState.ABSENT
+    assert world.manager.entries["a"].failures == []
+
+
+async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again(world: World) -> None:
+    world.pool.make = lambda: FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no"))
+    for name in "aba":
+        assert await world.ask(name)
+    assert world.witness.events[:4] == ["loaded a", "sleep failed a", "evicted a", "loaded b"]
+    assert world.manager.entries["a"].asleep is None
+
+
+async def test_one_that_woke_wrong_is_ended_and_loaded_afresh_before_it_answers(world: World) -> None:
+    made = iter([FakeEngine(asleep=ASLEEP, wake_error=EngineFailed("other weights")), can_sleep(), can_sleep()])
+    world.pool.make = lambda: next(made)
+    await world.ask("a")
+    await world.ask("b")
+    assert len(await world.ask("a")) == 3
+    assert world.pool.engines[0].answered == [("call", "a")], "it answered once, before its sleep"
+    assert world.witness.events[-3:] == ["slept b", "wake failed a", "loaded a"]
+    assert world.manager.entries["a"].asleep is None
+
+
+async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].sleep_gate.clear()
+    asked = asyncio.create_task(world.ask("a"))
+    await reached(world, "a", ModelState.LOADING)
+    while (progress := world.manager.entries["a"].progress) is None or progress.phase != "waking":
+        await asyncio.sleep(0.001)
+    await world.pool.links[0].crash()
+    assert len(await asyncio.wait_for(asked, 200)) == 3
+    assert world.manager.entries["a"].loads == 2
+
+
+async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_other_slot_is_touched(
+    world: World,
+) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    other = world.pool.engines[1]
+    other.gate.clear()
+    running = asyncio.create_task(world.ask("b"))
+    while not other.running:
+        await asyncio.sleep(0.001)
+    asked = asyncio.create_task(world.ask("a"))
+    await reached(world, "a", ModelState.LOADING)
+    assert held(world, "a") == (5, 90), "it waits for b, and holds no more than asleep"
+    await world.pool.links[0].crash()
+    while world.manager.entries["a"].claim:
+        await asyncio.sleep(0.001)
+    other.gate.set()
+    assert len(await running) == 3
+    assert len(await asyncio.wait_for(asked, 200)) == 3
+    assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
+    assert [link.ended for link in world.pool.links] == [0, 0, 0]
+    assert world.manager.entries["a"].asleep is not None
+
+
+async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_ever(world: World) -> None:
+    class Liar(FakeEngine):
+        async def sleep(self) -> Held:
+            await super().sleep()
+            return Held(device_bytes=95, host_bytes=90)
+
+    world.pool.make = lambda: Liar(asleep=ASLEEP)
+    await world.ask("a")
+    assert await asyncio.wait_for(world.ask("b"), 200)
+    assert world.witness.events == ["loaded a", "slept a", "evicted a", "loaded b"]
+    await asyncio.wait_for(world.ask("a"), 200)
+    assert world.manager.entries["a"].asleep is None, "measured: a sleep of this model is worth nothing"
+
+
+async def test_a_sleeping_engine_that_does_not_answer_is_ended(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].ping_gate.clear()
+    watching = asyncio.create_task(world.manager.watch(heartbeat=0.01, hung_after=0.05))
+    await reached(world, "a", ModelState.ABSENT)
+    watching.cancel()
+    assert "died a engine_hung" in world.witness.events
+    assert world.state("b") is ModelState.READY
+
+
+async def test_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
+    seen = asyncio.Event()
+
+    async def back(freed: int, before: int | None) -> None:
+        assert freed == 95
+        await seen.wait()
+
+    await world.ask("a")
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    other = asyncio.create_task(world.ask("b"))
+    while not world.pool.engines[0].sleeps:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert (world.state("a"), held(world, "a")[0]) == (ModelState.DRAINING, 100)
+    assert len(world.pool.engines) == 1
+    seen.set()
+    assert await other
+
+
+async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: World) -> None:
+    """`c` fits on the device at once, but not into host memory before `a`, which sleeps there, has left it."""
+    seen = asyncio.Event()
+
+    async def back(freed: int, before: int | None) -> None:
+        await seen.wait()
+
+    for name in "ab":
+        await world.ask(name)
+    await world.manager.unload(world.manager.entries["b"])
+    world.manager.entries["c"].host_needed = 120
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    leaving = asyncio.create_task(world.manager.unload(world.manager.entries["a"]))
+    await reached(world, "a", ModelState.UNLOADING)
+    other = asyncio.create_task(world.ask("c"))
+    await reached(world, "c", ModelState.LOADING)
+    await asyncio.sleep(0.01)
+    assert held(world, "a") == (5, 90)
+    assert len(world.pool.engines) == 2
+    seen.set()
+    await leaving
+    assert await other

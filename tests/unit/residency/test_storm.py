@@ -1,0 +1,120 @@
+"""Requests, unloads, deaths, loads that fail and engines that do not sleep or wake well, in any order: what must hold
+all the same.
+
+On a virtual clock, with the real manager and queues. STORMS=3000 runs more of them.
+"""
+
+import asyncio
+import os
+from collections.abc import Coroutine
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from models.messages import Held
+from runtime.residency.table import log
+from tests.fakes.virtual import VirtualLoop
+from tests.unit.residency.storm import DRAIN, MortalLink, Storm, Unmapped
+
+STORMS = int(os.environ.get("STORMS", "120"))
+LOADS = {"a": 3.0, "b": 1.0, "c": 0.5, "d": 2.0}
+BYTES = {"a": 200, "b": 100, "c": 50, "d": 100}
+QUIET = 3600.0
+"""Virtual seconds after the last action in which everything has to come to rest."""
+REFUSALS = frozenset({"model_failed", "engine_died", "bad_weights", "out_of_memory", "drained", "killed", "no_slot"})
+
+MODELS = st.sampled_from(sorted(LOADS))
+SECONDS = st.sampled_from([0.0, 0.2, 2.0, 30.0])
+GAPS = st.sampled_from([0.0, 0.01, 0.05, 0.3, 0.55, 1.0, 5.0])
+ACTIONS = st.one_of(
+    st.tuples(st.just("ask"), MODELS, SECONDS),
+    st.tuples(st.just("ask"), MODELS, SECONDS),
+    st.tuples(st.sampled_from(["load", "unload", "kill", "kill", "insomnia"]), MODELS, st.just(0.0)),
+    st.tuples(st.sampled_from(["bad_weights", "out_of_memory", "no_slot"]), MODELS, st.just(0.0)),
+)
+
+
+async def storm(actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int) -> None:
+    world = Storm(
+        bytes=BYTES, seconds=LOADS, budget=250, slots=slots, host_budget=host,
+        residency={"min_resident": 0.5, "drain_deadline": DRAIN, "idle_timeout": 40}, wake_seconds=0.4,
+        asleep={name: Held(device_bytes=10, host_bytes=100) for name in sleepers},
+    )  # fmt: skip
+    unmapped = Unmapped(world.faults)
+    log.addHandler(unmapped)
+    asyncio.get_running_loop().set_exception_handler(lambda _, told: world.faults.append(str(told)))
+    try:
+        await weather(world, actions)
+    finally:
+        log.removeHandler(unmapped)
+
+
+async def weather(world: Storm, actions: list[tuple[tuple[str, str, float], float]]) -> None:
+    watching = asyncio.create_task(world.manager.watch(heartbeat=7.0, hung_after=30.0))
+    world.manager.watcher._ping = _no_ping  # type: ignore[method-assign]  # nothing hangs here
+    tasks: list[asyncio.Task[None]] = []
+    for (what, model, seconds), gap in actions:
+        entry = world.manager.entries[model]
+        match what:
+            case "ask":
+                tasks.append(asyncio.create_task(world.ask(model, seconds)))
+            case "load" | "unload":
+                tasks.append(asyncio.create_task(world.by_hand(model, what == "load")))
+            case "insomnia":
+                world.insomniacs.add(model)
+            case "bad_weights" | "out_of_memory":
+                world.spoiled[model] = what
+            case "no_slot":
+                world.lacking += 1
+            case "kill" if isinstance(entry.link, MortalLink):
+                tasks.append(asyncio.create_task(entry.link.die()))
+        end = world.clock() + gap
+        while world.clock() < end:
+            await asyncio.sleep(min(0.025, end - world.clock()))
+            world.check()
+    waiting, end = set(tasks), world.clock() + QUIET
+    while waiting and world.clock() < end:
+        _, waiting = await asyncio.wait(waiting, timeout=1.0)
+        world.check()
+    states = {entry.id: entry.state.value for entry in world.manager.entries.values()}
+    assert not waiting, f"{len(waiting)} wait for ever: {states}"
+    for task in tasks:
+        await task  # an assertion in it
+    await asyncio.sleep(200.0)  # back-offs, idle time-outs
+    world.check_rest()
+    asks = sum(what == "ask" for (what, _, _), _ in actions)
+    assert world.answered + len(world.refused) == asks
+    assert set(world.refused) <= REFUSALS
+    watching.cancel()
+    await world.manager.close()
+
+
+async def _no_ping(*_: object) -> None:
+    return None
+
+
+@settings(max_examples=STORMS, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    actions=st.lists(st.tuples(ACTIONS, GAPS), min_size=15, max_size=40),
+    sleepers=st.sets(MODELS),
+    host=st.sampled_from([130, 250, 1000]),
+    slots=st.integers(2, 4),
+)
+def test_nothing_is_lost_and_nobody_waits_for_ever(
+    actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
+) -> None:
+    run(storm(actions, sleepers, host, slots))
+
+
+def test_who_waits_for_a_slot_is_served_when_it_is_back() -> None:
+    """Nothing else happens meanwhile upon which the manager would look again."""
+    run(storm([(("ask", "a", 0.0), 5.0), (("unload", "a", 0.0), 0.3), (("ask", "b", 0.0), 0.0)], set(), 1000, slots=1))
+
+
+def run(work: Coroutine[Any, Any, None]) -> None:
+    loop = VirtualLoop()
+    try:
+        loop.run_until_complete(work)
+    finally:
+        loop.close()

@@ -1,0 +1,105 @@
+"""Probes of adapters: asked before any request, and what a wrong answer costs whom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from registry.errors import Unavailable
+from runtime.scheduling.probes import RETRY_SECONDS
+from tests.unit.scheduling.adapter_line import RIGHT, WRONG, World, adapter, ask, dropped, line_with_adapters
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with line_with_adapters(tmp_path) as world:
+        yield world
+
+
+def probes_asked(w: World) -> list[tuple[str, str]]:
+    return [note for note in w.registry.notes if note[0] == "probe"]
+
+
+async def test_a_probe_is_asked_after_each_commit_and_before_any_request(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (RIGHT,)
+    assert await ask(world, adapter("a"), RIGHT) == 5
+    assert world.engine.answered[0] == ("probe", adapter("a").digest)
+    assert await ask(world, adapter("a"), RIGHT) == 5
+    assert probes_asked(world) == [("probe", "passed")]
+    for letter in "bc":  # takes the place away
+        assert await ask(world, adapter(letter)) == 5
+    assert await ask(world, adapter("a"), RIGHT) == 5
+    assert probes_asked(world) == [("probe", "passed")] * 2
+
+
+async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (WRONG,)
+    results = await asyncio.gather(
+        ask(world, adapter("a"), WRONG), ask(world, adapter("b")), ask(world, adapter("a"), WRONG), ask(world, None),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert results[1] == results[3] == 5
+    for failed in (results[0], results[2]):
+        assert isinstance(failed, Unavailable)
+        assert failed.code == "adapter_probe_failed"
+        assert failed.retry_after is not None
+        assert "'other'" in failed.message
+        assert "'f'" in failed.message, "it was asked no further than the first letter that differs"
+        assert RIGHT.prompt not in failed.message
+    assert ("probe", "failed") in world.registry.notes
+    await dropped(world, adapter("a"))
+    assert world.engine.places == {adapter("b").digest}
+    assert adapter("a").digest not in [digest for kind, digest in world.engine.answered if kind == "call"]
+
+
+async def test_a_failed_probe_costs_no_places_until_it_is_time_to_try_again(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (WRONG,)
+    for _ in range(3):
+        with pytest.raises(Unavailable, match="probe"):
+            await ask(world, adapter("a"), WRONG)
+    assert world.engine.staged.count(adapter("a").digest) == 1
+    world.clock += RETRY_SECONDS + 1
+    with pytest.raises(Unavailable, match="probe"):
+        await ask(world, adapter("a"), WRONG)
+    assert world.engine.staged.count(adapter("a").digest) == 2
+    world.registry.known[adapter("a").digest] = (RIGHT,)  # registered again with a corrected probe
+    assert await ask(world, adapter("a"), RIGHT) == 5
+
+
+async def test_one_name_with_a_wrong_probe_does_not_take_equal_content_from_another(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (WRONG, None)
+    results = await asyncio.gather(ask(world, adapter("a"), WRONG), ask(world, adapter("a")), return_exceptions=True)
+    assert isinstance(results[0], Unavailable)
+    assert results[1] == 5
+    assert adapter("a").digest in world.engine.places
+
+
+async def test_a_probe_that_came_after_the_commit_is_asked_by_its_first_request(world: World) -> None:
+    assert await ask(world, adapter("a")) == 5
+    assert probes_asked(world) == []
+    results = await asyncio.gather(*(ask(world, adapter("a"), WRONG) for _ in range(3)), return_exceptions=True)
+    assert all(isinstance(result, Unavailable) for result in results)
+    assert await ask(world, adapter("a"), RIGHT) == 5
+    assert world.queue.running == 0
+    assert [kind for kind, _ in world.engine.answered].count("probe") == 2
+
+
+async def test_a_probe_that_the_engine_cannot_answer_fails_the_adapter(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (RIGHT,)
+    world.engine.probe_status = 400
+    with pytest.raises(Unavailable, match="HTTP 400"):
+        await ask(world, adapter("a"), RIGHT)
+    assert await ask(world, None) == 5
+
+
+async def test_a_new_engine_is_probed_again(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (WRONG,)
+    with pytest.raises(Unavailable):
+        await ask(world, adapter("a"), WRONG)
+    world.queue.engine_gone()
+    world.engine.places.clear()
+    world.engine.staged.clear()
+    world.engine.probe_answer = "other words"  # longer than what is expected
+    world.queue.open(world.link)
+    assert await ask(world, adapter("a"), WRONG) == 5

@@ -1,0 +1,168 @@
+"""The line of one model with adapters, over a real socket to a scripted engine."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from models.messages import AdapterRef
+from registry.errors import EngineFailed, Unavailable
+from tests.unit.scheduling.adapter_line import WRONG, World, adapter, ask, dropped, line_with_adapters
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[World]:
+    async with line_with_adapters(tmp_path) as world:
+        yield world
+
+
+async def test_an_adapter_is_in_place_before_its_request_starts(world: World) -> None:
+    assert await ask(world, adapter("a")) == 5  # the engine refuses an adapter that is in no place
+    assert world.engine.places == {adapter("a").digest}
+
+
+async def test_more_adapters_than_places_take_turns(world: World) -> None:
+    answers = await asyncio.gather(*(ask(world, adapter(letter)) for letter in "abcdefabcdef"))
+    assert answers == [5] * 12
+    assert len(world.engine.places) <= 2
+
+
+async def test_base_requests_pass_while_an_adapter_is_staged(world: World) -> None:
+    waiting = asyncio.create_task(ask(world, adapter("a")))
+    assert await ask(world, None) == 5
+    assert await waiting == 5
+
+
+async def test_a_broken_adapter_fails_its_own_requests_only(world: World) -> None:
+    bad = AdapterRef(digest="sha256:" + "b" * 64, path="/broken", rank=8, bytes=1)
+    results = await asyncio.gather(ask(world, bad), ask(world, adapter("a")), ask(world, bad), return_exceptions=True)
+    assert results[1] == 5
+    assert all(isinstance(results[i], EngineFailed) and "broken" in str(results[i]) for i in (0, 2))
+    assert await ask(world, adapter("c")) == 5
+
+
+async def test_a_place_that_is_still_in_use_is_asked_for_again(world: World) -> None:
+    world.engine.conflicts = 3
+    assert await ask(world, adapter("a")) == 5
+    assert world.engine.conflicts == 0
+
+
+async def test_staging_that_finds_no_room_waits_for_the_drops_that_make_it(world: World) -> None:
+    gate = asyncio.Event()
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
+    world.engine.full = 1
+    waiting = asyncio.create_task(ask(world, adapter("a")))
+    while world.engine.full:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert world.engine.staged == []
+    gate.set()
+    assert await waiting == 5
+
+
+async def test_staging_does_not_wait_for_drops_where_there_is_room(world: World) -> None:
+    gate = asyncio.Event()
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = "another"  # type: ignore[arg-type]
+    assert await ask(world, adapter("a")) == 5
+    gate.set()
+
+
+async def test_staging_waits_for_the_drop_of_the_same_adapter(world: World) -> None:
+    """The drop would find it staged again, and take it away before it is placed."""
+    gate, ref = asyncio.Event(), adapter("a")
+    world.queue.effects._drops[world.queue.effects._send(gate.wait())] = ref.digest  # type: ignore[arg-type]
+    waiting = asyncio.create_task(ask(world, ref))
+    await asyncio.sleep(0.02)
+    assert world.engine.staged == []
+    gate.set()
+    assert await waiting == 5
+
+
+async def test_no_room_and_nothing_that_leaves_is_an_error(world: World) -> None:
+    world.engine.full = 1
+    with pytest.raises(EngineFailed, match="no host room"):
+        await ask(world, adapter("a"))
+
+
+async def test_files_are_looked_at_before_they_are_staged(world: World) -> None:
+    world.registry.damaged = EngineFailed("its files are gone", code="adapter_damaged")
+    with pytest.raises(EngineFailed, match="files are gone"):
+        await ask(world, adapter("a"))
+    assert world.engine.staged == []
+
+
+async def test_a_new_engine_gets_the_waiting_requests_adapters_again(world: World, tmp_path: Path) -> None:
+    await ask(world, adapter("a"))
+    world.queue.engine_gone()
+    waiting = asyncio.create_task(ask(world, adapter("a")))
+    await asyncio.sleep(0.01)
+    assert not waiting.done()
+    world.engine.places.clear()
+    world.queue.open(world.link)
+    assert await waiting == 5
+
+
+async def test_waiting_is_bounded_in_time(world: World) -> None:
+    world.queue.close()
+    with pytest.raises(Unavailable, match="no room") as error:
+        await world.queue.acquire(None, max_wait=0.02)
+    assert error.value.retry_after is not None
+    assert world.queue.waiting == 0
+
+
+async def test_a_client_that_leaves_while_it_waits_leaves_nothing_behind(world: World) -> None:
+    world.queue.close()
+    task = asyncio.create_task(ask(world, adapter("a")))
+    await asyncio.sleep(0.01)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (world.queue.waiting, world.queue.running) == (0, 0)
+    assert world.queue._bounds.waiting == 0, "in the whole server"
+    world.queue.open(world.link)
+    assert await ask(world, None) == 5
+
+
+@pytest.mark.parametrize("how", ["leaves", "time-out"])
+async def test_a_client_that_leaves_in_the_moment_of_its_turn_holds_nothing(world: World, how: str) -> None:
+    world.queue.close()
+    task = asyncio.create_task(world.queue.acquire(None, max_wait=0.0 if how == "time-out" else None))
+    await asyncio.sleep(0)
+    world.queue.open(world.link)  # its turn; it will hear of it in the loop's next round
+    if how == "leaves":
+        task.cancel()
+    (result,) = await asyncio.gather(task, return_exceptions=True)
+    assert isinstance(result, Unavailable if how == "time-out" else asyncio.CancelledError)
+    assert (world.queue.running, world.queue.waiting) == (0, 0)
+    assert await ask(world, None) == 5
+
+
+async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> None:
+    await ask(world, adapter("a"))
+    world.queue.forget_adapter(adapter("a").digest)
+    await dropped(world, adapter("a"))
+
+
+async def test_a_pinned_adapter_that_fails_is_not_tried_for_ever(world: World) -> None:
+    world.registry.known[adapter("a").digest] = (WRONG,)
+    world.queue.pin_adapter(adapter("a"))
+    await dropped(world, adapter("a"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert await ask(world, adapter("b")) == 5
+    assert world.engine.staged.count(adapter("a").digest) == 1
+
+
+async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(world: World) -> None:
+    world.engine.gate.clear()
+    running = [asyncio.create_task(ask(world, adapter("a"))) for _ in range(6)]  # four run, two wait
+    while world.engine.running < 4:
+        await asyncio.sleep(0.001)
+    world.queue.forget_adapter(adapter("a").digest)
+    assert world.registry.gone == []
+    world.engine.gate.set()
+    assert await asyncio.gather(*running) == [5] * 6
+    await dropped(world, adapter("a"))
+    async with asyncio.timeout(200):
+        while world.registry.gone != [adapter("a").digest]:
+            await asyncio.sleep(0.001)

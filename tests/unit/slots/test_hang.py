@@ -1,0 +1,80 @@
+"""A slot that is stopped in the midst of an answer: how long until its client hears of it. On a virtual clock."""
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from models.messages import HttpCall, Loaded
+from registry.errors import RoundhouseError
+from runtime.residency.entry import ModelEntry
+from runtime.residency.manager import ResidencyManager
+from runtime.residency.memory import HostMemory
+from runtime.residency.states import ModelState
+from runtime.server.device import DeviceBudget
+from runtime.slots import frames
+from runtime.slots.death import Cause
+from runtime.slots.unix_link import UnixSlotLink
+from tests.fakes.virtual import VirtualLoop
+from tests.unit.residency.scripted import Witness, recipe
+
+HEARTBEAT, HUNG_AFTER = 5.0, 30.0
+
+
+class StoppedLink(UnixSlotLink):
+    """Answers each ping at once, until it is stopped. No socket and no process behind it."""
+
+    def __init__(self) -> None:
+        super().__init__(0, "", lambda link: None)
+        self.stopped = False
+        self._stream = asyncio.StreamReader()
+        self._out = SimpleNamespace(put=self.put)  # type: ignore[assignment]
+        self._reader = asyncio.create_task(self._read(self._stream, SimpleNamespace(close=lambda: None), None))  # type: ignore[arg-type]
+
+    def put(self, frame: frames.ToSlot) -> None:
+        if isinstance(frame, frames.Ping) and not self.stopped:
+            self._calls[frame.uid].put(frames.Done(frame.uid))
+
+    async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
+        self.cause = cause or self.cause
+        self._stream.feed_eof()
+        assert self._reader is not None
+        await self._reader
+
+
+async def answer(link: UnixSlotLink, call: HttpCall) -> None:
+    async with link.call(lambda uid: frames.Call(uid, call)) as running:
+        async for _ in running.events():
+            pass
+
+
+async def hang(at: float) -> tuple[RoundhouseError, float]:
+    """What a request that runs gets when its slot stops at a time, and how long after that."""
+    link, loop = StoppedLink(), asyncio.get_running_loop()
+    queue = SimpleNamespace(running=1, waiting=0, oldest=None, engine_gone=lambda: None, refuse=lambda error: None)
+    entry = ModelEntry(
+        recipe=recipe("a"), path=Path(), revision="r", needed=100, needed_detail="", load_seconds=1.0, bytes=100,
+        queue=queue, clock=loop.time, state=ModelState.READY, link=link,  # type: ignore[arg-type]
+        loaded=Loaded(resident_bytes=100, weights_bytes=100),
+    )  # fmt: skip
+
+    pool = SimpleNamespace(free=0)
+    manager = ResidencyManager([entry], pool, [DeviceBudget("cpu", 250)], Witness(), HostMemory())  # type: ignore[arg-type]
+    watching = asyncio.create_task(manager.watch(HEARTBEAT, HUNG_AFTER))
+    loop.call_later(at, setattr, link, "stopped", True)
+    call = HttpCall(path="/", body=b"", served="a", shown="a")
+    with pytest.raises(RoundhouseError) as told:
+        await answer(link, call)
+    watching.cancel()
+    await manager.close()
+    return told.value, loop.time() - at
+
+
+@pytest.mark.parametrize("at", [0.0, 0.001, 2.5, 4.999, 5.001, 123.4])
+def test_the_client_hears_of_it_within_a_heartbeat_and_the_patience(at: float) -> None:
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        error, took = runner.run(hang(at))
+    assert HUNG_AFTER <= took <= HEARTBEAT + HUNG_AFTER + 0.001
+    assert (error.status, error.code, error.retry_after) == (503, "engine_died", 1.0)
+    assert "did not answer within 30 s" in error.message
