@@ -31,7 +31,7 @@ class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     total_seconds: float
 
 
-class UsageView(msgspec.Struct, frozen=True, kw_only=True):
+class UsageReportView(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "usage"
     start_time: int
     end_time: int
@@ -45,7 +45,7 @@ class UsageReport:
 
     async def ask(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None, by: list[str]
-    ) -> UsageView:
+    ) -> UsageReportView:
         """Sums of the caller's team; with the scope `admin` of one team or of all.
 
         Raises NotFound (no_ledger), BadRequest, Forbidden, Unavailable.
@@ -80,7 +80,7 @@ class UsageReport:
             )
             for one in found
         ]
-        return UsageView(start_time=first, end_time=last, group_by=list(asked), data=data)
+        return UsageReportView(start_time=first, end_time=last, group_by=list(asked), data=data)
 
 
 FIELDS = {
