@@ -33,7 +33,7 @@ NAMES = (
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
-MODULES = {"adapters": "adapters.small", "adapters_wide": "adapters.wide"}
+MODULES = {"adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost"}
 """Where the name is not that of the module."""
 SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
 """Names of servers, in the order of the tables' columns."""

@@ -57,3 +57,5 @@ class Caller:
 
 EVERYBODY = Caller()
 """The caller of an open server."""
+NOBODY = Caller("", scopes=frozenset(), models=(), adapters=())
+"""Who shows no key where none is needed, on a server that has some."""

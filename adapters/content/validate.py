@@ -26,6 +26,7 @@ from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
 from adapters.content.patience import within
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
 from adapters.types import Base, Limits
+from registry.files.no_adapter import something_else
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 MAX_NORM = 1e4
@@ -96,6 +97,9 @@ def _open_files(folder: Path, limits: Limits, faults: Faults) -> tuple[bytes | N
             if pickles:
                 hint = f" {shown(pickles[0])} may hold code and is never read: save with safe_serialization=True."
             hint += f" There is {shown(others[0])}: it must have peft's name for it." if others else ""
+            if what := something_else(names):
+                faults.add(what)
+                return None, -1
             faults.add(f"{TENSORS} is missing.{hint}")
         config = _open(directory, CONFIG, limits.config_bytes, faults) if CONFIG in names else -1
         if CONFIG not in names:

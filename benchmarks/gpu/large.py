@@ -34,7 +34,7 @@ prefills, by where it is."""
 
 
 async def run(bench: Bench, shape: Shape) -> None:
-    folder = bench.settings.work / "large"
+    folder = bench.settings.work / "adapters" / "large"
     base = write_base(folder / "base", shape)
     files = write_adapters(folder / "adapters", base, SMALL.files, RANK)
     bench.note(f"shape {shape.name}: weights {(base / 'model.safetensors').stat().st_size / 1e9:.1f} GB, "
@@ -67,7 +67,7 @@ def chat(shape: Shape, base: Path, folder: Path, *, device: int, host: int, idle
 async def _wake(bench: Bench, model: Chat, adapter: Path) -> None:
     """On a CPU, where it cannot sleep, it loads."""
     workload = Workload(bench.settings.seed + 4)
-    with Roundhouse(model.recipe.id, bench.settings.work / "large" / "wake", [model.file]) as server:
+    with Roundhouse(model.recipe.id, model.file.parent, [model.file]) as server:
         register(server, adapter.name, adapter)
 
         async def away() -> bool:

@@ -9,14 +9,20 @@ PAGES = {
     "/v1/unload_lora_adapter": "adapters.md",
     "/v1/models": "models.md",
     "/v1/usage": "teams.md",
+    "/v1/recipes": "models.md",
     "/v1/reload": "models.md",
     "/v1/status": "operations.md",
     "/health": "operations.md",
     "/metrics": "operations.md",
+    "/ping": "operations.md",
+    "/version": "operations.md",
     "/v1/embeddings": "embeddings.md",
     "/embed": "embeddings.md",
     "/v1/rerank": "rerank.md",
     "/v2/rerank": "rerank.md",
+    "/v1/v2/rerank": "rerank.md",
+    "/infinity/rerank": "rerank.md",
+    "/infinity/embeddings": "embeddings.md",
     "/rerank": "rerank.md",
     "/score": "rerank.md",
     "/v1/score": "rerank.md",
@@ -28,6 +34,7 @@ PAGES = {
     "/tokenize": "chat.md",
     "/detokenize": "chat.md",
     "/generate": "generate.md",
+    "/api": "ollama.md",
 }
 """The page that tells about a path, by the path's beginning."""
 

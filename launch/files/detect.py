@@ -57,16 +57,16 @@ def detect(listing: Listing) -> Detected:
     quantized = isinstance(config.get("quantization_config"), dict)
     if found := _sentence_transformers(listing):
         if quantized:
-            _no(listing, "is quantized, which sentence-transformers does not run here: add the original", "quantized")
+            raise Unfit(
+                f"{listing.where} is quantized, which sentence-transformers does not run here: add the original.",
+                code="quantized",
+                param="source",
+            )
         return found
     return _by_architecture(listing, config)
 
 
 # --- what is no model ------------------------------------------------------------------------------------------------
-def _no(listing: Listing, what: str, code: str) -> NoReturn:
-    raise Unfit(f"{listing.where} {what}.", code=code, param="source")
-
-
 def _own_weights(listing: Listing) -> list[str]:
     return [name for name in listing.names(*WEIGHTS) if not name.startswith("adapter_")]
 
@@ -76,7 +76,11 @@ def _refuse_adapter(listing: Listing) -> None:
         return
     base = str(listing.json("adapter_config.json").get("base_model_name_or_path") or "")
     of = f" for {base}" if base else ""
-    _no(listing, f"is an adapter{of}: roundhouse adapters add NAME {listing.where} --base MODEL", "is_adapter")
+    raise Unfit(
+        f"{listing.where} is an adapter{of}: roundhouse adapters add NAME {listing.where} --base MODEL.",
+        code="is_adapter",
+        param="source",
+    )
 
 
 def _refuse_trainer_output(listing: Listing) -> None:
@@ -90,7 +94,7 @@ def _refuse_trainer_output(listing: Listing) -> None:
         what = f"the adapter is in {last}: roundhouse adapters add NAME {listing.where}/{last} --base MODEL"
     else:
         what = f"the model is in {last}: roundhouse models add {listing.where}/{last}"
-    _no(listing, f"is a trainer's output folder; {what}", "is_trainer_output")
+    raise Unfit(f"{listing.where} is a trainer's output folder; {what}.", code="is_trainer_output", param="source")
 
 
 def _refuse_without_weights(listing: Listing) -> None:
@@ -100,16 +104,24 @@ def _refuse_without_weights(listing: Listing) -> None:
         header = read_header(listing.read(ggufs[0]))
         what = f" ({header.architecture})" if header else ""
         base = f"{header.base}, from which it was made" if header and header.base else "the original, as safetensors"
-        _no(listing, f"holds a GGUF{what}, which no engine here reads: add {base}", "gguf_not_served")
+        raise Unfit(
+            f"{listing.where} holds a GGUF{what}, which no engine here reads: add {base}.",
+            code="gguf_not_served",
+            param="source",
+        )
     if pickles := [name for name in listing.names(*PICKLES) if name != "training_args.bin"]:
-        _no(
-            listing,
-            f"has its weights only as {pickles[0]}, which can run code when it is read: convert them to safetensors, "
-            "or look for a repository or revision that has them",
-            "bad_weights",
+        raise Unfit(
+            f"{listing.where} has its weights only as {pickles[0]}, which can run code when it is read: convert them "
+            "to safetensors, or look for a repository or revision that has them.",
+            code="bad_weights",
+            param="source",
         )
     there = ", ".join(listing.names("")[:6]) or "nothing"
-    _no(listing, f"holds no model: there are no weights as safetensors, but {there}", "not_a_model")
+    raise Unfit(
+        f"{listing.where} holds no model: there are no weights as safetensors, but {there}.",
+        code="not_a_model",
+        param="source",
+    )
 
 
 # --- what is one -----------------------------------------------------------------------------------------------------
@@ -121,7 +133,11 @@ def _ctranslate2(listing: Listing) -> Detected | None:
         why = "model.bin of CTranslate2, with Whisper's config.json"
         return Detected(Task.TRANSCRIBE, "faster-whisper", "", why)
     if any(name.startswith("vocabulary") for name in listing.sizes):
-        _no(listing, "is a CTranslate2 model that is no Whisper: only Whisper is served that way", "not_whisper")
+        raise Unfit(
+            f"{listing.where} is a CTranslate2 model that is no Whisper: only Whisper is served that way.",
+            code="not_whisper",
+            param="source",
+        )
     return None
 
 
@@ -132,7 +148,11 @@ def _sentence_transformers(listing: Listing) -> Detected | None:
     types = [str(module.get("type", "")) for module in listing.array("modules.json") if isinstance(module, dict)]
     architecture = _architecture(listing.json("config.json"))
     if kind == SPARSE or any("sparse_encoder" in one for one in types):
-        _no(listing, "makes sparse vectors, which are not served: add a model of dense ones", "sparse_encoder")
+        raise Unfit(
+            f"{listing.where} makes sparse vectors, which are not served: add a model of dense ones.",
+            code="sparse_encoder",
+            param="source",
+        )
     if kind == CROSS_ENCODER or any("cross_encoder" in one for one in types):
         return Detected(Task.RERANK, "sentence-transformers", architecture, "sentence-transformers' CrossEncoder")
     if "modules.json" not in listing:
@@ -151,23 +171,31 @@ def _by_architecture(listing: Listing, config: dict[str, Any]) -> Detected:
     name = _architecture(config)
     told = f"{name} in config.json"
     if "config.json" not in listing:
-        _no(listing, "has weights, but no config.json that tells what they are", "bad_config")
+        raise Unfit(
+            f"{listing.where} has weights, but no config.json that tells what they are.",
+            code="bad_config",
+            param="source",
+        )
     if not name:
-        _no(listing, "has a config.json without 'architectures': it does not tell what the weights are", "bad_config")
+        raise Unfit(
+            f"{listing.where} has a config.json without 'architectures': it does not tell what the weights are.",
+            code="bad_config",
+            param="source",
+        )
     if config.get("model_type") == "whisper":
         return Detected(Task.TRANSCRIBE, "faster-whisper", name, f"{told}, converted to CTranslate2", convert=True)
     if name.endswith("ForSequenceClassification"):
         labels = len(config.get("id2label") or ()) or int(config.get("num_labels") or 2)
         if labels != 1:
             what = f"is a classifier with {labels} labels: a reranker gives one score (Cohere's and Jina's endpoints)"
-            _no(listing, what, "is_classifier")
+            raise Unfit(f"{listing.where} {what}.", code="is_classifier", param="source")
         return Detected(Task.RERANK, "sentence-transformers", name, f"{told}, with one score")
     if ENCODERS.match(name):
         note = "It has no modules.json: vectors are the mean over the tokens, which is the library's default."
         return Detected(Task.EMBED, "sentence-transformers", name, told, notes=(note,))
     if name.endswith("ForMaskedLM"):
         what = f"({name}) fills in masked words: embedding models are made from such, add one of those"
-        _no(listing, what, "is_masked_lm")
+        raise Unfit(f"{listing.where} {what}.", code="is_masked_lm", param="source")
     known = vllm_source.architectures()
     if known and name not in known:
         _refuse_architecture(listing, name)
@@ -195,4 +223,8 @@ def _refuse_architecture(listing: Listing, name: str) -> NoReturn:
     else:
         close = ", ".join(nearest(name, vllm_source.architectures().keys(), 3))
         hint = f"a newer vLLM may; of those that it has, the nearest are {close}"
-    _no(listing, f"is a {name}, which the installed vLLM does not serve; {hint}", "unknown_architecture")
+    raise Unfit(
+        f"{listing.where} is a {name}, which the installed vLLM does not serve; {hint}.",
+        code="unknown_architecture",
+        param="source",
+    )

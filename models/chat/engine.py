@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from models.chat import processes, schemas, settings, start, warm
 from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
@@ -40,7 +42,7 @@ class VllmEngine:
         self._fields: fields.Fields = {}
         self._model = ""
         self._typical = False
-        self._cuts = False
+        self._cuts, self._strict = False, False
         self._state = "new"
         self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
@@ -93,7 +95,7 @@ class VllmEngine:
             self._adapters = EngineAdapters(self._engine, launch.adapter_names(self._app))
             effort = fields.knows_effort(path, recipe.engine.flags)
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
-            self._cuts = recipe.on_too_many_tokens == "cut"
+            self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
             self._typical = launch.samples_typically(self._engine)
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
@@ -206,6 +208,8 @@ class VllmEngine:
 
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
+        sent, remark = (request.body, "") if self._strict else fields.without_store(request.path, request.body)
+        request = msgspec.structs.replace(request, body=sent)
         self._check(request, adapters)
         entering = Admission(self._checker)
         await entering.first(request.body)
@@ -227,7 +231,8 @@ class VllmEngine:
             if exchange.status >= 500:
                 fault = guard.unanswerable(request.body, bool(meter.request_ids))
                 raise fault or EngineFailed("the engine could not answer this request")
-            yield Started(exchange.status, exchange.content_type, tokens.warning(request.body, entering.tokens))
+            warnings = filter(None, (remark, tokens.warning(request.body, entering.tokens)))
+            yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 kept = schemas.fitted(request.path, data) if exchange.status < 400 else guard.shortened(data)

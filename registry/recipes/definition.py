@@ -246,6 +246,11 @@ class Recipe(Strict):
         default="refuse",
         description="what becomes of a request for more tokens than the context length; cut: with a warning header",
     )
+    strict: bool = Field(
+        default=False,
+        description="chat: refuse a wish that changes no answer and cannot be met, such as OpenAI's `store: true`; "
+        "else it is left out, with a warning header",
+    )
     memory: Memory = Memory()
     window: WindowSpec = WindowSpec()
     batching: Batching = Batching()

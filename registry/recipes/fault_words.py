@@ -38,6 +38,31 @@ POINTS: Mapping[str, Loc] = {
 }
 
 
+OTHERS: Mapping[str, str] = {
+    **{
+        name: f"vLLM's '{name}' is '{ours}' here"
+        for name, ours in (
+            ("model", "source"), ("max_model_len", "context_length"), ("max_num_seqs", "batching.max_requests"),
+            ("max_num_batched_tokens", "batching.max_tokens"), ("kv_cache_memory_bytes", "memory.kv_cache"),
+            ("served_model_name", "aliases"), ("max_loras", "memory.adapters.device"),
+            ("max_cpu_loras", "memory.adapters.host"), ("max_lora_rank", "memory.adapters.max_rank"),
+            ("enable_lora", "memory.adapters.device"), ("lora_modules", "adapters"),
+            ("gpu_memory_utilization", "memory.kv_cache', in bytes: '--device-memory"),
+        )
+    },
+    **{
+        name: f"vLLM's '{name}' goes below 'engine.flags'"
+        for name in ("tool_call_parser", "reasoning_parser", "chat_template", "enable_auto_tool_choice", "quantization",
+                     "tensor_parallel_size")
+    },
+    "num_ctx": "Ollama's 'num_ctx' is 'context_length' here",
+    "device": "which device is the server's to know: roundhouse serve --device",
+    "host": "where to listen is the server's to know: roundhouse serve --host",
+    "port": "where to listen is the server's to know: roundhouse serve --port",
+}  # fmt: skip
+"""Keys of other servers' settings, and where they go."""
+
+
 def clean_loc(error: ErrorDetails) -> Loc:
     """The keys and list positions that lead to the fault, without pydantic's marks for kinds of a union."""
     given = error["loc"]
@@ -98,6 +123,8 @@ def words(error: ErrorDetails) -> str:
 
 def _unknown_key(loc: Loc) -> str:
     key, here = str(loc[-1]), _dotted(loc[:-1])
+    if key in OTHERS:
+        return f"unknown key '{_dotted(loc)}'; {OTHERS[key]}"
     models = dict(_models(Recipe, ""))
     known = _known(models, loc[:-1])
     if close := difflib.get_close_matches(key, known, n=1):

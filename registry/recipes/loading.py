@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from registry.errors import Unfit
+from registry.files.kinds import misfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
 from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe
@@ -24,7 +25,8 @@ def load_recipes(
     Args:
         paths: files and folders.
         may_be_empty: a folder without recipes is no fault: models may be added while the server runs.
-        check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
+        check_sources: also demand that paths and packages exist on this machine, and hold what the task wants.
+            Hubs are not asked.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
@@ -106,7 +108,10 @@ def _missing(recipe: Recipe, document: Document) -> list[Fault]:
     for loc, source in sources:
         if not isinstance(source, HubSource):
             try:
-                locate(source)
+                folder = locate(source)
             except Unfit as absent:
                 faults.append(document.fault(loc, absent.message))
+                continue
+            if folder.is_dir() and (wrong := misfit(folder, recipe.task if loc == ("source",) else None)):
+                faults.append(document.fault(loc, f"{folder}: {wrong}"))
     return faults

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,6 +12,7 @@ from runtime.cli.commands import adapters, chat, doctor, inspect, models, serve,
 from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.commands.tenants import keys, teams, usage
 from runtime.cli.failures import EXIT_CODES, Failure
+from runtime.cli.options import URL
 
 
 class CommandGroup(TyperGroup):
@@ -31,6 +32,26 @@ class CommandGroup(TyperGroup):
             raise typer.Exit(0) from None
 
 
+def common(
+    ctx: typer.Context,
+    url: Annotated[
+        str | None, typer.Option(help="Address of the server; the same before a command and behind it.")
+    ] = None,
+) -> None:
+    if url is None:
+        return
+    before = os.environ.get(URL)
+    os.environ[URL] = url  # where every command looks that has the option itself
+
+    def restore() -> None:
+        if before is None:
+            os.environ.pop(URL, None)
+        else:
+            os.environ[URL] = before
+
+    ctx.call_on_close(restore)
+
+
 app = typer.Typer(
     name="roundhouse",
     cls=CommandGroup,
@@ -48,6 +69,7 @@ Every command has its own --help with examples.
 """,
     epilog=EXIT_CODES,
 )
+app.callback()(common)
 app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve.serve)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 DEFAULT_URL = "http://127.0.0.1:8000"
+URL = "ROUNDHOUSE_URL"
 
 
 def _remember_json(ctx: typer.Context, value: bool) -> bool:
@@ -14,9 +15,7 @@ def _remember_json(ctx: typer.Context, value: bool) -> bool:
     return value
 
 
-Url = Annotated[
-    str, typer.Option("--url", envvar="ROUNDHOUSE_URL", help="Address of the server.", rich_help_panel="Common options")
-]
+Url = Annotated[str, typer.Option("--url", envvar=URL, help="Address of the server.", rich_help_panel="Common options")]
 AsJson = Annotated[
     bool,
     typer.Option(

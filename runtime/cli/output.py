@@ -26,6 +26,8 @@ def failed(failure: Failure, as_json: bool) -> None:
     """A failure: one line on standard error, its faults below; with --json also as an object on standard output."""
     note(f"error: {failure.message}")
     for fault in failure.faults:
+        if fault in failure.message:  # the only one
+            continue
         note(f"  {fault}")
     if as_json:
         found = {"message": failure.message, "status": failure.status, "code": failure.code}

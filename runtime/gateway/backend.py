@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
+from registry.files.abilities import Ability
 from registry.records import Version
 from runtime.gateway.context import RequestContext
 
@@ -29,6 +30,8 @@ class Target:
     """The version of it that answers."""
     backend: str = LOCAL
     """`local`, or a provider's id."""
+    abilities: frozenset[Ability] = frozenset()
+    """What it can do beside its task."""
 
     @property
     def label(self) -> str | None:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from registry.errors import NotFound, Unavailable
+from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
 from runtime.gateway.combine import Combiner
@@ -81,9 +82,9 @@ class Gateway:
     def resolve(self, wanted: Wanted, caller: Caller) -> Target:
         """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
         name, found = self._names.resolve(wanted, caller)
-        model = found.recipe.id
-        revision = self._residency.get(model).revision
-        return Target(name, model, revision, found.adapter_name, found.version, LOCAL)
+        entry = self._residency.get(found.recipe.id)
+        abilities = abilities_of(entry.recipe, entry.path)
+        return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities)
 
     def coming(self, target: Target) -> Coming | None:
         """How far it is; None: it can answer at once."""

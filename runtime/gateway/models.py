@@ -7,6 +7,7 @@ from registry.errors import NotFound
 from registry.recipes.definition import Tier
 from registry.state.database import State
 from registry.wording import quoted
+from runtime.gateway.facts import FileFacts, file_facts
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names
 from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
@@ -48,6 +49,14 @@ class Models:
         if found.version is None:
             return self._view(entry, self._names.seen_by(caller))
         return adapter_card(self._state.adapters.get(found.version.key), entry)
+
+    def untagged(self, name: str) -> str:
+        """A name as Ollama's clients write it, without `:latest`."""
+        return self._names.untagged(name)
+
+    def facts(self, model: str) -> FileFacts:
+        """What a model's files tell. May read them: call it from a thread."""
+        return file_facts(self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
         catalog = catalog or self._names.catalog

@@ -27,6 +27,8 @@ class Wanted:
     """Named beside the model (LoRAX's adapter_id)."""
     optional: bool = False
     """Where the dialect has no name for a model, the only one of its task is meant."""
+    tagged: bool = False
+    """As Ollama names models: `name:latest` means `name`."""
 
 
 class Names:
@@ -96,9 +98,20 @@ class Names:
             name = ids[0]
         if not isinstance(name, str) or not name:
             raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
+        if wanted.tagged:
+            name = self.untagged(name)
         if adapter:
             return name, catalog.resolve_pair(name, adapter, task)
         return name, catalog.resolve(name, task)
+
+    def untagged(self, name: str) -> str:
+        """`name` of Ollama's `name:latest`, unless something here has the whole name."""
+        bare = name.removesuffix(":latest")
+        try:
+            self.catalog.resolve(name)
+        except NotFound:
+            return bare
+        return name
 
     def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, Resolved]:
         found = catalog.resolve(name, task)

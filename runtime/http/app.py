@@ -11,11 +11,15 @@ from starlette.requests import ClientDisconnect
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
+from runtime.http.errors import of_path
 from runtime.http.openapi import document
+from runtime.http.pages import routes as pages
 from runtime.http.sending import error_response
 
-DROPPED = {("GET", "/"), ("GET", "/litserve/health"), ("GET", "/litserve/info")}
-"""LitServe's own pages; `POST /` is ours."""
+DROPPED = {
+    ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
+}
+"""LitServe's own pages, and FastAPI's, which load their parts from elsewhere; `POST /` is ours."""
 
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
@@ -29,9 +33,9 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if not any((method, getattr(route, "path", "")) in DROPPED for method in getattr(route, "methods", None) or ())
     ]
 
-    async def ours(_: Request, error: Exception) -> Response:
+    async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)
-        return error_response(error)
+        return error_response(error, of_path(request.url.path))
 
     async def invalid(_: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
@@ -42,9 +46,11 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
-            return error_response(
-                NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
-            )
+            missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
+            return error_response(missing, of_path(request.url.path))
+        allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
+        if request.method == "OPTIONS" and allowed:
+            return Response(status_code=204, headers={"Allow": f"{allowed}, OPTIONS"})
         wrong = RoundhouseError(str(error.detail), code="http_error")
         wrong.status, wrong.type = error.status_code, "invalid_request_error"
         if error.status_code == 405:
@@ -67,4 +73,5 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     app.add_exception_handler(Exception, failed)  # uvicorn logs it
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, left)
+    pages.add(app)
     document(app, recipes)

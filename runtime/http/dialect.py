@@ -15,6 +15,7 @@ from runtime.http.errors import Dialect
 
 JSON = "application/json"
 EVENT_STREAM = "text/event-stream"
+NDJSON = "application/x-ndjson"
 NO_BUFFERING = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 
 
@@ -28,7 +29,7 @@ class Head:
 
     @property
     def is_stream(self) -> bool:
-        return self.content_type.startswith(EVENT_STREAM)
+        return self.content_type.startswith((EVENT_STREAM, NDJSON))
 
 
 Part = Head | bytes
@@ -43,7 +44,7 @@ class Parsed(Protocol):
     def wanted(self) -> Wanted: ...
     @property
     def stream(self) -> bool:
-        """Whether the answer is a stream of events."""
+        """Whether the answer is a stream of server-sent events."""
         ...
 
     @property

@@ -24,6 +24,7 @@ class Dialect(StrEnum):
     TEI = "tei"
     TGI = "tgi"
     JINA = "jina"
+    OLLAMA = "ollama"
 
 
 _ANTHROPIC = {
@@ -67,6 +68,8 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             return {"error": message, "error_type": _TEI.get(error.status, "Validation")}
         case Dialect.TGI:
             return {"error": message, "error_type": _TGI.get(error.status, "validation")}
+        case Dialect.OLLAMA:
+            return {"error": message}
         case Dialect.JINA:  # vLLM's and OpenAI's clients come by these paths too, and read `error`
             return {"detail": message, **body(error)}
         case _:
@@ -92,6 +95,11 @@ def _fewer(faults: Sequence[str]) -> list[str]:
             return [*shown, f"… and {len(faults) - len(shown)} more"]
         shown.append(text)
     return shown
+
+
+def of_path(path: str) -> Dialect:
+    """Whose clients ask for a path whose handler says no more of it."""
+    return Dialect.OLLAMA if path.startswith("/api/") else Dialect.OPENAI
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
@@ -142,6 +150,8 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
 
 
 def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
-    """The error as the last event of a stream whose status line has left already."""
+    """The error as the last event, or line, of a stream whose status line has left already."""
+    if dialect is Dialect.OLLAMA:
+        return encode(error, dialect) + b"\n"
     event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
     return event + b"data: " + encode(error, dialect) + b"\n\n"

@@ -16,6 +16,7 @@ from runtime.http.audio import openapi as audio
 from runtime.http.chat import openapi as chat
 from runtime.http.embeddings import openapi as embeddings
 from runtime.http.errors import Dialect
+from runtime.http.ollama import openapi as ollama
 from runtime.http.openapi_parts import (
     ERROR_SCHEMAS,
     GUARD,
@@ -29,7 +30,7 @@ from runtime.http.openapi_parts import (
 from runtime.http.rerank import openapi as rerank
 from runtime.http.text_generation import openapi as generate
 
-_TABLES = (chat, generate, embeddings, rerank, audio, management)
+_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management)
 OPERATIONS: dict[tuple[str, str], Operation] = {}
 SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
 for _table in _TABLES:
@@ -38,6 +39,7 @@ for _table in _TABLES:
 TAGS = [
     {"name": "Chat", "description": "OpenAI's and Anthropic's chat APIs, answered by vLLM; `model` may be an adapter."},
     {"name": "Generate", "description": "Text Generation Inference's and LoRAX's, without a chat template."},
+    {"name": "Ollama", "description": "Ollama's chat, text, embeddings and list of models."},
     {"name": "Embeddings", "description": "OpenAI's and Text Embeddings Inference's."},
     {"name": "Rerank", "description": "Jina's, Cohere's, Text Embeddings Inference's and vLLM's."},
     {"name": "Audio", "description": "OpenAI's transcription and translation."},

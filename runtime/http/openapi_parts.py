@@ -97,6 +97,7 @@ ERROR_SCHEMAS: dict[Dialect, tuple[str, Json]] = {
     Dialect.COHERE: ("CohereError", record({"message": STRING})),
     Dialect.TEI: ("TeiError", record({"error": STRING, "error_type": STRING})),
     Dialect.TGI: ("TgiError", record({"error": STRING, "error_type": STRING})),
+    Dialect.OLLAMA: ("OllamaError", record({"error": STRING})),
 }
 _RETRY: Json = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer", "minimum": 1}}}
 

@@ -5,6 +5,10 @@ from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
+from runtime.http.ollama import alive as ollama_alive
+from runtime.http.ollama import models as ollama_models
+from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA
+from runtime.http.ollama.vectors import ENDPOINTS as OLLAMA_VECTORS
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.sending import Route, handler
 from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
@@ -12,10 +16,13 @@ from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
 """Paths whose body is JSON: what a line of a batch may name."""
 
+OLLAMA_ENDPOINTS = (*OLLAMA, *OLLAMA_VECTORS)
+
 
 def routes() -> list[Route]:
     """What is added to LitServe's application."""
     found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
+    found += [(endpoint.path, handler(endpoint, ollama_alive.around), ["POST"]) for endpoint in OLLAMA_ENDPOINTS]
     found += [(path, audio, ["POST"]) for path in TASKS]
     return [
         *found,
@@ -26,4 +33,5 @@ def routes() -> list[Route]:
         *combine.ROUTES,
         *operations.ROUTES,
         *usage.ROUTES,
+        *ollama_models.ROUTES,
     ]

@@ -10,19 +10,25 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from registry.errors import RoundhouseError
+from runtime.gateway.core import Gateway
 from runtime.http import errors as http_errors
 from runtime.http.bodies import read_body
 from runtime.http.dialect import Endpoint, Head, Parts
 from runtime.http.errors import Dialect
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.serving import serve
+from tenants.caller import Scope as Scopes
 
 Handler = Callable[[Request], Awaitable[Response]]
 Route = tuple[str, Callable[..., Awaitable[Response]], list[str]]
 """Path, handler, methods."""
 
 
-def handler(endpoint: Endpoint) -> Handler:
+Around = Callable[[str, Gateway, bytes, Parts], Parts]
+"""Puts something around the answer to a body, by the path."""
+
+
+def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
     """What FastAPI calls for a path of inference whose body is JSON."""
 
     async def handle(request: Request) -> Response:
@@ -37,7 +43,9 @@ def handler(endpoint: Endpoint) -> Handler:
             with gateway.record(context, endpoint.path) as recorder:
                 recorder.left()
             raise
-        return Answer(serve(gateway, context, endpoint, body, request.query_params))
+        parts = serve(gateway, context, endpoint, body, request.query_params)
+        may = Scopes.MODELS in context.caller.scopes  # what goes on around an answer is the model's life
+        return Answer(around(endpoint.path, gateway, body, parts) if around is not None and may else parts)
 
     return handle
 

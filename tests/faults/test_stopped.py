@@ -34,9 +34,17 @@ def manager(server: Server) -> psutil.Process:
 def gone(server: Server, family: list[psutil.Process]) -> None:
     """No process, and the port is free."""
     eventually(lambda: not alive(family), lambda: [psutil.Process(pid).cmdline() for pid in alive(family)])
+    eventually(lambda: _is_free(server.port))  # a process's last thread may still be on its way out
+
+
+def _is_free(number: int) -> bool:
     with socket.socket() as port:
         port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        port.bind(("127.0.0.1", server.port))
+        try:
+            port.bind(("127.0.0.1", number))
+        except OSError:
+            return False
+    return True
 
 
 def told_of_the_end(server: Server) -> bool:

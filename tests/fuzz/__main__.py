@@ -61,6 +61,12 @@ class Run:
         self.kept = Kept(KEPT)
         self._lock = threading.Lock()
 
+    def steps(self) -> str:
+        """The longest gap as so many usual ones."""
+        streams, tokens = self.totals.get("streams", 0), self.totals.get("tokens", 0)
+        usual = self.totals.get("seconds", 0.0) / tokens if streams and tokens else 0.0
+        return f"{self.totals['longest'] / usual:.0f} steps of {1000 * usual:.1f} ms" if usual else "not known"
+
     def send(self, raw: Raw, *, known: bool = False) -> Reply:
         sent = Sent(raw, time.time())
         with self._lock:
@@ -193,10 +199,10 @@ def report(run: Run, looks: list[dict[str, memory.Held]], seconds: float) -> int
     statuses = ", ".join(f"{status}: {count}" for status, count in sorted(run.statuses.items()))
     print(f"\n{run.statuses.total()} requests in {seconds / 60:.1f} minutes, seed {run.seed}; {statuses}")
     print(f"slowest answer {run.slowest[0]:.1f} s, {run.slowest[1]}; new in the corpus: {len(run.kept.new)}")
-    print(f"control stream: {json.dumps(run.totals)}")
+    print(f"control stream: {json.dumps(run.totals)}; longest gap: {run.steps()}")
     for gap in sorted(run.gaps, key=lambda gap: -gap.seconds)[:5]:
         waited = f"waited for a CPU {gap.waited:.2f} s, of which others had {gap.others:.0%}"
-        print(f"  gap {gap.seconds:.2f} s: {waited}; ours {gap.ours:.2f} s")
+        print(f"  gap {gap.seconds:.2f} s: {waited}; heartbeat {gap.late:.2f} s late; ours {gap.ours:.2f} s")
     over = [gap for gap in run.gaps if gap.seconds > GAP]
     print(f"  gaps over {GAP} s: {len(over)}, of them ours: {sum(gap.ours > GAP for gap in over)}")
     for name in memory.MOST if looks else ():

@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from models.parent import die_with_parent
-from tests.fuzz.gaps import Sample, between
+from tests.fuzz.gaps import Gap, Sample, between
 
 STEP = 0.2
 WORTH = 0.25
@@ -35,6 +35,7 @@ class Watch:
     def __init__(self, main: int, gateway: int, slot: int, core: int) -> None:
         self._main, self._core, self._loops = psutil.Process(main), core, (gateway, slot, os.getpid())
         self._samples: deque[Sample] = deque(maxlen=int(120 / STEP))
+        self._late: deque[tuple[float, float]] = deque(maxlen=self._samples.maxlen)
         self._served: dict[int, float] = {}
         self._family: list[int] = []
         self._looked = 0.0
@@ -44,7 +45,9 @@ class Watch:
 
     def _run(self) -> None:
         while True:
+            slept = time.monotonic()
             time.sleep(STEP)
+            self._late.append((slept, time.monotonic() - slept - STEP))
             self._samples.append(self.sample())
 
     def sample(self) -> Sample:
@@ -60,9 +63,11 @@ class Watch:
             times = psutil.cpu_times()
             return Sample(at, way, sum(times) - times.idle - times.iowait, dict(self._served))
 
-    def around(self, begin: float) -> tuple[Sample, Sample]:
+    def gap(self, begin: float, end: float) -> Gap:
         before = next((s for s in reversed(list(self._samples)) if s.at <= begin), self._samples[0])
-        return before, self.sample()
+        after = self.sample()
+        late = max((late for slept, late in list(self._late) if slept <= end and slept + late >= begin), default=0.0)
+        return between(before, after, time.time(), end - begin, late)
 
 
 def _threads(pid: int) -> list[int]:
@@ -88,7 +93,7 @@ def _taken(pid: int) -> float:
 
 def main(port: int, server: int, gateway: int, slot: int, core: int) -> None:
     watch = Watch(server, gateway, slot, core)
-    totals: dict[str, Any] = {"streams": 0, "tokens": 0, "longest": 0.0, "first": 0.0}
+    totals: dict[str, Any] = {"streams": 0, "tokens": 0, "longest": 0.0, "first": 0.0, "seconds": 0.0}
     told = 0.0
     with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
         while True:
@@ -117,9 +122,10 @@ def _one(http: httpx.Client, watch: Watch, totals: dict[str, Any]) -> str:
                     totals["first"] = max(totals["first"], now - began)
                 elif not ended:
                     totals["tokens"] += 1
+                    totals["seconds"] += now - last
                     totals["longest"] = max(totals["longest"], now - last)
                     if now - last > WORTH:
-                        _say({"gap": msgspec.to_builtins(between(*watch.around(last), time.time(), now - last))})
+                        _say({"gap": msgspec.to_builtins(watch.gap(last, now))})
                 last = now
     except httpx.HTTPError as error:
         return f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from runtime.http.openapi import OPERATIONS
 FOLDER = Path(__file__).parent / "corpus"
 SEEDS, KEPT = FOLDER / "seeds.jsonl", FOLDER / "kept.jsonl"
 LONGEST = 4096
-"""Bytes of a body that is kept: a corpus is read by people too."""
+"""Bytes of a request that is kept: a corpus is read by people too."""
 
 
 _ROUTES = {path: re.compile(re.sub(r"\{\w+\}", "[^/]+", path)) for _, path in OPERATIONS}
@@ -55,7 +55,7 @@ class Kept:
         if outcome in self._outcomes:
             return False
         self._outcomes.add(outcome)
-        if known or len(raw.body) > LONGEST or len(raw.target) > LONGEST or len(self.new) >= self._most:
+        if known or len(msgspec.json.encode(raw)) > LONGEST or len(self.new) >= self._most:
             return False
         self.new.append(raw)
         return True

@@ -2,12 +2,16 @@
 
 Each thread on the stream's way (the gateway's and the slot's main ones, EngineCore's, and the one that reads it here)
 can have waited for a CPU, which Linux counts. Other programs are to blame for that by the share that they had of the
-CPU time in that while, what these threads computed themselves left out. What remains of the gap is the server's.
+CPU time in that while, what these threads computed themselves left out. Nor can what the server's other processes
+computed have kept all CPUs for longer than it takes all CPUs. A machine that stands still as a whole, as virtual ones
+do, keeps a thread from waking up that does nothing else. What remains of the gap is the server's.
 """
 
+import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
+CPUS = len(os.sched_getaffinity(0))
 Times = Mapping[int, Mapping[int, tuple[float, float]]]
 """Process to thread to seconds that it has computed, and seconds that it has waited for a CPU, so far."""
 
@@ -31,16 +35,21 @@ class Gap(NamedTuple):
     """Of that, for a CPU."""
     others: float
     """Share of the CPU time that was not the stream's own, and not the server's either."""
+    others_of_ours: float = 0.0
+    """Seconds that the server's other processes would have kept all CPUs for what they computed."""
+    late: float = 0.0
+    """Of a thread beside it that does nothing but wake up: the whole machine stood still."""
     who: int = 0
     """The process of the server that computed most meanwhile."""
     who_seconds: float = 0.0
 
     @property
     def ours(self) -> float:
-        return max(0.0, self.seconds - self.waited * self.others)
+        running = max(0.0, self.seconds - self.waited - self.late)
+        return running + min(self.waited * (1 - self.others), self.others_of_ours)
 
 
-def between(before: Sample, after: Sample, at: float, seconds: float) -> Gap:
+def between(before: Sample, after: Sample, at: float, seconds: float, late: float = 0.0) -> Gap:
     """A gap, with what two samples around it tell."""
     computed = waited = 0.0
     for pid, threads in after.way.items():
@@ -54,4 +63,5 @@ def between(before: Sample, after: Sample, at: float, seconds: float) -> Gap:
     busy, served = after.busy - before.busy - computed, sum(rises.values()) - computed
     others = 1 - max(0.0, served) / busy if busy > 0 else 0.0
     who = max(rises, key=lambda pid: rises[pid], default=0)
-    return Gap(at, seconds, min(waited, seconds), max(0.0, others), who, rises.get(who, 0.0))
+    alone = max(0.0, served) / CPUS
+    return Gap(at, seconds, min(waited, seconds), max(0.0, others), alone, late, who, rises.get(who, 0.0))

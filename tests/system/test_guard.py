@@ -4,6 +4,7 @@ What it refuses, and when, is in tests/unit/guard; here nothing is loaded.
 """
 
 import os
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,32 @@ def test_connections_have_their_bounds(guarded: Server) -> None:
     assert b"invalid_http" in said(guarded, b"hello\r\n\r\n")
     assert b"request_timeout" in said(guarded, b"GET / HTTP/1.1\r\n")
     assert said(guarded, b"") == b""
+
+
+FORM = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+
+
+@pytest.mark.parametrize("framing", ["declared", "chunked"])
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/models/starter-embed/plan", "/v1/audio/transcriptions"])
+def test_a_body_of_a_gigabyte_is_held_by_nobody(guarded: Server, path: str, framing: str) -> None:
+    before, sent, block = guarded.gateway().memory_info().rss, 0, b"a" * 2**20
+    form = path.startswith("/v1/audio")
+    kind = "multipart/form-data; boundary=b" if form else "application/json"
+    size = "Content-Length: 1000000000" if framing == "declared" else "Transfer-Encoding: chunked"
+    with socket.create_connection(("127.0.0.1", guarded.port), timeout=PATIENCE) as wire:
+        wire.sendall(f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: {kind}\r\n{size}\r\n\r\n".encode())
+        while sent < 10**9 and not select.select([wire], [], [], 0)[0]:
+            data = (FORM if form and not sent else b"") + block
+            try:
+                wire.sendall(b"%x\r\n%s\r\n" % (len(data), data) if framing == "chunked" else data)
+            except (BrokenPipeError, ConnectionResetError):
+                break
+            sent += len(data)
+        answer = wire.recv(4096)
+    status = b" 200 " if path.endswith("/plan") else b" 413 "  # it has no use for a body, and does not wait for one
+    assert status in answer.partition(b"\r\n")[0], answer
+    assert sent < 200 * 2**20
+    assert guarded.gateway().memory_info().rss - before < 64 * 2**20
 
 
 def test_its_data_is_its_users(guarded: Server) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ollama
 import pytest
 from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
@@ -205,3 +206,24 @@ def test_without_parsers_thoughts_are_content_and_tools_are_refused(client: Open
         chat(client, BOTH, model="plain", tools=TOOLS)
     unparsed = chat(client, BOTH, model="plain", tools=TOOLS, tool_choice="none").choices[0].message
     assert unparsed.content.count("<tool_call>") == 2
+
+
+def test_ollamas_client_is_told_thoughts_and_calls(thinker: Server) -> None:
+    """A call's arguments are an object there, and whole also in a stream."""
+    client = ollama.Client(host=thinker.url, timeout=600)
+    asked: Any = [{"role": "user", "content": BOTH}]
+    thought = client.chat("thinker", [{"role": "user", "content": SUM}], think=True, options={"temperature": 0})
+    assert (thought.message.thinking, thought.message.content) == (THOUGHT, "It is 4.")
+    whole = client.chat("thinker", asked, tools=TOOLS, options={"temperature": 0})
+    parts = list(client.chat("thinker", asked, tools=TOOLS, stream=True, options={"temperature": 0}))
+    for messages in ([whole.message], [part.message for part in parts]):
+        calls = [call.function for message in messages for call in message.tool_calls or ()]
+        assert [(call.name, call.arguments) for call in calls] == CALLS
+        assert "".join(message.thinking or "" for message in messages) == "Two calls."
+        assert "".join(message.content or "" for message in messages).strip() == "Doing both."
+    results = [{"role": "tool", "content": "done", "tool_name": name} for name, _ in CALLS]
+    after = client.chat("thinker", [*asked, whole.message, *results], tools=TOOLS, options={"num_predict": 4})
+    assert after.done
+    assert set(client.show("thinker").capabilities or ()) == {"completion", "thinking", "tools"}
+    with pytest.raises(ollama.ResponseError, match="does not think"):
+        client.chat("plain", asked, think=True)

@@ -7,7 +7,11 @@ import msgspec
 
 from registry.errors import BadRequest
 
-LEAST_MESSAGES = 256
+LEAST_MESSAGES, MOST_MESSAGES = 256, 4_096
+"""Messages, or items of an input: as many as the context has tokens, within these. vLLM takes 65 us for each."""
+PARTS, ALL_PARTS = 256, 4_096
+"""Of the content of one message, and of all: vLLM notes 34 faults of a part that is none, and takes 30 us for one that
+is, on the loop that feeds all streams."""
 STOPS = 64
 """OpenAI takes 4, vLLM looks for each in every piece of text."""
 BIASES = 2_048
@@ -34,7 +38,8 @@ def check(path: str, body: bytes, context_length: int) -> None:
     for name, most in LISTS.items():
         _within(_items(data, name), most, name)
     for name in ("messages", "input"):
-        _within(_items(data, name), max(LEAST_MESSAGES, context_length), name)
+        _within(_items(data, name), min(max(LEAST_MESSAGES, context_length), MOST_MESSAGES), name)
+        _parts(data, name)
     if "logit_bias" in data:
         try:
             biases = msgspec.json.decode(data["logit_bias"], type=dict[str, msgspec.Raw] | None)
@@ -71,6 +76,21 @@ def _number(data: Mapping[str, msgspec.Raw], name: str, otherwise: int) -> int:
         return abs(msgspec.json.decode(data.get(name, b""), type=int))
     except msgspec.DecodeError:
         return otherwise  # vLLM says what is wrong with it
+
+
+class _Spoken(msgspec.Struct):
+    content: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _parts(data: Mapping[str, msgspec.Raw], name: str) -> None:
+    raw, total = bytes(data.get(name, b"")), 0
+    for index, item in enumerate(msgspec.json.decode(raw, type=list[msgspec.Raw]) if raw[:1] == b"[" else ()):
+        if bytes(item)[:1] != b"{":
+            continue  # vLLM says what is wrong with it
+        content = msgspec.json.decode(item, type=_Spoken).content
+        _within(count := _items({"content": content}, "content"), PARTS, f"{name}[{index}].content")
+        total += count
+    _within(total, ALL_PARTS, f"{name}[].content")
 
 
 def _within(count: int, most: int, name: str) -> None:

@@ -106,6 +106,22 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         shapes.check_messages(data, effort=effort)
 
 
+NOT_STORED = "store: nothing is stored here"
+
+
+def without_store(path: str, body: bytes) -> tuple[bytes, str]:
+    """The body without OpenAI's wish to keep the answer, and what to tell of it; empty: there was none.
+
+    Clients send it by themselves, and the answer is the same without.
+    """
+    if path not in (CHAT, RESPONSES) or b'"store"' not in body:
+        return body, ""
+    data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    if bytes(data.get("store", b"")).strip() != b"true":
+        return body, ""
+    return msgspec.json.encode({**data, "store": msgspec.Raw(b"false")}), NOT_STORED
+
+
 class _Tool(msgspec.Struct):
     type: Any = None
 

@@ -72,14 +72,13 @@ def _stage_at_once(core: Any) -> None:
 
     def take(item: tuple[Any, Any]) -> None:
         kind, request = item
-        call, arguments = None, tuple[Any, ...]()
         if kind == EngineCoreRequestType.UTILITY and request[2] == METHOD:
             call, arguments = request[3]
-        if call == stage_adapter.__name__:
-            core._handle_client_request(kind, request)
-            return
-        if call == drop_adapter.__name__:
-            _leaving(core).add(arguments[0])
+            if call == stage_adapter.__name__:
+                core._handle_client_request(kind, request)
+                return
+            if call == drop_adapter.__name__:
+                _leaving(core).add(arguments[0])
         wait_in_line(item)
 
     core.input_queue.put_nowait = take
@@ -106,7 +105,7 @@ def stage_adapter(self: Any, adapter_id: int, path: str) -> Outcome | Future[Out
 def _answers_later(core: Any) -> bool:
     """Whether the calls' answers may be Futures: vLLM waits for them, and the worker can hand one over."""
     executor = type(getattr(core, "model_executor", None)).__name__
-    return executor == "UniProcExecutor" and hasattr(core, "_invoke_utility_method")
+    return executor == "UniProcExecutor" and hasattr(core, "input_queue")
 
 
 def _read(reading: Future[Any]) -> Outcome:

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import core, process
+from models.chat.vllm import core, fail_fast, process
 from registry.errors import EngineFailed
 
 TYPICAL_V2 = "models.chat.vllm.typical_v2:TypicalSamplingV2"
@@ -48,6 +48,7 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     """vLLM's own HTTP application on top of `engine`."""
     entry = server()
     tasks = await engine.get_supported_tasks()
+    fail_fast.patch(entry.build_app(arguments, tasks, engine.model_config))
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
     return app

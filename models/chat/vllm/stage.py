@@ -1,9 +1,9 @@
 """Worker side of adapter swaps: read and pack in a thread, write into a free place, take effect between two steps.
 
 vLLM mixes `StagedAdapters` into its worker class (`worker_extension_cls`). Every method is called by `core` on
-the engine's loop, `stage_adapter` and `reading_adapter` perhaps in the thread that takes calls in, and returns at once;
-long work runs in one thread. A place that is being written belongs to no
-adapter, so no step reads it; it is published in `poll_adapter`, after the copy has ended.
+the engine's loop (`stage_adapter` and `reading_adapter` also by the thread that takes calls in) and returns at once;
+long work runs in one thread. A place that is being written belongs to no adapter, so no step reads it; it is published
+in `poll_adapter`, after the copy has ended.
 
 On a GPU `place_adapter` does it all: the copies go from pinned memory onto the engine's own stream, behind the steps
 that may read what was in the place before and in front of all that will read what is there now, so it is published at

@@ -72,7 +72,7 @@ REPLACED = (
     ),
     Touch(
         "vllm.v1.structured_output:StructuredOutputManager._create_grammar",
-        "compiled at the lowest priority, not beside the steps; one that takes too long in them ends its request",
+        "compiled at a lower priority, not beside the steps; one that takes too long in them ends its request",
         GRAMMARS,
         ("self", "request"),
     ),
@@ -82,15 +82,14 @@ REPLACED = (
         GRAMMARS,
         ("self", "model_config", "structured_outputs_config", "tokenizer"),
     ),
+    Touch(
+        "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
+        "a list of a request, of this one and of all others, is looked at up to its first fault: else for 30 s",
+        "tests/contract/chat_engine/test_fail_fast.py",
+    ),
 )
 
 USED = (
-    Touch(
-        "vllm.v1.engine.core:EngineCoreProc._invoke_utility_method",
-        "a Future is an answer: staging is told when it has ended, without polls",
-        CORE,
-        ("name", "get_result", "output", "enqueue_output"),
-    ),
     Touch(
         "vllm.v1.engine.core:EngineCoreProc.input_queue",
         "staging begins when its call arrives, not after the running step",
@@ -98,7 +97,7 @@ USED = (
     ),
     Touch(
         "vllm.v1.engine.core:EngineCoreProc._handle_client_request",
-        "vLLM's own way of a call, for staging",
+        "the way of a call; a Future is an answer, so staging is told when it has ended, without polls",
         CORE,
         ("self", "request_type", "request"),
     ),

@@ -38,7 +38,10 @@ def send(
         return _upload(client, about, probe, path, params, quiet)
     if path.is_dir():
         if not (path / "adapter_config.json").is_file():
-            raise Refused(f"{path} has no adapter_config.json. Give the folder that peft's save_pretrained wrote.")
+            from registry.files.no_adapter import something_else
+
+            what = something_else([child.name for child in path.iterdir()])
+            raise Refused(f"{path}: {what or 'it has no adapter_config.json. Give the folder that peft wrote.'}")
         if not upload:
             try:
                 return _name(client, about, probe, {"path": str(path.resolve())}, params)

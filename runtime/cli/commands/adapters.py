@@ -211,6 +211,14 @@ def _pinned(adapter: Json) -> str:
     return "yes" if adapter["pinned"] else ""
 
 
+def _probe(probe: Json | None) -> list[tuple[str, str]]:
+    """What a probe asks for, and what came: a failed one is to be understood without a second call."""
+    if probe is None:
+        return []
+    told = [("probe", probe["state"]), ("  prompt", repr(probe["prompt"])), ("  expected", repr(probe["expected"]))]
+    return told if probe["answered"] is None else [*told, ("  answered", repr(probe["answered"]))]
+
+
 def _told(adapter: Json, as_json: bool) -> None:
     if as_json:
         emit(adapter)
@@ -228,7 +236,7 @@ def _told(adapter: Json, as_json: bool) -> None:
             ("requests", f"{adapter['running']} running, {adapter['waiting']} waiting"),
             ("place", f"{adapter['hits']} hits, {adapter['misses']} misses, {adapter['evictions']} evictions"),
             ("last used", ago(adapter["last_used"])),
-            *([("probe", adapter["probe"]["state"])] if adapter.get("probe") else []),
+            *_probe(adapter.get("probe")),
         ]
     )
     for version in adapter["versions"]:

@@ -218,7 +218,7 @@ def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     Example: roundhouse models reload
     """
     with Client(url) as client:
-        found = client.post("/v1/reload")
+        found = client.post("/v1/recipes/reload")
     if as_json:
         emit(found)
     elif not found["changed"]:

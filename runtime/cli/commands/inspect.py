@@ -16,7 +16,9 @@ ENGINES = ("vllm", "vllm-cpu", "sentence-transformers", "faster-whisper", "torch
 
 def validate(
     recipes: Annotated[list[Path], typer.Argument(help="Recipe files, or folders of them.", show_default=False)],
-    sources: Annotated[bool, typer.Option("--sources", help="Also demand that weights lie where recipes say.")] = False,
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Also look whether the files are there, and for the task.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check recipes without a server: every fault at once, each with file, line and what to write instead.

@@ -121,7 +121,7 @@ class Editor:
         if not gone & mine or (not recipe.is_former and self._roster.is_given(model)):
             raise Conflict(
                 f"The recipe of '{recipe.id}' is in the server's own files (--recipes): take it out there, then have "
-                "them read again: kill -HUP, or POST /v1/reload.",
+                "them read again: kill -HUP, or POST /v1/recipes/reload.",
                 code="recipe_given",
                 param="model",
             )

@@ -1,4 +1,4 @@
-"""A sink of request records: a log line for each end that somebody may want to look into."""
+"""A sink of request records: one log line for each. What a client did wrong is no warning."""
 
 import logging
 
@@ -10,10 +10,10 @@ WARNED = frozenset({End.ENGINE_DIED, End.FAILED, End.DEADLINE})
 
 class RequestLog:
     def take(self, record: RequestRecord) -> None:
-        level = logging.WARNING if record.end in WARNED else logging.DEBUG
+        level = logging.WARNING if record.end in WARNED else logging.INFO
         if not log.isEnabledFor(level):
             return
-        target = record.target
+        target, usage, seconds = record.target, record.usage, record.seconds
         told = {
             "request_id": record.context.id,
             "team": record.context.caller.team,
@@ -23,6 +23,11 @@ class RequestLog:
             "end": record.end.value,
             "status": record.status,
             "code": record.code,
-            "seconds": round(record.seconds["total"], 4),
+            "prompt_tokens": usage.prompt_tokens or None,
+            "cached_tokens": usage.cached_tokens or None,
+            "completion_tokens": usage.completion_tokens or None,
+            "audio_seconds": round(usage.audio_seconds, 2) or None,
+            "seconds": round(seconds["total"], 4),
+            **{f"{name}_seconds": round(seconds[name], 4) for name in ("queue", "load", "first") if name in seconds},
         }
         log.log(level, "request ended", extra={name: value for name, value in told.items() if value is not None})

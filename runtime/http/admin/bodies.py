@@ -1,6 +1,8 @@
 """Bodies of our own interface."""
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, field_validator
 
 from registry.names import AdapterName
 from registry.recipes.definition import HubSource, PathSource
@@ -22,13 +24,27 @@ class ProbeBody(BaseModel):
         return value
 
 
+SOURCES = 'write {"path": "/a/folder"}, or {"hub": "owner/name", "revision": "main"}'
+
+
+def _kind(value: object) -> str | None:
+    """Which kind of source was meant, by the key that only it has."""
+    if isinstance(value, PathSource | HubSource):
+        return "path" if isinstance(value, PathSource) else "hub"
+    keys = [key for key in ("path", "hub") if isinstance(value, dict) and key in value]
+    return keys[0] if len(keys) == 1 else None
+
+
 class RegisterRequest(BaseModel):
     """Register an adapter. A name that exists gets a new version; the same content again changes nothing."""
 
     model_config = ConfigDict(extra="forbid")
     name: AdapterName
     base: str = Field(description="id or alias of the base model")
-    source: PathSource | HubSource
+    source: Annotated[
+        Annotated[PathSource, Tag("path")] | Annotated[HubSource, Tag("hub")],
+        Discriminator(_kind, custom_error_type="source", custom_error_message=SOURCES),
+    ]
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
     probe: ProbeBody | None = None
 

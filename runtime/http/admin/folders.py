@@ -12,6 +12,8 @@ def check_folder(path: str, roots: Sequence[Path], param: str, what: str = "adap
 
     One answer for what is not there and for what may not be read: nobody learns what lies elsewhere.
     """
+    if path.startswith("~"):
+        raise BadRequest(f"Write the whole path in '{param}': '~' would be the server's home, not yours.", param=param)
     if not Path(path).is_absolute():
         raise BadRequest(f"'{param}' must be an absolute path on the server.", param=param)
     try:

@@ -104,7 +104,7 @@ async def reload(gateway: CurrentGateway) -> Response:
 
 ROUTES: list[Route] = [
     ("/v1/models", add, ["POST"]),
-    ("/v1/reload", reload, ["POST"]),
+    ("/v1/recipes/reload", reload, ["POST"]),
     ("/v1/models/{model:path}/recipe", recipe, ["GET"]),
     ("/v1/models/{model:path}/download", cancel, ["DELETE"]),
 ]

@@ -19,6 +19,8 @@ async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """One model or adapter, with the progress of a load that is under way."""
+    if not name:  # /v1/models/
+        return await list_(gateway, context)
     return json_answer(gateway.models.show(name, context.caller))
 
 

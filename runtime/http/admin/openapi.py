@@ -104,10 +104,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             "hub": {"source": "Qwen/Qwen3-0.6B", "id": "qwen", "overrides": {"context_length": 8192}},
             "proposal": {"source": "package:models.starter/pack/starter-chat", "id": "mine", "dry_run": True},
         },
-        errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
+        body=json_body("AddModelBody"), errors=_ADD, others={"201": other_answer("It was added.", "ModelAdded")},
     ),
     ("patch", "/v1/models/{model}"): Operation(
-        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"),
+        "editModel", _MODELS, "Change a model's recipe", answer("ModelEdited"), body=json_body("EditModelBody"),
         examples={"cache": {"changes": {"memory.kv_cache": "512MiB"}}}, errors=_ADD,
     ),
     ("delete", "/v1/models/{model}"): Operation(
@@ -119,8 +119,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/models/{model}/download"): Operation(
         "cancelDownload", _MODELS, "Stop bringing a model's files", answer("Model"), errors=MANAGEMENT
     ),
-    ("post", "/v1/reload"): Operation(
-        "reload", _OPERATIONS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
+    ("post", "/v1/recipes/reload"): Operation(
+        "reload", _MODELS, "Read the recipe files again", answer("Reloaded"), errors=(500, 503)
     ),
     ("post", "/v1/models/{model}/load"): Operation(
         "loadModel", _MODELS, "Load a model", answer("Model"), errors=_LOAD,
@@ -149,6 +149,20 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("get", "/health/ready"): Operation(
         "ready", _OPERATIONS, "Readiness", answer("Health"), errors=(),
         others={"503": other_answer("Starting or stopping.", "Health")},
+    ),
+    **{
+        (method, path): Operation(
+            id_, _OPERATIONS, summary, answer("Health"), errors=(),
+            others={"503": other_answer("Starting or stopping.", "Health")},
+        )
+        for method, path, id_, summary in (
+            ("get", "/health", "health", "Readiness (vLLM, TGI)"),
+            ("get", "/ping", "ping", "Readiness (SageMaker)"),
+            ("post", "/ping", "pingByPost", "Readiness (SageMaker)"),
+        )
+    },
+    ("get", "/version"): Operation(
+        "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
     ("get", "/v1/usage"): Operation(

@@ -65,4 +65,8 @@ def _tei(body: bytes, query: Mapping[str, str]) -> Parsed:
     return EmbedQuestion(found.request(), write, wanted, Dialect.TEI, {"input": "inputs"})
 
 
-ENDPOINTS = [Endpoint("/v1/embeddings", _openai, Dialect.OPENAI), Endpoint("/embed", _tei, Dialect.TEI)]
+ENDPOINTS = [
+    Endpoint("/v1/embeddings", _openai, Dialect.OPENAI),
+    Endpoint("/infinity/embeddings", _openai, Dialect.OPENAI),
+    Endpoint("/embed", _tei, Dialect.TEI),
+]

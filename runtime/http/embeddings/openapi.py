@@ -47,6 +47,11 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
             "base64": {"model": "starter-embed", "input": "a warm kitchen", "encoding_format": "base64"},
         },
     ),
+    ("post", "/infinity/embeddings"): Operation(
+        "embedInfinity", "Embeddings", "Embeddings (Infinity)", answer("Embeddings"),
+        body=json_body("EmbeddingsBody"), parameters=("Prefer",), others=LOADING,
+        examples={"texts": {"model": "starter-embed", "input": ["a warm kitchen", "a cold cellar"]}},
+    ),
     ("post", "/embed"): Operation(
         "embed", "Embeddings", "Embeddings (Text Embeddings Inference)", answer("Vectors"),
         body=json_body("EmbedBody"), parameters=("Prefer", "Model"), others=LOADING, dialects=(Dialect.TEI,),

@@ -2,12 +2,12 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from registry.errors import Forbidden, NotFound, RoundhouseError
+from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
 from runtime.http.guard.access import dialect_of, needed
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
 from runtime.http.sending import error_response
-from tenants.caller import EVERYBODY, Caller
+from tenants.caller import EVERYBODY, NOBODY, Caller
 
 _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """OpenAI's clients, Anthropic's, Azure's."""
@@ -42,7 +42,10 @@ def _caller(scope: Scope) -> Caller:
             return EVERYBODY  # the application tells what is there
         raise
     if scopes is None:
-        return EVERYBODY
+        try:
+            return gateway_of(scope).callers.who(shown(scope["headers"]))
+        except Unauthorized:
+            return NOBODY
     caller = gateway_of(scope).callers.who(shown(scope["headers"]))
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))

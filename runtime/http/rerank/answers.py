@@ -81,6 +81,22 @@ def jina(
     return msgspec.json.encode(body)
 
 
+def infinity(ranking: Ranking, model: str, top_n: int | None, documents: Sequence[str] | None, *, raw: bool) -> bytes:
+    """`documents`: to be repeated in the results; None: not wanted. `raw`: logits instead of values from 0 to 1."""
+    logits = ranking.result.logits
+    found = [
+        {
+            "relevance_score": logits[index] if raw else sigmoid(logits[index]),
+            "index": index,
+            "document": None if documents is None else documents[index],
+        }
+        for index in ranking.best(top_n)
+    ]
+    usage = {"prompt_tokens": ranking.tokens, "total_tokens": ranking.tokens}
+    about = {"object": "rerank", "id": f"rerank-{uuid.uuid4().hex}", "created": int(time())}
+    return msgspec.json.encode({**about, "model": model, "usage": usage, "results": found})
+
+
 def cohere(ranking: Ranking, top_n: int | None, documents: Sequence[str | dict[str, Any]] | None) -> bytes:
     results: list[dict[str, Any]] = []
     for index in ranking.best(top_n):

@@ -1,9 +1,12 @@
-"""Rerank in four dialects over one engine call.
+"""Rerank in five dialects over one engine call.
 
 | path                | dialect                       | unknown fields | errors                 | no model named   |
 |---------------------|-------------------------------|----------------|------------------------|------------------|
 | /v1/rerank          | Jina (Cohere v1, vLLM)        | refused (400)  | `detail`, `error`      | refused          |
 | /v2/rerank          | Cohere v2                     | refused (422)  | `message`              | refused          |
+| /v1/v2/rerank       | the same, where /v1 ends the  | refused (422)  | `message`              | refused          |
+|                     | address that a client is given |               |                        |                  |
+| /infinity/rerank    | Infinity                      | refused (400)  | `detail`, `error`      | refused          |
 | /rerank             | TEI by `texts`, else Jina     | TEI: ignored   | `error`, `error_type`  | the only one     |
 | /score, /v1/score   | vLLM                          | ignored        | OpenAI's               | the only one     |
 
@@ -13,7 +16,7 @@ of tokens and chunks cut queries and documents before that.
 """
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
@@ -84,7 +87,7 @@ class ScoreQuestion:
             yield part
 
 
-def _jina(body: JinaBody) -> Parsed:
+def _jina(body: JinaBody) -> RerankQuestion:
     wanted = RerankRequest(
         query=query_text(body.query),
         documents=document_texts(body.documents, fields=body.rank_fields),
@@ -99,6 +102,18 @@ def _jina(body: JinaBody) -> Parsed:
         return results.jina(ranking, model, body.top_n, shown, raw=bool(body.raw_scores))
 
     return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model), Dialect.JINA)
+
+
+def _infinity(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    """Jina's request. Its documents come back as strings, and only if they are asked for."""
+    asked = decode(body, JinaBody)
+    parsed = _jina(asked)
+
+    def write(ranking: Ranking, model: str) -> bytes:
+        shown = parsed.request.documents if asked.return_documents else None
+        return results.infinity(ranking, model, asked.top_n, shown, raw=bool(asked.raw_scores))
+
+    return replace(parsed, write=write)
 
 
 def _cohere(body: CohereBody) -> Parsed:
@@ -191,6 +206,8 @@ def _parse_score(body: bytes, _query: Mapping[str, str]) -> Parsed:
 ENDPOINTS = [
     Endpoint("/v1/rerank", _parse_jina, Dialect.JINA),
     Endpoint("/v2/rerank", _parse_cohere, Dialect.COHERE),
+    Endpoint("/v1/v2/rerank", _parse_cohere, Dialect.COHERE),
+    Endpoint("/infinity/rerank", _infinity, Dialect.JINA),
     Endpoint("/rerank", _parse_tei_or_jina, Dialect.JINA, _tei_or_jina),
     Endpoint("/score", _parse_score, Dialect.OPENAI),
     Endpoint("/v1/score", _parse_score, Dialect.OPENAI),

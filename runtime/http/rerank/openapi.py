@@ -13,6 +13,7 @@ from runtime.http.openapi_parts import (
     array,
     either,
     json_body,
+    nullable,
     record,
     ref,
     structs,
@@ -50,6 +51,16 @@ SCHEMAS: dict[str, Json] = {
                     ["index", "relevance_score"],
                 )
             ),
+        }
+    ),
+    "InfinityRanking": record(
+        {
+            "id": STRING,
+            "object": {"const": "rerank"},
+            "created": COUNT,
+            "model": STRING,
+            "usage": _TOKENS,
+            "results": array(record({"index": COUNT, "relevance_score": NUMBER, "document": nullable(STRING)})),
         }
     ),
     "CohereRanking": record(
@@ -101,6 +112,14 @@ def _score(id_: str) -> Operation:
     )  # fmt: skip
 
 
+def _cohere(id_: str, description: str) -> Operation:
+    return Operation(
+        id_, "Rerank", "Rerank (Cohere v2)", answer("CohereRanking"), body=json_body("CohereBody"),
+        description=description, parameters=("Prefer",), others=LOADING, dialects=(Dialect.COHERE,), errors=_ERRORS_422,
+        examples={"best": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS, "top_n": 1}},
+    )  # fmt: skip
+
+
 OPERATIONS: dict[tuple[str, str], Operation] = {
     ("post", "/v1/rerank"): Operation(
         "rerank", "Rerank", "Rerank (Jina)", answer("JinaRanking"), body=json_body("JinaBody"),
@@ -108,11 +127,13 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         parameters=("Prefer",), others=LOADING, dialects=(Dialect.JINA,),
         examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
-    ("post", "/v2/rerank"): Operation(
-        "rerankCohere", "Rerank", "Rerank (Cohere v2)", answer("CohereRanking"), body=json_body("CohereBody"),
-        description=_CHUNKS,
-        parameters=("Prefer",), others=LOADING, dialects=(Dialect.COHERE,), errors=_ERRORS_422,
-        examples={"best": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS, "top_n": 1}},
+    ("post", "/v2/rerank"): _cohere("rerankCohere", _CHUNKS),
+    ("post", "/v1/v2/rerank"): _cohere("rerankCohereV1", "The same, for clients whose base address ends in /v1."),
+    ("post", "/infinity/rerank"): Operation(
+        "rerankInfinity", "Rerank", "Rerank (Infinity)", answer("InfinityRanking"), body=json_body("JinaBody"),
+        description=f"Documents come back as strings, with `return_documents: true`. {_CHUNKS}",
+        parameters=("Prefer",), others=LOADING, dialects=(Dialect.JINA,),
+        examples={"documents": {"model": "starter-rerank", "query": "what is a slot?", "documents": _DOCUMENTS}},
     ),
     ("post", "/rerank"): Operation(
         "rerankTei", "Rerank", "Rerank (Text Embeddings Inference, or Jina)",

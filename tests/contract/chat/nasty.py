@@ -70,7 +70,6 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "processors by name": (CHAT, {"logits_processors": ["os.system"]}),
     "a field of nobody's": (CHAT, {"nonsense": 1}),
     "a vendor's own tool": (RESPONSES, {"input": "x", "tools": [{"type": "web_search"}]}),
-    "a stored response": (RESPONSES, {"input": "x", "store": True}),
     "template words": (CHAT, {"chat_template_kwargs": {"messages": 5}}),
     "messages empty": (CHAT, {"messages": []}),
     "messages a number": (CHAT, {"messages": 5}),

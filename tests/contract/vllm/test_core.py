@@ -68,7 +68,7 @@ def test_an_adapter_is_never_loaded_from_a_path() -> None:
 
 class _Core:
     model_executor: object = None
-    _invoke_utility_method: Any = None
+    input_queue: object
 
     def __init__(self, outcomes: dict[str, Any]) -> None:
         self.outcomes, self.asked = outcomes, [""]
@@ -181,7 +181,7 @@ def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[s
     assert uniproc_executor.UniProcExecutor.__name__ == UniProcExecutor.__name__
     reading: Future[Any] = Future()
     core = _Core({"stage_adapter": ["running"]})
-    core.model_executor, core._invoke_utility_method = UniProcExecutor(), EngineCoreProc._invoke_utility_method
+    core.model_executor, core.input_queue = UniProcExecutor(), None
     core.outcomes["reading_adapter"] = reading
     told: list[Any] = []
     EngineCoreProc._invoke_utility_method(
@@ -195,18 +195,18 @@ def test_staging_is_answered_when_the_adapter_was_read(ends: Any, wanted: list[s
 @pytest.mark.parametrize("outcome", [["done"], ["full"]])
 def test_an_answer_that_is_known_is_not_held_back(outcome: list[str]) -> None:
     core = _Core({"stage_adapter": outcome})
-    core.model_executor, core._invoke_utility_method = UniProcExecutor(), None
+    core.model_executor, core.input_queue = UniProcExecutor(), None
     assert vllm_core.stage_adapter(core, 1, "/x") == outcome
 
 
 def test_workers_of_other_processes_are_polled() -> None:
     core = _Core({"stage_adapter": ["running"]})
-    core.model_executor, core._invoke_utility_method = object(), None
+    core.model_executor, core.input_queue = object(), None
     assert vllm_core.stage_adapter(core, 1, "/x") == ["running"]
 
 
 def test_a_file_is_read_while_a_step_runs() -> None:
-    """vLLM's loop takes calls out of its queue between two steps; staging never gets there, drops are foreseen."""
+    """vLLM's loop takes calls out of its queue between two steps; staging is not among them, and drops are foreseen."""
     from vllm.v1.engine import EngineCoreRequestType
     from vllm.v1.engine.core import EngineCoreProc, EngineShutdownState
 

@@ -1,14 +1,19 @@
-"""The acceptance run on a GPU, as far as it goes without one."""
+"""The acceptance run on a GPU: its parts, and all of it with the tiny shape on whatever is there."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors import safe_open
 
-from benchmarks import gpu_acceptance
-from benchmarks.gpu_acceptance import ANSWERS, Report, write_recipes
+from benchmarks.gpu import acceptance, large
+from benchmarks.gpu.report import Report
+from benchmarks.gpu.right import ANSWERS, write_recipes
+from benchmarks.gpu.shapes import SHAPES, write_base
 from models import nvml
 from registry.recipes.loading import load_recipes
 from runtime.cli.options import root
@@ -19,28 +24,85 @@ def test_without_a_gpu_it_says_so(monkeypatch: pytest.MonkeyPatch, capsys: pytes
         raise nvml.NoGpu("the NVIDIA driver does not answer")
 
     monkeypatch.setattr(nvml, "gpu", none)
-    monkeypatch.setattr(sys, "argv", ["gpu_acceptance"])
-    assert gpu_acceptance.main() == 2
-    assert "the NVIDIA driver does not answer" in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["acceptance"])
+    assert acceptance.main() == 2
+    assert "--shape tiny" in capsys.readouterr().err
 
 
-def test_its_recipes_are_the_starter_model_twice(tmp_path: Path) -> None:
-    write_recipes(tmp_path)
+@pytest.mark.parametrize("graphs", [False, True])
+def test_its_recipes_are_the_starter_model_twice(tmp_path: Path, graphs: bool) -> None:
+    write_recipes(tmp_path, graphs=graphs)
     second, first = load_recipes([tmp_path])
     assert (second.id, first.id) == ("second", "starter-chat")
-    assert (second.residency.sleep, second.residency.preload, second.adapters) == ("always", True, ())
+    assert (second.residency.sleep, second.adapters) == ("always", ())
     assert {adapter.name for adapter in first.adapters} == ANSWERS.keys()
+    assert [recipe.engine.flags.get("enforce_eager", False) for recipe in (first, second)] == [not graphs] * 2
 
 
 def test_results_are_there_after_each_step(tmp_path: Path) -> None:
     file = tmp_path / "gpu" / "today.json"
     report = Report(file, "cpu")
+    report.server("start", ["python", "-m", "x"])
     report.add("start", True, seconds=1.0)
-    assert json.loads(file.read_text())["steps"] == {"start": {"ok": True, "seconds": 1.0}}
+    held = json.loads(file.read_text())
+    assert (held["steps"], held["servers"]) == ({"start": {"ok": True, "seconds": 1.0}}, {"start": "python -m x"})
     assert report.ok
     report.add("answers", False)
     assert not report.ok
-    assert json.loads(file.read_text())["environment"]["versions"]["litserve"]
+    found = json.loads(file.read_text())["environment"]
+    assert found["versions"]["litserve"]
+    assert found["command"].startswith("python -m benchmarks.gpu.acceptance")
+
+
+def test_the_8b_shape_is_that_of_the_published_checkpoint() -> None:
+    """Meta's Llama 3.1 8B has 8,030,261,248 parameters."""
+    tensors = SHAPES["8b"].tensors()
+    assert sum(int(np.prod(sides)) for sides in tensors.values()) == 8_030_261_248
+    assert list(tensors)[-1] == "lm_head.weight"
+
+
+def test_a_base_is_a_file_that_answers_in_letters(tmp_path: Path) -> None:
+    base = write_base(tmp_path / "base", SHAPES["tiny"])
+    letters = 0
+    with safe_open(base / "model.safetensors", "pt") as file:
+        assert {name: list(file.get_slice(name).get_shape()) for name in file.keys()} == SHAPES["tiny"].tensors()  # noqa: SIM118
+        head = file.get_tensor("lm_head.weight").float()
+        letters = int((head.abs().sum(1) > 0).sum())
+        first, second = (file.get_tensor(f"model.layers.{i}.mlp.up_proj.weight").float() for i in (0, 1))
+    assert 26 <= letters < 128
+    assert 0.019 < float(first.std()) < 0.021
+    assert not bool((first == second).any(1).all())
+
+
+def test_the_large_recipe_bounds_its_steps(tmp_path: Path) -> None:
+    found = large.chat(SHAPES["8b"], tmp_path, tmp_path, device=4, host=16, idle="2s").recipe
+    assert (found.batching.max_tokens, found.batching.tokens_while_swapping) == (8192, 2048)
+    assert (found.memory.adapters.device, found.memory.adapters.max_rank, found.dtype) == (4, 16, "bfloat16")
+    assert found.residency.sleep == "always"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(os.environ.get("GPU_ACCEPTANCE") != "1", reason="long form, ten minutes: set GPU_ACCEPTANCE=1")
+def test_every_step_runs_with_the_tiny_shape(tmp_path: Path) -> None:
+    file = tmp_path / "results.json"
+    command = [sys.executable, "-m", "benchmarks.gpu.acceptance", "--shape", "tiny", "--results", str(file)]
+    done = subprocess.run(command, cwd=root(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    steps = json.loads(file.read_text())["steps"]
+    assert list(steps) == [
+        "start", "twenty adapters in one crowd", "the base does none of their tasks",
+        "two models answer at once, and alike", "sleep and wake, 1", "start, with compilation and graphs",
+        "twenty adapters in one crowd, with compilation and graphs", "speed of the small model", "large, tiny",
+    ]  # fmt: skip
+    figures = steps["large, tiny"]["figures"]
+    for server in ("roundhouse", "vllm serve"):
+        for tier in ("device", "host", "disk"):
+            assert f"large.{server}.{tier}.added_p99" in figures
+            assert f"large, prefills.{server}.{tier}.added_p99" in figures
+        assert f"large.{server}.storm.gap_longest" in figures
+        assert f"mixed.{server}.ratio" in figures
+    assert {name for name in figures if name.startswith("wake")}
+    assert all(bar["met"] is not None for bar in steps["large, tiny"]["bars"])
 
 
 def test_the_long_rehearsal_fetches_nothing_unasked(monkeypatch: pytest.MonkeyPatch) -> None:

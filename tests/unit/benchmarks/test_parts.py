@@ -1,6 +1,7 @@
 """Workload, peers' flags, generated adapters."""
 
 import asyncio
+import importlib
 import itertools
 import json
 import os
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import run
 from benchmarks.load.workload import Workload
 from benchmarks.peers import processes
 from benchmarks.peers.servers import vllm_flags
@@ -17,6 +19,7 @@ from benchmarks.report import environment
 from benchmarks.report.generated import size, write_adapters
 from models.chat import settings as chat_settings
 from registry.recipes.loading import load_recipes
+from runtime.server.host import Kind
 
 STARTER = Path(__file__).parents[3] / "recipes" / "starter" / "starter-chat.yaml"
 
@@ -28,17 +31,22 @@ def test_a_workload_is_seeded_and_never_repeats_itself() -> None:
     assert len({text.split()[0] for text in texts}) == 500
 
 
-def test_the_peer_gets_the_flags_that_our_engine_gets() -> None:
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_the_peer_gets_the_flags_that_our_engine_gets(kind: Kind) -> None:
     """What `vllm serve` is started with in a comparison is what the chat engine gives to vLLM's parser."""
     recipe = load_recipes(STARTER)[0]
-    ours = list(chat_settings._settings(recipe, Path("/weights"), "cpu"))
+    ours = list(chat_settings._settings(recipe, Path("/weights"), kind))
     ours = ours[ours.index("--served-model-name") :]
     json_only = str(recipe.engine.flags["structured_outputs_config"])
     ours += ["--enable-auto-tool-choice", "--tool-call-parser", "pythonic", "--structured-outputs-config", json_only]
-    ours = [
-        word for word in ours if word not in ("--disable-fastapi-docs", "--no-use-tqdm-on-load")
-    ]  # change no answer
-    assert sorted(vllm_flags(recipe)) == sorted(ours)
+    change_no_answer = ("--disable-fastapi-docs", "--no-use-tqdm-on-load", "--enable-sleep-mode")
+    ours = [word for word in ours if word not in change_no_answer]
+    assert sorted(vllm_flags(recipe, kind)) == sorted(ours)
+
+
+@pytest.mark.parametrize("name", [*run.NAMES, *run.MORE])
+def test_every_name_has_its_benchmark(name: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{run.MODULES.get(name, name)}").run)
 
 
 def test_generated_adapters_fit_their_base_and_differ(tmp_path: Path) -> None:

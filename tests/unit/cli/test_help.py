@@ -27,9 +27,9 @@ ALL = dict(commands(typer.main.get_command(app)))
 
 
 def test_all_commands_are_there() -> None:
-    models = {
-        ("models", name) for name in ("list", "show", "load", "unload", "pin", "unpin", "plan", "forget-estimate")
-    }
+    of_models = ("list", "show", "load", "unload", "pin", "unpin", "plan", "forget-estimate")
+    changes = ("add", "edit", "remove", "export", "cancel", "reload")
+    models = {("models", name) for name in (*of_models, *changes)}
     names = ("list", "add", "show", "remove", "alias", "rollback", "pin", "unpin", "validate", "combine", "merge")
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
     teams = {("teams", name) for name in ("list", "create", "archive", "restore")}

@@ -9,6 +9,12 @@ from runtime.cli.options import root
 from tests.unit.cli.conftest import Run
 
 SETS = sorted(path.name for path in (root() / "recipes").iterdir() if path.is_dir())
+
+
+def config(architecture: str) -> dict[str, str]:
+    return {"config.json": json.dumps({"architectures": [architecture]})}
+
+
 BAD = """id: m
 version: 1
 task: chat
@@ -47,6 +53,70 @@ def test_json(run: Run, tmp_path: Path) -> None:
 
 def test_nothing_there(run: Run, tmp_path: Path) -> None:
     assert run("validate", str(tmp_path / "nothing.yaml")).exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("task", "engine", "files", "words"),
+    [
+        (
+            "transcribe",
+            "faster-whisper",
+            config("LlamaForCausalLM"),
+            "LlamaForCausalLM",
+        ),
+        ("chat", "vllm", {"adapter_config.json": "{}"}, "adapter's folder"),
+        ("chat", "vllm", {"model.bin": "", "vocabulary.json": ""}, "CTranslate2"),
+        ("chat", "vllm", {"modules.json": "[]"}, "sentence-transformers"),
+        (
+            "embed",
+            "sentence-transformers",
+            config("BertForSequenceClassification"),
+            "rerank",
+        ),
+        (
+            "transcribe",
+            "faster-whisper",
+            config("WhisperForConditionalGeneration"),
+            "converted",
+        ),
+    ],
+)
+def test_sources_of_another_kind(
+    run: Run, tmp_path: Path, task: str, engine: str, files: dict[str, str], words: str
+) -> None:
+    (tmp_path / "weights").mkdir()
+    for name, text in files.items():
+        (tmp_path / "weights" / name).write_text(text)
+    file = tmp_path / "m.yaml"
+    file.write_text(f"id: m\nversion: 1\ntask: {task}\nsource: {{path: weights}}\nengine: {{name: {engine}}}\n")
+    assert run("validate", str(file)).exit_code == 0
+    wrong = run("validate", str(file), "--sources")
+    assert wrong.exit_code == 1
+    assert words in wrong.stderr
+    assert "m.yaml:4:" in wrong.stderr
+
+
+def test_the_sources_that_ship_are_of_their_kind(run: Run) -> None:
+    result = run("validate", str(root() / "recipes/starter"), "--sources")
+    assert result.exit_code == 0, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("max_model_len: 512", "context_length"),
+        ("device: cuda", "--device"),
+        ("num_ctx: 512", "context_length"),
+        ("tool_call_parser: hermes", "engine.flags"),
+        ("contxt_length: 512", "context_length"),
+    ],
+)
+def test_a_key_of_another_server_is_told_where_it_goes(run: Run, tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(f"id: m\nversion: 1\ntask: chat\nsource: {{path: w}}\nengine: {{name: vllm}}\n{line}\n")
+    result = run("validate", str(file))
+    assert words in result.stderr
+    assert len(result.stderr.splitlines()) == 2
 
 
 def test_sources_that_are_not_there(run: Run, tmp_path: Path) -> None:

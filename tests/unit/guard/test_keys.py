@@ -27,6 +27,9 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /embed": INFER,
     "POST /generate": INFER,
     "POST /generate_stream": INFER,
+    "POST /infinity/embeddings": INFER,
+    "POST /infinity/rerank": INFER,
+    "POST /v1/v2/rerank": INFER,
     "POST /rerank": INFER,
     "POST /score": INFER,
     "POST /tokenize": INFER,
@@ -41,6 +44,20 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/responses": INFER,
     "POST /v1/score": INFER,
     "POST /v2/rerank": INFER,
+    "POST /api/chat": INFER,
+    "POST /api/generate": INFER,
+    "POST /api/embed": INFER,
+    "POST /api/embeddings": INFER,
+    "GET /api/tags": ANY,
+    "GET /api/ps": ANY,
+    "POST /api/show": ANY,
+    "POST /api/pull": ANY,
+    "DELETE /api/delete": ADAPTERS,
+    "GET /api/version": None,
+    "GET /health": None,
+    "GET /ping": None,
+    "POST /ping": None,
+    "GET /version": None,
     "GET /health/live": None,
     "GET /health/ready": None,
     "GET /metrics": MODELS,
@@ -49,7 +66,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /v1/models": ANY,
     "GET /v1/models/{model:path}": ANY,
     "POST /v1/models": MODELS,
-    "POST /v1/reload": MODELS,
+    "POST /v1/recipes/reload": MODELS,
     "PATCH /v1/models/{model:path}": MODELS,
     "DELETE /v1/models/{model:path}": MODELS,
     "GET /v1/models/{model:path}/recipe": MODELS,
@@ -113,7 +130,7 @@ def test_every_route_has_a_row_and_every_row_a_route(tmp_path: Path) -> None:
     assert served == set(ROUTES)
     app = application(FakeGateway(tmp_path))
     pages = {str(getattr(route, "path", "")) for route in app.routes} - {path for path, _, _ in routes()}
-    assert pages == PUBLIC - {"/health/live", "/health/ready"}
+    assert pages <= PUBLIC | {"/", "/docs/assets"}, "what is added beside the routes is public, or has a rule"
 
 
 @pytest.mark.parametrize("route", ROUTES)
@@ -141,9 +158,27 @@ async def test_a_route_asks_for_a_key_and_for_its_scope(server: Served, route: s
         assert found.status != 401
 
 
-@pytest.mark.parametrize("path", sorted(PUBLIC - {"/docs/oauth2-redirect"}))
+@pytest.mark.parametrize("path", sorted(PUBLIC - {"/docs/oauth2-redirect", "/redoc"}))
 async def test_probes_and_documentation_need_no_key(server: Served, path: str) -> None:
     assert (await ask(server, f"GET {path}")).status in (200, 503)
+
+
+async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) -> None:
+    server.gateway.gateway.phase = "ready"
+    server.gateway.gateway.adapters.faults["secret-adapter"] = "was refused"
+    assert b"secret-adapter" not in (await ask(server, "GET /health/ready")).body
+    assert b"secret-adapter" not in (await ask(server, "GET /health/ready", bearer(EXPIRED))).body
+    assert b"secret-adapter" in (await ask(server, "GET /health/ready", bearer(KEYS[Scope.MODELS]))).body
+    assert (await ask(server, "GET /")).status == 401
+    assert (await ask(server, "GET /", bearer(KEYS[Scope.INFER]))).status == 403
+    assert (await ask(server, "GET /", bearer(KEYS[Scope.MODELS]))).status == 200
+
+
+async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
+    for path in ("/api/tags", "/api/ps"):
+        found = json.loads((await ask(server, f"GET {path}", bearer(LIMITED))).body)
+        assert {model["name"].partition(":")[0] for model in found["models"]} <= {"embed"}, path
+    assert (await ask(server, "POST /api/show", bearer(LIMITED), {"model": "chat"})).status == 403
 
 
 @pytest.mark.parametrize(
@@ -172,6 +207,7 @@ def test_what_is_no_bearer_is_no_key() -> None:
         ("/v1/rerank", lambda b: b["error"]["code"] == "invalid_api_key" and isinstance(b["detail"], str)),
         ("/embed", lambda b: isinstance(b["error"], str) and "error_type" in b),
         ("/generate", lambda b: isinstance(b["error"], str) and "error_type" in b),
+        ("/api/chat", lambda b: list(b) == ["error"] and isinstance(b["error"], str)),
         ("/v1/audio/transcriptions", lambda b: b["error"]["type"] == "invalid_request_error"),
     ],
 )

@@ -34,9 +34,12 @@ from tests.unit.http.fakes import FakeGateway, application
 
 EXAMPLES = int(os.environ.get("ROUNDHOUSE_FUZZ_EXAMPLES", "10"))
 GENERATE = ("/generate", "/generate_stream", "/")
+OLLAMA = ("/api/chat", "/api/generate", "/api/show", "/api/pull")
 MODELS = (
     {"/v1/embeddings": "embed", "/embed": "embed"}
     | dict.fromkeys(GENERATE, "chat")
+    | dict.fromkeys(OLLAMA, "chat")
+    | {"/api/embed": "embed", "/api/embeddings": "embed"}
     | {f"/v1/audio/{name}": "speech" for name in ("transcriptions", "translations")}
 )
 PATHS = [*MODELS, "/v1/rerank", "/v2/rerank", "/rerank", "/score", "/v1/score"]
@@ -56,6 +59,8 @@ def rerank(request: RerankRequest) -> list[Event]:
 def generate(request: HttpCall) -> list[Event]:
     logprobs = {"tokens": ["a"], "token_logprobs": [-0.5]}
     choice = {"text": "a", "token_ids": [7], "logprobs": logprobs, "finish_reason": "stop"}
+    if request.path == "/v1/chat/completions":
+        choice = {"delta": {"content": "a"}, "message": {"content": "a"}, "finish_reason": "stop"}
     data = json.dumps({"choices": [choice]}).encode()
     if json.loads(request.body)["stream"]:
         return [Started(status=200, content_type="text/event-stream"), Chunk(data=b"data: %s\n\n" % data), END]

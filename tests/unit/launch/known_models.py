@@ -55,10 +55,14 @@ class Known:
 
 
 GPT2 = {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_positions": 1024, "n_ctx": 1024}
-V2_LITE = {**MLA, **NO_Q, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
-           "first_k_dense_replace": 1, "num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 26}  # fmt: skip
-V3 = {**MLA, "q_lora_rank": 1536, "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
-      "first_k_dense_replace": 3, "num_experts_per_tok": 8, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58}  # fmt: skip
+V2_LITE = {
+    **MLA, **NO_Q, "moe_intermediate_size": 1408, "n_routed_experts": 64, "n_shared_experts": 2,
+    "first_k_dense_replace": 1, "num_experts_per_tok": 6, "mlp_layer_types": ["dense"] + ["sparse"] * 26,
+}  # fmt: skip
+V3 = {
+    **MLA, "q_lora_rank": 1536, "moe_intermediate_size": 2048, "n_routed_experts": 256, "n_shared_experts": 1,
+    "first_k_dense_replace": 3, "num_experts_per_tok": 8, "mlp_layer_types": ["dense"] * 3 + ["sparse"] * 58,
+}  # fmt: skip
 Q3MOE = {"num_experts": 128, "num_experts_per_tok": 8}
 T, F = True, False
 CHAT = [
@@ -163,7 +167,8 @@ CHAT = [
         ("stablelm-3b-4e1t", "stablelm", 2_795_443_200, 2560, 32, 32, 32, 0, 6912, 50304, F, 4096),
         ("c4ai-command-r-v01", "cohere", 34_980_831_232, 8192, 40, 64, 64, 0, 22528, 256000, T, 131072),
         ("c4ai-command-r7b-12-2024", "cohere2", 8_028_033_024, 4096, 32, 32, 8, 0, 14336, 256000, T, 131072),
-        ("DeepSeek-V2-Lite-Chat", "deepseek_v2", 15_706_484_224, 2048, 27, 16, 16, 0, 10944, 102400, F, 163840, V2_LITE),
+        ("DeepSeek-V2-Lite-Chat", "deepseek_v2", 15_706_484_224, 2048, 27, 16, 16, 0, 10944, 102400, F, 163840,
+         V2_LITE),
         ("DeepSeek-V3", "deepseek_v3", 671_026_419_200, 7168, 61, 128, 128, 0, 18432, 129280, F, 163840, V3),
         ("SmolLM3-3B", "smollm3", 3_075_098_624, 2048, 36, 16, 4, 0, 11008, 128256, T, 65536),
         ("GLM-4-9B-0414", "glm4", 9_400_279_040, 4096, 40, 32, 2, 128, 13696, 151552, F, 32768),

@@ -33,6 +33,9 @@ def test_lists(name: str, count: int) -> None:
     [
         ({"messages": [{"role": "user", "content": "x"}] * 513}, "messages"),
         ({"input": ["x"] * 513}, "input"),
+        ({"input": [{"content": [7] * 257}]}, "input[0].content"),
+        ({"messages": [{"content": "x"}, {"content": [7] * 257}, 5]}, "messages[1].content"),
+        ({"messages": [{"content": [7] * 256}] * 17}, "messages[].content"),
         ({"logit_bias": {str(i): 1 for i in range(counts.BIASES + 1)}}, "logit_bias"),
         ({"n": 128, "prompt_logprobs": 2}, "prompt_logprobs"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
@@ -109,3 +112,9 @@ def test_our_own_are_short_too() -> None:
     error = BadRequest("é" * 9_000, param="x" * 9_000)
     assert len(error.message.encode()) <= 3_500
     assert len(error.param or "") <= 200
+
+
+def test_a_large_context_takes_no_endless_list() -> None:
+    check({"messages": [{"role": "user", "content": "x"}] * 4_096}, context=131_072)
+    with pytest.raises(BadRequest, match="4096"):
+        check({"messages": [{"role": "user", "content": "x"}] * 4_097}, context=131_072)

@@ -69,6 +69,17 @@ def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     chat_fields.check(known, CHAT, json.dumps({"model": "m", **more}).encode())
 
 
+@pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
+def test_a_wish_to_store_is_left_out_and_told(path: str) -> None:
+    body = b'{"model":"m", "store" : true, "x":"\\"store\\""}'
+    kept, told = chat_fields.without_store(path, body)
+    assert json.loads(kept) == {**json.loads(body), "store": False}
+    assert "stored" in told
+    for other in (b'{"store":false}', b'{"store":null}', b'{"x":"\\"store\\": true"}', b'{"store":1}'):
+        assert chat_fields.without_store(path, other) == (other, "")
+    assert chat_fields.without_store("/v1/messages", body) == (body, "")
+
+
 @pytest.mark.parametrize(
     ("path", "more", "param", "words"),
     [

@@ -1,0 +1,45 @@
+"""What a model can do beside its task: by its recipe's parsers, and by what its config.json says that it takes."""
+
+from enum import StrEnum
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from registry.recipes.definition import Recipe, Task
+
+
+class Ability(StrEnum):
+    TOOLS = "tools"
+    THINKING = "thinking"
+    VISION = "vision"
+
+
+PARSERS = {Ability.TOOLS: "tool_call_parser", Ability.THINKING: "reasoning_parser"}
+"""The flag of a chat model's recipe without which it may do it, and nobody would learn of it."""
+
+
+class _Config(msgspec.Struct):
+    vision_config: object = None
+
+
+def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
+    """Of a model that is loaded or not. `folder`: its files, if they are there."""
+    if recipe.task is not Task.CHAT:
+        return frozenset()
+    flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}
+    found = {ability for ability, flag in PARSERS.items() if flag in flags}
+    try:
+        if folder is not None and _sees(folder / "config.json", (folder / "config.json").stat().st_mtime_ns):
+            found.add(Ability.VISION)
+    except OSError:
+        pass  # a load says what is wrong with the files
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def _sees(file: Path, _changed: int) -> bool:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=_Config).vision_config is not None
+    except msgspec.DecodeError:
+        return False

@@ -1,0 +1,79 @@
+"""Ollama's `keep_alive`. A model stays here until another needs its room, or its recipe's idle time has passed, so that
+only one value does anything: 0. The model then leaves once it has answered, unless somebody else uses it or it is
+pinned; with nothing to answer it leaves at once.
+"""
+
+import asyncio
+import re
+from contextlib import aclosing
+
+import msgspec
+
+from registry.errors import RoundhouseError
+from runtime.gateway.core import Gateway
+from runtime.gateway.views import ModelView
+from runtime.http.dialect import Parts, whole
+from runtime.http.ollama.answers import Watch, Writer
+from runtime.http.ollama.models import base, find
+from tenants.caller import EVERYBODY
+
+_NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
+
+
+_leaving: set[asyncio.Future[ModelView]] = set()
+"""What is under way is held here."""
+
+
+class _Peek(msgspec.Struct):
+    model: str
+    keep_alive: int | float | str | None = None
+    messages: list[msgspec.Raw] | None = None
+    prompt: str | None = None
+
+
+def around(path: str, gateway: Gateway, body: bytes, parts: Parts) -> Parts:
+    """The same answer; the model leaves behind it where that was asked for."""
+    if b'"keep_alive"' not in body:
+        return parts
+    try:
+        asked = msgspec.json.decode(body, type=_Peek)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return parts  # refused, with what is wrong
+    kept = asked.keep_alive
+    if kept is None or not (_NOTHING.match(kept) if isinstance(kept, str) else kept == 0):
+        return parts
+    is_empty = path in ("/api/chat", "/api/generate") and not (asked.messages or asked.prompt)
+    return _unloaded(path, gateway, asked.model, parts) if is_empty else _followed(gateway, asked.model, parts)
+
+
+async def _followed(gateway: Gateway, model: str, parts: Parts) -> Parts:
+    async with aclosing(parts):
+        async for part in parts:
+            yield part
+    await _leave(gateway, model)
+
+
+async def _unloaded(path: str, gateway: Gateway, model: str, parts: Parts) -> Parts:
+    """`parts` are not begun where the name is known: they would load the model first."""
+    async with aclosing(parts):
+        if await _leave(gateway, model):
+            answer = Writer(model, path == "/api/chat", Watch()).only("unload")
+            async for part in whole(msgspec.json.encode(answer)):
+                yield part
+            return
+        async for part in parts:
+            yield part
+
+
+async def _leave(gateway: Gateway, name: str) -> bool:
+    """Whether there is such a model. One that is in use or pinned stays."""
+    try:
+        model = gateway.models.show(base(find(gateway, name, EVERYBODY)))
+    except RoundhouseError:
+        return False
+    if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):
+        leaving = asyncio.ensure_future(gateway.models.unload(model.id))
+        _leaving.add(leaving)
+        leaving.add_done_callback(_leaving.discard)
+        await asyncio.shield(leaving)  # it goes on when the client is gone
+    return True

@@ -1,0 +1,257 @@
+"""From vLLM's answer, whole or in a stream, to Ollama's: one object, or one a line.
+
+Durations are nanoseconds. `load_duration` is what passed until the model had a turn for the request, as at Ollama;
+`eval_duration` of a whole answer counts from there, with the prompt, since only a stream tells when that was read.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from registry.errors import EngineFailed, by_status
+
+Clock = Callable[[], int]
+
+
+# --- vLLM's ----------------------------------------------------------------------------------------------------------
+class _Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _Call(msgspec.Struct):
+    index: int = 0
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _Part(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[_Call] | None = None
+
+
+class TopLogprob(msgspec.Struct):
+    token: str
+    logprob: float
+
+
+class Logprob(TopLogprob):
+    top_logprobs: list[TopLogprob] = []
+
+
+class _Logprobs(msgspec.Struct):
+    content: list[Logprob] | None = None
+
+
+class _Choice(msgspec.Struct):
+    message: _Part | None = None
+    delta: _Part | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+    logprobs: _Logprobs | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str = ""
+    code: int | str | None = None
+
+
+class Completion(msgspec.Struct):
+    """A whole answer or one event of a stream."""
+
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: _Error | None = None
+
+
+def read(data: bytes, status: int = 500) -> Completion:
+    """Raises the error that the engine tells; `status`: where it tells none."""
+    try:
+        found = msgspec.json.decode(data, type=Completion)
+    except msgspec.DecodeError:
+        found = Completion(error=_Error("The engine's answer cannot be read."))
+    if found.error is not None:
+        code = found.error.code if isinstance(found.error.code, int) else status
+        raise by_status(code)(found.error.message)
+    return found
+
+
+# --- Ollama's --------------------------------------------------------------------------------------------------------
+class CalledFunction(msgspec.Struct):
+    name: str
+    arguments: dict[str, Any]
+
+
+class Called(msgspec.Struct):
+    id: str
+    function: CalledFunction
+
+
+class Said(msgspec.Struct, omit_defaults=True):
+    role: str
+    content: str
+    thinking: str | None = None
+    tool_calls: list[Called] | None = None
+
+
+class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
+    model: str
+    created_at: str
+    done: bool
+    logprobs: list[Logprob] | None = None
+    done_reason: str | None = None
+    total_duration: int | None = None
+    load_duration: int | None = None
+    prompt_eval_count: int | None = None
+    prompt_eval_duration: int | None = None
+    eval_count: int | None = None
+    eval_duration: int | None = None
+
+
+class OllamaChat(_Answer, kw_only=True, omit_defaults=True):
+    """An answer of /api/chat, or a line of it; the last one has the counts and durations."""
+
+    message: Said
+
+
+class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
+    """An answer of /api/generate, or a line of it; the last one has the counts and durations."""
+
+    response: str
+    thinking: str | None = None
+    tool_calls: list[Called] | None = None
+
+
+Answer = OllamaChat | OllamaGeneration
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+@dataclass(slots=True)
+class Watch:
+    """When a request came, had its turn, and gave its first token."""
+
+    clock: Clock = time.monotonic_ns
+    came: int = 0
+    turn: int | None = None
+    first: int | None = None
+
+    def __post_init__(self) -> None:
+        self.came = self.clock()
+
+    def durations(self) -> dict[str, int]:
+        end = self.clock()
+        turn = end if self.turn is None else self.turn
+        found = {"total_duration": end - self.came, "load_duration": turn - self.came}
+        if self.first is not None:
+            found["prompt_eval_duration"] = self.first - turn
+        return {**found, "eval_duration": end - (self.first or turn)}
+
+
+@dataclass(slots=True)
+class Writer:
+    """Writes the answer to one request. `is_chat`: of /api/chat, else of /api/generate."""
+
+    model: str
+    is_chat: bool
+    watch: Watch
+    usage: _Usage = field(default_factory=_Usage)
+    reason: str = "stop"
+    finished: bool = False
+    """The engine has said why it ended."""
+    _calls: dict[int, _Call] = field(default_factory=dict)
+
+    def whole(self, data: bytes) -> Answer:
+        """The answer to a request that is no stream. Raises EngineFailed for a completion that is none."""
+        found = read(data)
+        if not found.choices:
+            raise EngineFailed("The engine's answer holds no text.")
+        choice = found.choices[0]
+        self._note(found, choice)
+        part = choice.message or _Part(choice.text)
+        for index, call in enumerate(part.tool_calls or ()):
+            self._calls[index] = call
+        return self._last(part, choice)
+
+    def line(self, data: bytes) -> Answer | None:
+        """What an event of the stream tells; None: nothing yet."""
+        found = read(data)
+        choice = found.choices[0] if found.choices else _Choice()
+        self._note(found, choice)
+        part = choice.delta or _Part(choice.text)
+        for call in part.tool_calls or ():
+            self._add(call)
+        if not (part.content or part.reasoning):
+            if self.watch.first is None and part.tool_calls:
+                self.watch.first = self.watch.clock()
+            return None
+        if self.watch.first is None:
+            self.watch.first = self.watch.clock()
+        return self._made(part, choice, done=False)
+
+    def calls(self) -> Answer | None:
+        """A line with the functions that are called, whole; None: there are none."""
+        return self._made(_Part(""), _Choice(), done=False) if self._calls else None
+
+    def last(self) -> Answer:
+        """A stream's last line."""
+        self._calls.clear()
+        return self._last(_Part(""), _Choice())
+
+    def only(self, reason: str) -> Answer:
+        """The answer to a request that asks for nothing but a load."""
+        return self._made(_Part(""), _Choice(), done=True, done_reason=reason)
+
+    def _note(self, found: Completion, choice: _Choice) -> None:
+        if found.usage is not None:
+            self.usage = found.usage
+        if choice.finish_reason is not None:
+            self.finished = True
+            self.reason = "length" if choice.finish_reason == "length" else "stop"
+            if choice.finish_reason in ("error", "abort"):
+                raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
+
+    def _add(self, call: _Call) -> None:
+        """A piece of a call: the first has its name, and all have a piece of its arguments."""
+        known = self._calls.setdefault(call.index, _Call(call.index, call.id, _Function("", "")))
+        if known.function is not None and call.function is not None:
+            known.function.name = known.function.name or call.function.name
+            known.function.arguments = (known.function.arguments or "") + (call.function.arguments or "")
+
+    def _last(self, part: _Part, choice: _Choice) -> Answer:
+        counts = {"prompt_eval_count": self.usage.prompt_tokens, "eval_count": self.usage.completion_tokens or 0}
+        return self._made(part, choice, done=True, done_reason=self.reason, **counts, **self.watch.durations())
+
+    def _made(self, part: _Part, choice: _Choice, *, done: bool, **more: Any) -> Answer:
+        calls = [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
+        told: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
+        if choice.logprobs is not None:
+            told["logprobs"] = choice.logprobs.content
+        text, thinking = part.content or "", part.reasoning or None
+        if self.is_chat:
+            return OllamaChat(message=Said("assistant", text, thinking, calls), **told)
+        return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **told)
+
+
+def _called(call: _Call, reason: str) -> Called | None:
+    """None: the answer's length ended within it. Raises EngineFailed for arguments that are no object."""
+    function = call.function or _Function()
+    try:
+        arguments = msgspec.json.decode(function.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        if reason == "length":
+            return None
+        raise EngineFailed("The model's call of a function holds no JSON object.") from None
+    return Called(call.id or "", CalledFunction(function.name or "", arguments))

@@ -1,0 +1,152 @@
+"""Ollama's request as vLLM's body: messages, tools, formats, and options under their names there."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from registry.errors import BadRequest
+from runtime.http.bodies import convert
+from runtime.http.ollama.bodies import (
+    OF_THE_MACHINE,
+    Asked,
+    Function,
+    Message,
+    OllamaChatBody,
+    OllamaGenerateBody,
+    Options,
+)
+
+RENAMED = {
+    "messages": "messages",
+    "max_tokens": "options.num_predict",
+    "repetition_penalty": "options.repeat_penalty",
+    "response_format": "format",
+    "reasoning_effort": "think",
+}
+"""Fields of vLLM's request, and what they are called here."""
+
+
+def chat(asked: OllamaChatBody) -> dict[str, Any]:
+    """For /v1/chat/completions."""
+    found: dict[str, Any] = {"messages": list(_messages(asked.messages or ())), **_shared(asked)}
+    if asked.tools:
+        found["tools"] = asked.tools
+    return found
+
+
+def generation(asked: OllamaGenerateBody) -> dict[str, Any]:
+    """For /v1/chat/completions; of a raw prompt for /v1/completions."""
+    asked.refuse()
+    shared = _shared(asked)
+    if asked.raw:
+        return {"prompt": asked.prompt, **{name: value for name, value in shared.items() if name not in _OF_CHATS}}
+    told = [Message(role="system", content=asked.system)] if asked.system else []
+    told.append(Message(role="user", content=asked.prompt, images=asked.images))
+    return {"messages": list(_messages(told)), **shared}
+
+
+_OF_CHATS = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
+
+
+def _shared(asked: Asked) -> dict[str, Any]:
+    stream = asked.stream is not False
+    found: dict[str, Any] = {"model": asked.model, "stream": stream, **_options(read(asked.options))}
+    if stream:
+        found["stream_options"] = {"include_usage": True}
+    if asked.format is not None and asked.format != "":
+        found["response_format"] = _format(asked.format)
+    if asked.think is False:
+        found["reasoning_effort"] = "none"
+    elif isinstance(asked.think, str):
+        found["reasoning_effort"] = asked.think
+    elif asked.think:
+        found["chat_template_kwargs"] = {"enable_thinking": True}
+    if asked.logprobs:
+        found |= {"logprobs": True, "top_logprobs": asked.top_logprobs or 0}
+    return found
+
+
+def read(options: dict[str, Any] | None) -> Options:
+    """Raises BadRequest for a value that cannot be, with its place."""
+    try:
+        return convert({name: value for name, value in (options or {}).items() if value is not None}, Options)
+    except BadRequest as error:
+        error.param = f"options.{error.param}" if error.param else "options"
+        raise
+
+
+def unused(options: dict[str, Any] | None) -> list[str]:
+    """Options that an answer would depend on at Ollama, and does not here."""
+    known = {*Options.__struct_fields__, *OF_THE_MACHINE}
+    return sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
+
+
+def _options(asked: Options) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "max_tokens": asked.num_predict if asked.num_predict and asked.num_predict > 0 else None,
+        "temperature": asked.temperature,
+        "top_p": asked.top_p or None,
+        "top_k": asked.top_k,
+        "min_p": asked.min_p,
+        "repetition_penalty": asked.repeat_penalty,
+        "presence_penalty": asked.presence_penalty,
+        "frequency_penalty": asked.frequency_penalty,
+        "seed": asked.seed if asked.seed is None or asked.seed >= 0 else None,  # below 0: a new one each time
+        "stop": asked.stop,
+    }
+    if asked.typical_p not in (None, 1) and asked.temperature != 0:  # our logits processor cuts by all three in turn
+        cuts = {"typical_top_k": found.pop("top_k") or 0, "typical_top_p": found.pop("top_p") or 1.0}
+        found["vllm_xargs"] = {"typical_p": asked.typical_p, **cuts}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _format(asked: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(asked, dict):
+        return {"type": "json_schema", "json_schema": {"name": "format", "schema": asked}}
+    if asked != "json":
+        raise BadRequest("'format' is \"json\" or a JSON schema.", param="format")
+    return {"type": "json_object"}
+
+
+def _messages(asked: Sequence[Message]) -> Iterator[dict[str, Any]]:
+    """Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name."""
+    open_: list[tuple[str, str]] = []
+    for index, message in enumerate(asked):
+        told: dict[str, Any] = {"role": message.role, "content": _content(message)}
+        if message.role == "assistant":
+            if message.thinking:
+                told["reasoning"] = message.thinking
+            if message.tool_calls:
+                calls = [(call.id or f"call_{index}_{at}", call.function) for at, call in enumerate(message.tool_calls)]
+                told["tool_calls"] = [_call(id_, function) for id_, function in calls]
+                open_ = [(id_, function.name) for id_, function in calls]
+        elif message.role == "tool":
+            told["tool_call_id"] = message.tool_call_id or _answered(message, open_)
+        yield told
+
+
+def _call(id_: str, function: Function) -> dict[str, Any]:
+    arguments = msgspec.json.encode(function.arguments).decode()
+    return {"id": id_, "type": "function", "function": {"name": function.name, "arguments": arguments}}
+
+
+def _answered(message: Message, open_: list[tuple[str, str]]) -> str:
+    found = next((call for call in open_ if message.tool_name in (None, call[1])), None)
+    if found is None:
+        return f"call_{message.tool_name or 'unknown'}"
+    open_.remove(found)
+    return found[0]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    text = message.content or ""
+    if not message.images:
+        return text
+    images = [{"type": "image_url", "image_url": {"url": _url(image)}} for image in message.images]
+    return [{"type": "text", "text": text}, *images] if text else images
+
+
+def _url(image: str) -> str:
+    """Ollama's images are base64 without a type; what they are is read from their first bytes later."""
+    return image if image.startswith("data:") else f"data:image/png;base64,{image}"

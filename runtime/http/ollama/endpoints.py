@@ -1,0 +1,171 @@
+"""Chat and text as Ollama has them, over vLLM's chat completions; a raw prompt goes to its completions.
+
+| body                              | answer                                                         |
+|-----------------------------------|----------------------------------------------------------------|
+| `stream` true or left out         | a line of JSON for each piece; the last has counts and times   |
+| `stream: false`                   | one object                                                     |
+| without messages, or a prompt     | the model is loaded: `done_reason` is `load`                   |
+| the same with `keep_alive: 0`     | the model leaves memory: `unload` (`runtime.http.ollama.alive`) |
+
+What a model cannot do (call tools, think, see) is refused before it is loaded.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from models.messages import Chunk, Event, Started
+from registry.errors import BadRequest, EngineFailed
+from registry.files.abilities import Ability
+from registry.recipes.definition import Task
+from runtime import sse
+from runtime.gateway.backend import Call, ChatPayload, Target
+from runtime.gateway.names import Wanted
+from runtime.http.bodies import decode
+from runtime.http.chat.bounds import check_size
+from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
+from runtime.http.errors import Dialect
+from runtime.http.ollama import asking
+from runtime.http.ollama.answers import Answer, Watch, Writer, read
+from runtime.http.ollama.bodies import Asked, OllamaChatBody, OllamaGenerateBody
+
+CHAT, GENERATE = "/api/chat", "/api/generate"
+
+
+@dataclass(slots=True)
+class OllamaRequest:
+    path: str
+    asked: Asked
+    body: Mapping[str, Any] | None
+    """vLLM's; None: only a load is asked for."""
+    size: int
+    """Bytes of the body."""
+    needs: Mapping[Ability, str]
+    """What the model has to be able to do, and the field that asks for it."""
+    watch: Watch = field(default_factory=Watch)
+    warnings: list[str] = field(default_factory=list)
+    dialect: Dialect = Dialect.OLLAMA
+    renamed: Mapping[str, str] = field(default_factory=lambda: asking.RENAMED)
+    stream: bool = False
+    """Its lines are no server-sent events."""
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted(Task.CHAT, self.asked.model, tagged=True)
+
+    def calls(self, context_length: int | None) -> Sequence[Call]:
+        self.watch.turn = self.watch.clock()
+        if self.body is None:
+            return []
+        check_size(self.size, context_length)
+        room = asking.read(self.asked.options).num_ctx
+        if room is not None and context_length is not None and room > context_length:
+            self.warnings.append(f"num_ctx: the model's context has {context_length} tokens")
+        return [ChatPayload("/v1/completions" if "prompt" in self.body else "/v1/chat/completions", self.body)]
+
+    async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
+        for ability, name in self.needs.items():
+            if ability not in target.abilities:
+                raise BadRequest(f"Model '{target.model}' {CANNOT[ability]}", param=name, code="unsupported_value")
+        writer = Writer(self.asked.model, self.path == CHAT, self.watch)
+        if self.asked.stream is False:
+            parts = self._whole(writer, events)
+        else:
+            parts = self._lines(writer, events)
+        async with aclosing(parts):
+            async for part in parts:
+                yield part
+
+    def _headers(self, started: Started | None) -> dict[str, str]:
+        told = [*self.warnings, *([started.warning] if started and started.warning else [])]
+        return {"X-Roundhouse-Warning": "; ".join(told)} if told else {}
+
+    async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
+        started: Started | None = None
+        data = bytearray()
+        async for event in events:
+            if isinstance(event, Started):
+                started = event
+            elif isinstance(event, Chunk):
+                data += event.data
+        if started is not None and started.status >= 400:
+            read(bytes(data), started.status)
+        answer = writer.only("load") if self.body is None else writer.whole(bytes(data))
+        async for part in whole(msgspec.json.encode(answer), headers=self._headers(started)):
+            yield part
+
+    async def _lines(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:
+        """The head waits for the first line, so that an error before it keeps its status."""
+        opened, started = False, Started(status=200, content_type="")
+        async with aclosing(self._told(writer, events)) as lines:
+            async for line in lines:
+                if isinstance(line, Started):
+                    started = line
+                    continue
+                if not opened:
+                    yield Head(200, NDJSON, {**NO_BUFFERING, **self._headers(started)})
+                    opened = True
+                yield msgspec.json.encode(line) + b"\n"
+
+    async def _told(self, writer: Writer, events: AsyncIterator[Event]) -> AsyncGenerator[Started | Answer, None]:
+        status, refusal, reader = 200, b"", sse.Reader()
+        async for event in events:
+            if isinstance(event, Started):
+                status = event.status
+                yield event
+            elif not isinstance(event, Chunk):
+                continue
+            elif status >= 400:
+                refusal += event.data
+            else:
+                for data in reader.feed(event.data):
+                    if data != sse.DONE and (line := writer.line(data)) is not None:
+                        yield line
+        if status >= 400:
+            read(refusal, status)
+        if self.body is None:
+            yield writer.only("load")
+            return
+        if not writer.finished:
+            raise EngineFailed("The answer ended before it was complete.")
+        if (calls := writer.calls()) is not None:
+            yield calls
+        yield writer.last()
+
+
+CANNOT: Mapping[Ability, str] = {
+    Ability.TOOLS: "calls no tools: its recipe has no tool_call_parser. Leave 'tools' out.",
+    Ability.THINKING: "does not think: its recipe has no reasoning_parser. Leave 'think' out.",
+    Ability.VISION: "takes no images: it reads text only. Leave 'images' out.",
+}
+
+
+def _parsed(path: str, asked: Asked, body: Mapping[str, Any] | None, size: int, sees: bool, calls: bool) -> Parsed:
+    needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", asked.think not in (None, False)),
+             Ability.VISION: ("images", sees)}  # fmt: skip
+    return OllamaRequest(
+        path,
+        asked,
+        body,
+        size,
+        {ability: name for ability, (name, is_asked) in needs.items() if is_asked},
+        warnings=[f"{name}: not an option here" for name in asking.unused(asked.options)],
+    )
+
+
+def _chat(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    asked = decode(body, OllamaChatBody)
+    sees = any(message.images for message in asked.messages or ())
+    return _parsed(CHAT, asked, asking.chat(asked) if asked.messages else None, len(body), sees, bool(asked.tools))
+
+
+def _generate(body: bytes, _query: Mapping[str, str]) -> Parsed:
+    asked = decode(body, OllamaGenerateBody)
+    asks = asking.generation(asked) if asked.prompt else None
+    return _parsed(GENERATE, asked, asks, len(body), bool(asked.images), calls=False)
+
+
+ENDPOINTS = [Endpoint(CHAT, _chat, Dialect.OLLAMA), Endpoint(GENERATE, _generate, Dialect.OLLAMA)]

@@ -1,0 +1,142 @@
+"""Models as Ollama shows them: in its list, one by one, and those in memory."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import humanize
+import msgspec
+
+from registry.recipes.definition import Task, Tier
+from runtime.gateway.facts import FileFacts
+from runtime.gateway.views import AdapterCardView, ModelView
+
+TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}
+"""Tasks that Ollama's clients can ask for, and its words for them."""
+FOR_EVER = "9999-12-31T23:59:59Z"
+"""No model leaves at a time: it leaves when its room is needed."""
+
+
+class OllamaDetails(msgspec.Struct, kw_only=True):
+    parent_model: str = ""
+    format: str = ""
+    family: str = ""
+    families: list[str] = []
+    parameter_size: str = ""
+    quantization_level: str = ""
+
+
+class OllamaModel(msgspec.Struct, kw_only=True):
+    name: str
+    model: str
+    modified_at: str
+    size: int
+    digest: str
+    details: OllamaDetails
+
+
+class OllamaTags(msgspec.Struct):
+    models: list[OllamaModel]
+
+
+class OllamaLoadedModel(msgspec.Struct, kw_only=True):
+    name: str
+    model: str
+    size: int
+    size_vram: int
+    digest: str
+    details: OllamaDetails
+    expires_at: str
+    context_length: int
+
+
+class OllamaLoaded(msgspec.Struct):
+    models: list[OllamaLoadedModel]
+
+
+class OllamaShown(msgspec.Struct, kw_only=True):
+    modelfile: str
+    parameters: str
+    template: str
+    details: OllamaDetails
+    model_info: dict[str, str | int]
+    capabilities: list[str]
+    modified_at: str
+
+
+def details(facts: FileFacts, parent: str = "") -> OllamaDetails:
+    return OllamaDetails(
+        parent_model=parent,
+        format=facts.format,
+        family=facts.architecture,
+        families=[facts.architecture] if facts.architecture else [],
+        parameter_size=_billions(facts.parameters),
+        quantization_level=facts.quantization,
+    )
+
+
+def listed(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
+    """A model, or an adapter with the facts of its base."""
+    return OllamaModel(
+        name=view.id,
+        model=view.id,
+        modified_at=_time(view.created),
+        size=facts.bytes,
+        digest=digest(view),
+        details=details(facts, view.parent if isinstance(view, AdapterCardView) else ""),
+    )
+
+
+def digest(view: ModelView | AdapterCardView) -> str:
+    """Of an adapter its content's; of a model its revision: the hub's commit, or the beginning of its content's."""
+    return view.digest.removeprefix("sha256:") if isinstance(view, AdapterCardView) else view.revision
+
+
+def loaded(view: ModelView, facts: FileFacts) -> OllamaLoadedModel:
+    """`size_vram`: what of it lies on the device, be that a GPU or the CPU's own memory."""
+    return OllamaLoadedModel(
+        name=view.id,
+        model=view.id,
+        size=view.bytes + view.host_bytes,
+        size_vram=view.bytes,
+        digest=view.revision,
+        details=details(facts),
+        expires_at=FOR_EVER,
+        context_length=view.context_length or 0,
+    )
+
+
+def is_loaded(view: ModelView) -> bool:
+    return view.tier in (Tier.DEVICE, Tier.HOST)
+
+
+def shown(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaShown:
+    parent = view.parent if isinstance(view, AdapterCardView) else ""
+    name = facts.architecture or "model"
+    info: dict[str, str | int] = {"general.architecture": name}
+    if facts.parameters:
+        info["general.parameter_count"] = facts.parameters
+    if view.context_length:
+        info[f"{name}.context_length"] = view.context_length
+    if facts.width:
+        info[f"{name}.embedding_length"] = facts.width
+    return OllamaShown(
+        modelfile=f"FROM {parent}\nADAPTER {view.id}\n" if parent else f"FROM {view.id}\n",
+        parameters="",
+        template="",
+        details=details(facts, parent),
+        model_info=info,
+        capabilities=[*([TASKS[view.task]] if view.task in TASKS else []), *facts.abilities],
+        modified_at=_time(view.created),
+    )
+
+
+def _time(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
+
+
+def _billions(count: int) -> str:
+    """As Ollama writes it: 8.0B, 22.7M."""
+    if not count:
+        return ""
+    text = humanize.metric(count, precision=3)  # '22.7 M', '8.03 G'
+    return text.replace(" ", "").replace("G", "B")

@@ -1,0 +1,88 @@
+"""Every block of commands or code is run by test_docs.py, or stands here with the reason why not.
+
+Commands that are not run are read at least: `make` has the target, `roundhouse` the command, its arguments and options.
+"""
+
+import itertools
+import re
+import shlex
+from typing import Any
+
+import click
+import pytest
+import typer.main
+
+from runtime.cli.main import app
+from tests.docs.blocks import LANGUAGES, ROOT, Fence, fences, pages
+
+SHELL = ("bash", "sh", "shell", "console", "zsh")
+NOT_RUN = {
+    ("README.md", "make serve"): "starts the server that all other blocks ask, and all tests",
+    ("operations.md", "make serve"): "starts the server that all other blocks ask",
+    ("operations.md", "make serve PORT=9000"): "starts another server on a port that may be taken",
+    ("performance.md", "make bench"): "takes 21 minutes",
+}
+"""Page and how the block begins."""
+EXAMPLES = "cli.md"
+"""Its blocks without a language come from the commands' help: usage, and examples with names of a reader's own."""
+BLOCKS = [(page, part) for page in pages() for part in fences(page.read_text().splitlines()) if isinstance(part, Fence)]
+
+
+def test_each_block_is_run_or_says_why_not() -> None:
+    left = set(NOT_RUN)
+    unknown = []
+    for page, block in BLOCKS:
+        if not block.info or block.info[0] not in {*SHELL, *LANGUAGES, "py", "javascript"} or "run" in block.info:
+            continue
+        reasons = [key for key in NOT_RUN if key[0] == page.name and block.text.startswith(key[1])]
+        if not reasons:
+            unknown.append(f"{page.name}:{block.line}: {block.text.splitlines()[0]}")
+        left.difference_update(reasons)
+    assert unknown == [], "mark it with 'run', or give the reason in NOT_RUN"
+    assert left == set(), "these are gone, or they are run"
+
+
+def test_only_generated_examples_have_no_language() -> None:
+    assert [f"{page.name}:{block.line}" for page, block in BLOCKS if not block.info and page.name != EXAMPLES] == []
+
+
+def written(program: str) -> list[Any]:
+    """Each call of a program in blocks that are not run, and in the help's examples."""
+    found = []
+    for page, block in BLOCKS:
+        if "run" in block.info or (block.info and block.info[0] not in SHELL):
+            continue
+        for line in block.text.splitlines():
+            words = shlex.shlex(line, posix=True, punctuation_chars=True)
+            words.whitespace_split = True
+            for is_end, call in itertools.groupby(words, lambda word: word in ("|", "&&", ";")):
+                called = [word for word in call if word != "watch"]
+                is_usage = any(word.strip("[].").isupper() for word in called)
+                if not is_end and not is_usage and called and called[0].endswith(program):
+                    found.append(pytest.param(called[1:], id=f"{page.name}:{block.line} {' '.join(called)}"))
+    return found
+
+
+@pytest.mark.parametrize("words", written("make"))
+def test_make_has_the_target(words: list[str]) -> None:
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert words[0] in targets
+
+
+@pytest.mark.parametrize("words", written("roundhouse"))
+def test_roundhouse_has_the_command(words: list[str]) -> None:
+    """Arguments and options are read as they would be; nothing is carried out."""
+    command: click.Command = typer.main.get_command(app)
+    context, name, rest = None, "roundhouse", list(words)
+    while True:
+        try:
+            context = command.make_context(name, rest, parent=context)
+        except click.BadParameter as wrong:
+            if "does not exist" in wrong.message:  # a file of the reader's own
+                return
+            raise
+        if not isinstance(command, click.Group):
+            return
+        found, inner, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        assert inner is not None, f"there is no {words}"
+        command, name = inner, str(found)

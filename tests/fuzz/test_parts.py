@@ -1,0 +1,121 @@
+"""What the fuzzer decides by: verdicts, gaps, memory, and what it keeps."""
+
+import os
+from pathlib import Path
+from random import Random
+
+import msgspec
+import psutil
+import pytest
+
+from runtime.server.stopped import Stopped
+from tests.fuzz import gaps
+from tests.fuzz.corpus import SEEDS, Kept, Raw, read
+from tests.fuzz.gaps import Sample, between
+from tests.fuzz.memory import CHAT, GATEWAY, MIB, Held, findings, growth
+from tests.fuzz.mutate import mutate
+from tests.fuzz.sending import Reply, wire
+from tests.fuzz.verdict import finding
+
+ASKED = Raw("POST", "/v1/embeddings", (("Content-Type", "application/json"),), "{}")
+ERROR = b'{"error":{"message":"no","code":"bad"}}'
+
+
+def reply(status: int, body: bytes = ERROR, **headers: str) -> Reply:
+    return Reply(status, {name.replace("_", "-"): value for name, value in headers.items()}, body, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (reply(200), ""),
+        (reply(400), ""),
+        (reply(503, retry_after="5"), ""),
+        (reply(503), "Retry-After"),
+        (reply(429, retry_after="soon"), "Retry-After"),
+        (reply(500), "500"),
+        (reply(400, b"no"), "no JSON"),
+        (reply(400, b'{"error": "' + b"x" * 9_000 + b'"}'), "bytes of error"),
+        (reply(0, b""), "without an answer"),
+        (reply(-1, b""), "no HTTP"),
+        (reply(-2, b""), "in time"),
+        (reply(200, b'data: {"code":"internal_error"}', content_type="text/event-stream"), "internal_error"),
+    ],
+)
+def test_what_a_finding_is(answer: Reply, word: str) -> None:
+    told = finding(ASKED, answer)
+    assert (told is None) is (word == "")
+    assert word in (told or "")
+
+
+@pytest.mark.parametrize("header", [("Content-Length", "9"), ("Transfer-Encoding", "chunked"), ("x y", "z\n")])
+def test_a_request_that_is_none_may_be_left_without_an_answer(header: tuple[str, str]) -> None:
+    broken = msgspec.structs.replace(ASKED, headers=(header,))
+    assert finding(broken, reply(0, b"")) is None
+    assert finding(broken, reply(500)) is not None
+
+
+def test_a_gap_is_shared_by_who_had_the_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1 s of waiting others had three quarters, and our 0.2 s cannot have taken more than it takes all CPUs."""
+    monkeypatch.setattr(gaps, "CPUS", 2)
+    before = Sample(0.0, {1: {1: (0.0, 0.0)}, 2: {2: (0.0, 0.0)}}, 0.0, {1: 0.0, 9: 0.0})
+    after = Sample(1.2, {1: {1: (0.2, 0.9)}, 2: {2: (0.0, 0.1), 3: (5.0, 5.0)}}, 1.0, {1: 0.2, 9: 0.2})
+    gap = between(before, after, 0.0, 1.2)
+    assert (gap.waited, gap.who) == (pytest.approx(1.0), 1)
+    assert gap.others == pytest.approx(0.75)
+    assert gap.ours == pytest.approx(0.2 + 0.1)
+
+
+def test_a_gap_without_waiting_is_ours() -> None:
+    still = {1: {1: (0.0, 0.0)}}
+    assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0).ours == 2.0
+    assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0, late=1.5).ours == 0.5
+
+
+def test_memory_is_flat_after_warm_up() -> None:
+    warm = [Held(MIB * size, 50) for size in (10, 90, 100, 100, 100, 101, 100, 99, 101, 100)]
+    assert growth(warm) == Held(0, 0) or abs(growth(warm).bytes) < 10 * MIB
+    grows = [Held(MIB * 100 * step, 50 * step) for step in range(1, 11)]
+    told = findings([{GATEWAY: now, CHAT: then} for now, then in zip(grows, warm, strict=True)])
+    assert len(told) == 2
+    assert all(text.startswith(GATEWAY) for text in told)
+
+
+def test_what_was_not_seen_before_is_kept(tmp_path: Path) -> None:
+    kept = Kept(tmp_path / "kept.jsonl")
+    assert not kept.saw(ASKED, (ASKED.route, 200, ""), known=True)
+    assert not kept.saw(ASKED, (ASKED.route, 200, ""))
+    assert kept.saw(ASKED, (ASKED.route, 400, "bad"))
+    kept.save()
+    assert read(tmp_path / "kept.jsonl") == [ASKED]
+
+
+def test_mutations_are_the_seeds_own_and_can_be_sent() -> None:
+    seeds = read(SEEDS)
+    assert {raw.route for raw in seeds} >= {"/v1/chat/completions", "/v1/adapters", "/v1/models/{model}/plan"}
+    for number in range(300):
+        raw = Random(number).choice(seeds)
+        once, again = mutate(raw, Random(number)), mutate(raw, Random(number))
+        assert once == again
+        assert wire(once, "127.0.0.1:1")
+
+
+def test_a_process_counts_as_stopped_after_its_time_only() -> None:
+    child = psutil.Popen(["sleep", "600"])
+    try:
+        look = Stopped([child.pid, os.getpid()], 2.0)
+        assert not look.for_long(0.0)
+        child.suspend()
+        while child.status() != psutil.STATUS_STOPPED:
+            os.sched_yield()
+        assert not look.for_long(1.0)
+        assert not look.for_long(2.9)
+        assert look.for_long(3.0)
+        child.resume()
+        while child.status() == psutil.STATUS_STOPPED:
+            os.sched_yield()
+        assert not look.for_long(9.0)
+    finally:
+        child.kill()
+        child.wait()
+    assert not look.for_long(20.0)

@@ -1,0 +1,138 @@
+"""docs/errors.md says what HTTP answers: each of its codes is provoked here, or in the test that is named beside it."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from docs.tables.errors import codes
+from tests.system.serving import PACK, ROOT, Server
+
+CHAT = "/v1/chat/completions"
+ADAPTERS = "/v1/adapters"
+MESSAGES = [{"role": "user", "content": "hello"}]
+
+
+@dataclass(frozen=True)
+class Asked:
+    path: str
+    json: Any = None
+    method: str = "POST"
+    more: dict[str, Any] = field(default_factory=dict)
+    """Of httpx's request."""
+
+
+def registered(name: str, base: str, path: Path = PACK) -> Asked:
+    return Asked(ADAPTERS, {"name": name, "base": base, "source": {"path": str(path)}})
+
+
+HERE: dict[tuple[int, str], Asked] = {
+    (400, "adapters_not_supported"): registered("x", "starter-embed"),
+    (400, "invalid_audio"): Asked(
+        "/v1/audio/transcriptions", more={"data": {"model": "starter-speech"}, "files": {"file": ("a.wav", b"RIFF")}}
+    ),
+    (400, "invalid_form"): Asked(
+        "/v1/audio/transcriptions", more={"content": b"x", "headers": {"Content-Type": "multipart/form-data"}}
+    ),
+    (400, "invalid_json"): Asked(CHAT, more={"content": b"{", "headers": {"Content-Type": "application/json"}}),
+    (400, "json_too_deep"): Asked(
+        CHAT, more={"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}
+    ),
+    (400, "too_many_documents"): Asked(
+        "/v1/rerank", {"model": "starter-rerank", "query": "q", "documents": ["d"] * 2049}
+    ),
+    (400, "too_many_inputs"): Asked("/v1/embeddings", {"model": "starter-embed", "input": ["x"] * 2049}),
+    (400, "unknown_parameter"): Asked(CHAT, {"model": "starter-chat", "messages": MESSAGES, "nonsense": 1}),
+    (400, "unsupported_value"): Asked(
+        "/v1/embeddings", {"model": "starter-embed", "input": "x", "truncate_prompt_tokens": 5}
+    ),
+    (400, "wrong_task"): Asked(CHAT, {"model": "starter-embed", "messages": MESSAGES}),
+    (403, "host_not_allowed"): Asked("/v1/models", method="GET", more={"headers": {"Host": "elsewhere.example"}}),
+    (403, "origin_not_allowed"): Asked(CHAT, {}, more={"headers": {"Origin": "https://elsewhere.example"}}),
+    (404, "adapter_not_found"): Asked(f"{ADAPTERS}/nobody", method="GET"),
+    (404, "adapter_version_not_found"): Asked(CHAT, {"model": "uppercase@v99", "messages": MESSAGES}),
+    (404, "alias_not_found"): Asked("/v1/models/starter-chat/aliases/nothing", method="DELETE"),
+    (404, "source_not_found"): registered("x", "starter-chat", Path("/nowhere")),
+    (404, "unknown_path"): Asked("/nowhere", method="GET"),
+    (409, "name_in_use"): registered("starter-rerank", "starter-chat"),
+    (409, "nothing_to_roll_back"): Asked(f"{ADAPTERS}/uppercase/rollback"),
+    (422, "unfit_adapter"): registered("x", "starter-chat", PACK / "starter-chat"),
+}
+ELSEWHERE: dict[tuple[int, str], str] = {
+    (400, "ambiguous_model"): "unit/registry/test_catalog.py",
+    (400, "grammar_too_large"): "contract/chat_engine/test_grammars.py",
+    (400, "invalid_grammar"): "system/surfaces/test_chat.py",
+    (400, "invalid_http"): "system/test_guard.py",
+    (400, "too_many_entries"): "contract/chat_engine/test_grammars.py",
+    (400, "unsatisfiable_constraint"): "contract/chat_engine/test_grammars.py",
+    (404, "hub_not_found"): "faults/test_adapter_faults.py",
+    (409, "adapter_in_use"): "system/test_adapters.py",
+    (409, "model_pinned"): "system/surfaces/test_models.py",
+    (413, "audio_too_long"): "contract/speech/test_audio.py",
+    (422, "bad_recipe"): "unit/registry/recipe_files.py",
+    (422, "bad_weights"): "unit/residency/test_storm.py",
+    (422, "engine_version"): "unit/cli/test_doctor.py",
+    (429, "uploads_full"): "unit/http/audio/test_upload.py",
+    (500, "adapter_damaged"): "unit/adapters/test_store.py",
+    (500, "adapter_failed"): "faults/test_adapter_faults.py",
+    (500, "check_failed"): "faults/test_adapter_faults.py",
+    (500, "compose_failed"): "contract/test_compose.py",
+    (500, "engine_hung"): "faults/test_hang.py",
+    (500, "out_of_memory"): "faults/test_out_of_memory.py",
+    (503, "adapter_probe_failed"): "faults/test_adapter_faults.py",
+    (503, "combine_busy"): "unit/http/admin/test_combine.py",
+    (503, "compose_timeout"): "contract/test_compose.py",
+    (503, "disk_full"): "faults/test_adapter_faults.py",
+    (503, "drained"): "unit/residency/test_manager.py",
+    (503, "hub_unavailable"): "faults/test_adapter_faults.py",
+    (503, "model_failed"): "unit/http/test_request_records.py",
+    (503, "no_space"): "unit/http/audio/test_upload.py",
+    (503, "out_of_memory"): "contract/speech/test_audio.py",
+    (503, "queue_timeout"): "system/surfaces/test_models.py",
+}
+"""The file of `tests` in which the code is expected."""
+NOT_PROVOKED: dict[tuple[int, str], str] = {
+    (400, "unprocessable_request"): "what vLLM fails on without saying why; each such body that is known is refused",
+    (404, "no_state"): "the command line's own, when no server has run",
+    (404, "not_found"): "between gateway and engine: a path that the gateway does not have",
+    (409, "adapters_full"): "between gateway and engine: the queue never asks for a place that is not there",
+    (409, "no_place_to_pin"): "needs as many pins as the starter's recipe has places",
+    (409, "places_full"): "between gateway and engine, as adapters_full",
+    (409, "state_version"): "the start's, on files that another version wrote",
+    (422, "bad_config"): "the load's, of a config.json that lacks a size",
+    (422, "source_not_found"): "the start's, of a recipe whose package has no such folder",
+    (422, "unknown_field"): "Cohere's errors have no code",
+    (429, "grammar_queue_full"): "needs more grammars at once than a test has time for",
+    (500, "probe_broken"): "between queue and engine: told as adapter_probe_failed",
+    (500, "probe_timeout"): "between queue and engine: told as adapter_probe_failed",
+    (503, "model_broken"): "its message is that of the fault in the files",
+    (503, "shutting_down"): "only while a server stops",
+    (503, "source_not_downloaded"): "the start's: told when the files are fetched",
+    (503, "source_not_stored"): "a disk that is full while a hub's files come",
+}
+
+
+def documented() -> set[tuple[int, str]]:
+    rows = [line.split("|") for line in codes().splitlines()[2:]]
+    return {(int(row[1]), row[2].strip(" `")) for row in rows}
+
+
+def test_each_documented_code_is_expected_somewhere() -> None:
+    tables = [*HERE, *ELSEWHERE, *NOT_PROVOKED]
+    assert len(tables) == len(set(tables))
+    assert set(tables) == documented()
+    for (_, code), file in ELSEWHERE.items():
+        text = (ROOT / "tests" / file).read_text()
+        assert f'"{code}"' in text or f"code: {code}" in text, f"{file} does not know {code}"
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("key", HERE, ids=lambda key: f"{key[0]} {key[1]}")
+def test_http_answers_as_the_page_says(server: Server, key: tuple[int, str]) -> None:
+    asked = HERE[key]
+    body = {} if asked.json is None else {"json": asked.json}
+    answer = server.http.request(asked.method, asked.path, **body, **asked.more)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == key, answer.text
+    assert len(error["message"]) > 15

@@ -1,0 +1,172 @@
+"""What somebody meets who tries the server for the first time: pages, probes, other servers' habits, the log."""
+
+import json
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import cohere
+import pytest
+
+from tests.eventually import eventually
+from tests.system.serving import Server
+
+pytestmark = pytest.mark.real
+DOCUMENTS = ["A tuple cannot be changed.", "The open function returns a file object."]
+ASKED = {"model": "starter-rerank", "query": "how do I open a file", "documents": DOCUMENTS}
+HELLO = {"model": "uppercase", "messages": [{"role": "user", "content": "hello"}], "temperature": 0}
+LOADED_FROM_ELSEWHERE = re.compile(r"(?:src|href)=[\"']?(?:https?:)?//")
+
+
+def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
+    home = server.http.get("/", headers={"Accept": "text/html"})
+    assert home.headers["content-type"].startswith("text/html")
+    assert server.http.head("/").status_code == 200
+    assert all(name in home.text for name in ("starter-chat", "starter-speech", server.url, "/docs"))
+    assert home.text.count("curl ") == 4
+    docs = server.http.get("/docs")
+    for page in (home, docs):
+        assert not LOADED_FROM_ELSEWHERE.search(page.text)
+    for name in re.findall(r"/docs/assets/[\w.-]+", docs.text):
+        asset = server.http.get(name)
+        assert (asset.status_code, len(asset.content) > 500) == (200, True), name
+    assert len(server.http.get("/docs/assets/swagger-ui-bundle.js").content) > 10**6
+    assert server.http.get("/docs/assets/../../pyproject.toml").status_code == 404
+
+
+def test_the_requests_of_the_page_work_as_they_stand(server: Server) -> None:
+    import html
+
+    blocks = [html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", server.http.get("/").text, re.DOTALL)]
+    for block in blocks:
+        if "talk.wav" not in block:  # a recording of the reader's own
+            done = subprocess.run(["bash", "-c", f"{block} -sf"], capture_output=True, text=True, timeout=600)
+            assert "error" not in json.loads(done.stdout), done.stdout
+
+
+@pytest.mark.parametrize("path", ["/health", "/ping", "/health/live", "/health/ready"])
+def test_probes_of_other_servers(server: Server, path: str) -> None:
+    assert server.http.get(path).status_code == 200
+
+
+def test_other_servers_habits(server: Server) -> None:
+    assert server.http.post("/ping").status_code == 200
+    assert re.fullmatch(r"\d+\.\d+\.\d+.*", server.http.get("/version").json()["version"])
+    assert server.http.get("/v1/models/").json() == server.http.get("/v1/models").json()
+    options = server.http.options("/v1/chat/completions")
+    assert (options.status_code, options.headers["allow"]) == (204, "POST, OPTIONS")
+    assert server.http.options("/nothing").status_code == 404
+
+
+def test_a_websocket_is_told_that_there_is_none(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as raw:
+        raw.sendall(
+            b"GET /v1/realtime HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        head = raw.recv(65536).decode()
+    assert head.startswith("HTTP/1.1 404"), head
+    assert "/v1/realtime" in head
+    assert "unknown_path" in head
+
+
+def lines(server: Server, id_: str) -> list[dict[str, Any]]:
+    found = (json.loads(line) for line in server.log.read_text().splitlines() if f'"{id_}"' in line)
+    return [line for line in found if line.get("request_id") == id_]
+
+
+def test_each_request_is_one_line_of_the_log(server: Server) -> None:
+    server.http.post("/v1/chat/completions", json=HELLO, headers={"X-Request-Id": "look-1"}).raise_for_status()
+    server.http.post("/v1/embeddings", json={"model": "starter-embed"}, headers={"X-Request-Id": "look-2"})
+    wrong = {"model": "uppercase", "max_tokens": 5, "messages": [{"role": "nobody", "content": 1}]}
+    refused = server.http.post("/v1/messages", json=wrong, headers={"X-Request-Id": "look-3"})
+    assert refused.status_code == 400
+    eventually(lambda: all(lines(server, f"look-{n}") for n in (1, 2, 3)), server.tail)
+    [answered], [bad], [worse] = (lines(server, f"look-{n}") for n in (1, 2, 3))
+    assert answered["level"] == bad["level"] == worse["level"] == "info"
+    assert answered["model"] == "starter-chat"
+    assert answered["adapter"].startswith("uppercase@sha256:")
+    assert (answered["endpoint"], answered["status"], answered["end"]) == ("/v1/chat/completions", 200, "done")
+    assert answered["completion_tokens"] == len("HELLO") + 1
+    assert answered["prompt_tokens"] > len("hello")
+    assert 0 <= answered["queue_seconds"] <= answered["first_seconds"] <= answered["seconds"]
+    assert (bad["status"], bad["end"]) == (400, "refused")
+    errors = [line for line in server.log.read_text().splitlines() if '"level": "error"' in line and "preproc" in line]
+    assert errors == [], "what a client did wrong is no error of the server's"
+
+
+def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
+    for path, body in (
+        ("/v1/chat/completions", HELLO),
+        ("/v1/responses", {"model": "uppercase", "input": "hello", "temperature": 0}),
+    ):
+        answer = server.http.post(path, json={**body, "store": True})
+        assert (answer.status_code, answer.headers["x-roundhouse-warning"]) == (200, "store: nothing is stored here")
+        assert "HELLO" in answer.text
+
+
+def test_coheres_client_may_be_given_an_address_with_v1(server: Server) -> None:
+    for address in (server.url, f"{server.url}/v1"):
+        found = cohere.ClientV2(api_key="none", base_url=address).rerank(**ASKED)  # type: ignore[arg-type]
+        assert [result.index for result in found.results] == [1, 0]
+
+
+def test_infinitys_documents_are_strings(server: Server) -> None:
+    answer = server.http.post("/infinity/rerank", json={**ASKED, "return_documents": True, "top_n": 1}).json()
+    assert answer["object"] == "rerank"
+    assert [(one["index"], one["document"]) for one in answer["results"]] == [(1, DOCUMENTS[1])]
+    plain = server.http.post("/infinity/rerank", json=ASKED).json()
+    assert [one["document"] for one in plain["results"]] == [None, None]
+    vectors = server.http.post("/infinity/embeddings", json={"model": "starter-embed", "input": DOCUMENTS}).json()
+    assert len(vectors["data"]) == 2
+
+
+def roundhouse(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [str(Path(sys.executable).parent / "roundhouse"), *arguments]
+    import os
+
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env={**os.environ, **environment})
+
+
+def test_the_address_stands_before_the_command_or_behind_it(server: Server) -> None:
+    for arguments in (
+        ["--url", server.url, "models", "list", "--json"],
+        ["models", "list", "--json", "--url", server.url],
+        ["--url", "http://127.0.0.1:9", "models", "list", "--json", "--url", server.url],
+    ):
+        done = roundhouse(*arguments, ROUNDHOUSE_URL="http://127.0.0.1:9")
+        assert done.returncode == 0, done.stderr
+        assert any(model["id"] == "starter-chat" for model in json.loads(done.stdout)["data"])
+    assert roundhouse("--url", "http://127.0.0.1:9", "status", ROUNDHOUSE_URL=server.url).returncode == 3
+
+
+def test_what_is_no_adapter_is_told(server: Server, tmp_path: Path) -> None:
+    full, trained = tmp_path / "merged", tmp_path / "out"
+    (trained / "checkpoint-8").mkdir(parents=True)
+    (trained / "checkpoint-48").mkdir()
+    full.mkdir()
+    (full / "config.json").write_text("{}")
+    (full / "model.safetensors").write_text("")
+    for folder, words in ((full, "full model"), (trained, "checkpoint-48")):
+        done = roundhouse("adapters", "add", "x", "--base", "starter-chat", str(folder), "--url", server.url)
+        assert done.returncode == 1
+        assert words in done.stderr
+        assert done.stderr.count(words) == 1
+        body = {"name": "x", "base": "starter-chat", "source": {"path": str(folder)}}
+        answer = server.http.post("/v1/adapters", json=body)
+        assert words in answer.json()["error"]["message"], answer.text
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("/srv/x", '{"path": "/a/folder"}'), ({}, '"hub"'), ({"path": "~/x"}, "whole path"), ({"path": "x"}, "absolute")],
+)
+def test_a_source_that_is_none_is_told_what_to_write(server: Server, source: Any, words: str) -> None:
+    body = {"name": "x", "base": "starter-chat", "source": source}
+    error = server.http.post("/v1/adapters", json=body).json()["error"]
+    assert words in error["message"]
+    assert error["param"].startswith("source")
+    assert "PathSource" not in error["message"]

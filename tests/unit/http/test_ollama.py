@@ -1,0 +1,227 @@
+"""Ollama's dialect: the request as vLLM gets it, the answer as Ollama writes it, and refusals."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
+from registry.errors import EngineFailed, RoundhouseError
+from registry.files.abilities import Ability, abilities_of
+from registry.recipes.definition import EngineSpec, Recipe
+from runtime.http.ollama.answers import Watch
+from tests.unit.http.fakes import FakeGateway, application, recipe
+
+MESSAGES = [{"role": "user", "content": "hi"}]
+ASKED = {"model": "chat", "messages": MESSAGES}
+SENT = {"model": "chat", "messages": MESSAGES, "stream": True, "stream_options": {"include_usage": True}}
+SCHEMA = {"type": "object"}
+USAGE = {"prompt_tokens": 4, "completion_tokens": 2}
+CALL = {"function": {"name": "set_fan", "arguments": {"speed": 2}}}
+
+
+def able(folder: Path, **flags: Any) -> FakeGateway:
+    """Its chat model has these flags, and a config.json that says that it sees."""
+    (folder / "config.json").write_text('{"vision_config": {}}')
+    one = recipe("chat", "chat")
+    return FakeGateway(folder, [one.model_copy(update={"engine": EngineSpec(name="vllm", flags=flags)})])
+
+
+def streams(
+    gateway: FakeGateway, *choices: dict[str, Any], end: RoundhouseError | None = None, status: int = 200
+) -> None:
+    lines = b"".join(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode() for choice in choices)
+    lines += b"data: %s\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USAGE}).encode()
+    events: list[Event | RoundhouseError] = [Started(status=200, content_type="text/event-stream")]
+    gateway.links["chat"].script = lambda _: [*events, Chunk(data=lines), end or Finished(usage=Usage())]
+
+
+def delta(finish: str | None = None, **fields: Any) -> dict[str, Any]:
+    return {"delta": fields, "finish_reason": finish}
+
+
+def call(at: int, arguments: str, name: str | None = None) -> dict[str, Any]:
+    return delta(tool_calls=[{"index": at, "function": {"name": name, "arguments": arguments}}])
+
+
+async def asked(gateway: FakeGateway, path: str, body: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(path, json=body)
+
+
+def lines(response: httpx.Response) -> list[Any]:
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, Any]:
+    request = gateway.links["chat"].requests[-1]
+    assert isinstance(request, HttpCall)
+    assert request.path == path
+    found: dict[str, Any] = json.loads(request.body)
+    return found
+
+
+# --- the request ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("more", "wanted"),
+    [
+        ({}, {}),
+        ({"model": "chat:latest"}, {}),
+        ({"stream": None, "format": "", "options": None, "keep_alive": "5m", "unknown": 1}, {}),
+        ({"options": {"num_predict": 5, "stop": ["a"]}}, {"max_tokens": 5, "stop": ["a"]}),
+        ({"options": {"num_predict": -1, "seed": -1, "num_gpu": 1, "temperature": None, "top_p": 0}}, {}),
+        (
+            {"options": {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repeat_penalty": 1.1}},
+            {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repetition_penalty": 1.1},
+        ),
+        (
+            {"options": {"typical_p": 0.9, "top_k": 4}},
+            {"vllm_xargs": {"typical_p": 0.9, "typical_top_k": 4, "typical_top_p": 1.0}},
+        ),
+        ({"format": "json"}, {"response_format": {"type": "json_object"}}),
+        (
+            {"format": SCHEMA},
+            {
+                "response_format": {
+                    "type": "json_schema",
+                    "json_schema": {"name": "format", "schema": {"type": "object"}},
+                }
+            },
+        ),
+        ({"think": False}, {"reasoning_effort": "none"}),
+        ({"think": True}, {"chat_template_kwargs": {"enable_thinking": True}}),
+        ({"think": "low"}, {"reasoning_effort": "low"}),
+        ({"tools": [{"type": "function"}]}, {"tools": [{"type": "function"}]}),
+        ({"logprobs": True, "top_logprobs": 2}, {"logprobs": True, "top_logprobs": 2}),
+    ],
+    ids=str,
+)
+async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, wanted: Any) -> None:
+    gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
+    streams(gateway, delta(content="a", finish="stop"))
+    response = await asked(gateway, "/api/chat", {**ASKED, **more})
+    assert response.status_code == 200, response.text
+    assert sent(gateway) == {**SENT, **wanted}
+
+
+async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
+    gateway = able(tmp_path, tool_call_parser="hermes")
+    streams(gateway, delta(content="a", finish="stop"))
+    said = [
+        {"role": "user", "content": "look", "images": ["aGk="]},
+        {"role": "assistant", "content": "", "thinking": "hm", "tool_calls": [CALL, {**CALL, "id": "own"}]},
+        {"role": "tool", "content": "one", "tool_name": "set_fan"},
+        {"role": "tool", "content": "two"},
+    ]
+    assert (await asked(gateway, "/api/chat", {"model": "chat", "messages": said})).status_code == 200
+    user, assistant, one, two = sent(gateway)["messages"]
+    assert user["content"] == [
+        {"type": "text", "text": "look"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}},
+    ]
+    assert assistant["reasoning"] == "hm"
+    assert [each["id"] for each in assistant["tool_calls"]] == ["call_1_0", "own"]
+    assert json.loads(assistant["tool_calls"][0]["function"]["arguments"]) == {"speed": 2}
+    assert [one["tool_call_id"], two["tool_call_id"]] == ["call_1_0", "own"]
+
+
+async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
+    streams(gateway, {"text": "a", "delta": {"content": "a"}, "finish_reason": "stop"})
+    await asked(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "system": "brief"})
+    assert sent(gateway) == {**SENT, "messages": [{"role": "system", "content": "brief"}, *MESSAGES]}
+    await asked(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "raw": True, "think": False})
+    raw = sent(gateway, "/v1/completions")
+    assert raw == {"prompt": "hi", **{name: value for name, value in SENT.items() if name != "messages"}}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "word"),
+    [
+        ("/api/chat", {**ASKED, "tools": [{}]}, "tool_call_parser"),
+        ("/api/chat", {**ASKED, "think": True}, "reasoning_parser"),
+        ("/api/chat", {"model": "chat", "messages": [{**MESSAGES[0], "images": ["aGk="]}]}, "images"),
+        ("/api/chat", {**ASKED, "format": "yaml"}, "format"),
+        ("/api/chat", {**ASKED, "options": {"top_p": 2}}, "top_p"),
+        ("/api/chat", {"messages": MESSAGES}, "model"),
+        ("/api/generate", {"model": "chat", "prompt": "a", "suffix": "b"}, "suffix"),
+        ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "images": ["aGk="]}, "raw"),
+        ("/api/embed", {"model": "embed", "input": ["a", ""]}, "empty"),
+        ("/api/show", {}, "model"),
+    ],
+    ids=str,
+)
+async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: Any, word: str) -> None:
+    response = await asked(gateway, path, body)
+    assert response.status_code == 400
+    assert response.json().keys() == {"error"}
+    assert word in response.json()["error"]
+    assert gateway.links["chat"].requests == [], "it was not asked"
+
+
+# --- the answer ----------------------------------------------------------------------------------------------------
+async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path: Path) -> None:
+    gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
+    streams(
+        gateway, delta(role="assistant", content=""), delta(reasoning="hm"), delta(content="so"),
+        call(0, "", "set_fan"), call(0, '{"spe'), call(1, '{"state": "on"}', "set_light"), call(0, 'ed": 2}'),
+        delta(finish="tool_calls"),
+    )  # fmt: skip
+    thought, said, called, last = lines(await asked(gateway, "/api/chat", {**ASKED, "tools": [{}]}))
+    assert (thought["message"]["thinking"], said["message"]["content"]) == ("hm", "so")
+    assert [(one["function"]["name"], one["function"]["arguments"]) for one in called["message"]["tool_calls"]] == [
+        ("set_fan", {"speed": 2}), ("set_light", {"state": "on"}),
+    ]  # fmt: skip
+    assert (last["done_reason"], last["prompt_eval_count"], last["eval_count"]) == ("stop", 4, 2)
+    assert last["message"] == {"role": "assistant", "content": ""}
+
+
+async def test_a_call_that_was_cut_off_is_left_out(tmp_path: Path) -> None:
+    gateway = able(tmp_path, tool_call_parser="hermes")
+    streams(gateway, call(0, '{"spe', "set_fan"), delta(finish="length"))
+    found = lines(await asked(gateway, "/api/chat", {**ASKED, "tools": [{}]}))
+    assert [one["message"].get("tool_calls") for one in found] == [None, None]
+    assert found[-1]["done_reason"] == "length"
+
+
+async def test_an_error_ends_a_stream_as_its_last_line(gateway: FakeGateway) -> None:
+    streams(gateway, delta(content="a"), end=EngineFailed("It broke."))
+    assert lines(await asked(gateway, "/api/chat", ASKED))[-1] == {"error": "It broke."}
+    streams(gateway, delta(content="a"))
+    assert "before it was complete" in lines(await asked(gateway, "/api/chat", ASKED))[-1]["error"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_engines_refusal_keeps_its_status(gateway: FakeGateway, stream: bool) -> None:
+    data = json.dumps({"error": {"message": "too long", "code": 400}}).encode()
+    told: list[Event] = [Started(status=400, content_type="application/json"), Chunk(data=data)]
+    gateway.links["chat"].script = lambda _: [*told, Finished(usage=Usage())]
+    response = await asked(gateway, "/api/chat", {**ASKED, "stream": stream})
+    assert (response.status_code, response.json()) == (400, {"error": "too long"})
+
+
+def test_the_times_add_up() -> None:
+    ticks = iter([10, 100])
+    watch = Watch(lambda: next(ticks))
+    watch.turn, watch.first = 30, 60
+    assert watch.durations() == {
+        "total_duration": 90, "load_duration": 20, "prompt_eval_duration": 30, "eval_duration": 40,
+    }  # fmt: skip
+
+
+def test_what_a_model_can_do(tmp_path: Path) -> None:
+    def can(task: str, flags: dict[str, Any], folder: Path | None) -> frozenset[Ability]:
+        made = recipe("x", task)
+        engine = EngineSpec(name=made.engine.name, flags=flags)
+        return abilities_of(Recipe.model_validate({**made.model_dump(), "engine": engine}), folder)
+
+    assert can("chat", {}, None) == can("chat", {"reasoning_parser": ""}, tmp_path) == frozenset()
+    assert can("chat", {"tool-call-parser": "hermes", "reasoning_parser": "qwen3"}, None) == {"tools", "thinking"}
+    assert can("embed", {}, tmp_path) == frozenset()
+    (tmp_path / "config.json").write_text('{"vision_config": {"depth": 2}}')
+    assert can("chat", {}, tmp_path) == {"vision"}
+    (tmp_path / "config.json").write_text("no JSON, and longer than before")
+    assert can("chat", {}, tmp_path) == frozenset()

@@ -1,0 +1,109 @@
+"""What files are taken for, and what is said of those that are no model to serve."""
+
+import struct
+
+import pytest
+
+from launch.files.detect import detect
+from launch.files.gguf import read_header
+from registry.errors import Unfit
+from registry.recipes.definition import Task
+from tests.unit.launch.listings import listing_of
+
+WEIGHTS = {"model.safetensors": 1000}
+POOLED = [{"type": "sentence_transformers.models.Transformer"}, {"type": "sentence_transformers.models.Pooling"}]
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "task", "engine"),
+    [
+        ({"config.json": {"architectures": ["Qwen3ForCausalLM"]}}, WEIGHTS, Task.CHAT, "vllm"),
+        ({"config.json": {"architectures": ["Gemma3ForConditionalGeneration"]}}, WEIGHTS, Task.CHAT, "vllm"),
+        ({"config.json": {"architectures": ["BertModel"]}, "modules.json": POOLED}, WEIGHTS, Task.EMBED,
+         "sentence-transformers"),
+        ({"config.json": {"architectures": ["XLMRobertaModel"]}}, WEIGHTS, Task.EMBED, "sentence-transformers"),
+        ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "LABEL_0"}}}, WEIGHTS,
+         Task.RERANK, "sentence-transformers"),
+        ({"config.json": {"architectures": ["Qwen3ForCausalLM"]},
+          "config_sentence_transformers.json": {"model_type": "CrossEncoder"}}, WEIGHTS, Task.RERANK,
+         "sentence-transformers"),
+        ({"config.json": {"alignment_heads": []}, "vocabulary.json": []}, {"model.bin": 9}, Task.TRANSCRIBE,
+         "faster-whisper"),
+        ({"config.json": {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}}, WEIGHTS,
+         Task.TRANSCRIBE, "faster-whisper"),
+        # a merged model may still have its adapter's config beside it
+        ({"config.json": {"architectures": ["LlamaForCausalLM"]}, "adapter_config.json": {}}, WEIGHTS, Task.CHAT,
+         "vllm"),
+    ],
+)  # fmt: skip
+def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task: Task, engine: str) -> None:
+    found = detect(listing_of(small, large))
+    assert (found.task, found.engine) == (task, engine)
+    assert found.why
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "code", "words"),
+    [
+        ({"adapter_config.json": {"base_model_name_or_path": "team/base"}}, {"adapter_model.safetensors": 9},
+         "is_adapter", "is an adapter for team/base: roundhouse adapters add"),
+        ({"trainer_state.json": {}}, {"checkpoint-24/adapter_config.json": 1, "checkpoint-48/adapter_config.json": 1},
+         "is_trainer_output", "the adapter is in checkpoint-48"),
+        ({}, {"checkpoint-9/model.safetensors": 1, "checkpoint-10/model.safetensors": 1}, "is_trainer_output",
+         "the model is in checkpoint-10: roundhouse models add"),
+        ({"config.json": {}}, {"pytorch_model.bin": 9}, "bad_weights", "can run code"),
+        ({"readme.txt": "x"}, {}, "not_a_model", "readme.txt"),
+        ({"vocabulary.txt": "x", "config.json": {}}, {"model.bin": 9}, "not_whisper", "only Whisper"),
+        ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}},
+         WEIGHTS, "is_classifier", "2 labels"),
+        ({"config.json": {"architectures": ["BertForMaskedLM"]}}, WEIGHTS, "is_masked_lm", "masked"),
+        ({"config.json": {"architectures": ["LlamaForCausalLM2"]}}, WEIGHTS, "unknown_architecture",
+         "LlamaForCausalLM"),
+        ({"config.json": {"architectures": ["MllamaForConditionalGeneration"]}}, WEIGHTS, "unknown_architecture",
+         "vLLM served it until 0.10.2"),
+        ({"config.json": {"architectures": ["BartForConditionalGeneration"]}}, WEIGHTS, "unknown_architecture",
+         "a plug-in for vLLM does"),
+        ({}, WEIGHTS, "bad_config", "no config.json"),
+        ({"config.json": "{broken"}, WEIGHTS, "bad_config", "is broken"),
+        ({"config.json": {"model_type": "x"}}, WEIGHTS, "bad_config", "architectures"),
+        ({"modules.json": POOLED, "config_sentence_transformers.json": {"model_type": "SparseEncoder"}}, WEIGHTS,
+          "sparse_encoder", "dense"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_told_what_would_work(
+    small: dict[str, object], large: dict[str, int], code: str, words: str
+) -> None:
+    with pytest.raises(Unfit, match="a/model") as refused:
+        detect(listing_of(small, large))
+    assert refused.value.code == code
+    assert words in refused.value.message
+
+
+def gguf(pairs: dict[str, str | int]) -> bytes:
+    found = b"GGUF" + struct.pack("<IQQ", 3, 0, len(pairs))
+    for key, value in pairs.items():
+        found += struct.pack("<Q", len(key)) + key.encode()
+        if isinstance(value, int):
+            found += struct.pack("<II", 4, value)
+        else:
+            found += struct.pack("<IQ", 8, len(value)) + value.encode()
+    return found
+
+
+def test_a_gguf_names_what_it_was_made_from() -> None:
+    data = gguf({"general.architecture": "qwen3", "general.quantization_version": 2,
+                 "general.base_model.0.repo_url": "https://huggingface.co/Qwen/Qwen3-8B"})  # fmt: skip
+    header = read_header(data)
+    assert header is not None
+    assert (header.architecture, header.base) == ("qwen3", "Qwen/Qwen3-8B")
+    with pytest.raises(Unfit, match=r"GGUF \(qwen3\).*add Qwen/Qwen3-8B") as refused:
+        detect(listing_of({"q4.gguf": data.decode("latin-1")}))
+    assert refused.value.code == "gguf_not_served"
+
+
+@pytest.mark.parametrize("length", range(0, 120, 7))
+def test_a_gguf_that_is_cut_anywhere_costs_nothing(length: int) -> None:
+    data = gguf({"general.architecture": "llama", "general.name": "x" * 40})
+    header = read_header(data[:length])
+    assert header is None or header.architecture in ("llama", "unknown")
+    assert read_header(b"GGUF" + b"\xff" * length) is not None, "figures that cannot be"

@@ -1,0 +1,190 @@
+"""What is proposed: sized for the machine, by families, with what was asked for; and what is refused beforehand."""
+
+from typing import Any
+
+import pytest
+
+from launch.proposal.context import longest_context
+from launch.proposal.draft import ASKED, Machine
+from launch.proposal.propose import Proposal, propose
+from launch.request import Wanted, WorkingSet
+from launch.source import parse_source, proposed_id
+from launch.writing import changed, plain, recipe_text
+from registry.errors import BadRequest, Unfit
+from registry.processor import features
+from registry.recipes.definition import HubSource, PackageSource, PathSource, Source
+from registry.recipes.loading import load_recipes
+from tests.unit.launch.known_models import CHAT
+from tests.unit.launch.listings import listing_of
+
+GIB = 2**30
+KNOWN = {known.name: known for known in CHAT}
+GPU, CPU = Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)
+TOOLS = "{% for tool in tools %}{{ tool }}{% endfor %}"
+
+
+def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = None, **wanted: Any) -> Proposal:
+    known = KNOWN[name]
+    small = {"config.json": {**known.config, **(more or {})}, "chat_template.jinja": template}
+    listing = listing_of(small, {"model.safetensors": known.parameters * 2})
+    return propose(listing, HubSource(hub=f"org/{name}", revision="0" * 40), Wanted("x", **wanted), machine)
+
+
+@pytest.mark.parametrize(
+    ("name", "tools", "reasoning"),
+    [
+        ("Qwen3-8B", "hermes", "qwen3"),
+        ("Qwen2.5-7B-Instruct", "hermes", None),
+        ("QwQ-32B", "hermes", "deepseek_r1"),
+        ("DeepSeek-R1-Distill-Llama-8B", None, "deepseek_r1"),
+        ("Llama-3.1-8B-Instruct", "llama3_json", None),
+        ("Llama-2-7b-chat-hf", None, None),
+        ("Mistral-Nemo-Instruct-2407", "mistral", None),
+        ("Qwen3-Coder-30B-A3B-Instruct", "qwen3_coder", None),
+        ("Phi-4-mini-instruct", "phi4_mini_json", None),
+        ("granite-3.1-8b-instruct", "granite", None),
+    ],
+)
+def test_parsers_go_by_family(name: str, tools: str | None, reasoning: str | None) -> None:
+    flags = chat(name).recipe.engine.flags
+    assert flags.get("tool_call_parser") == tools
+    assert flags.get("enable_auto_tool_choice") == (True if tools else None)
+    assert flags.get("reasoning_parser") == reasoning
+
+
+def test_a_template_without_tools_gets_no_parser_for_them() -> None:
+    found = chat("Qwen3-8B", template="{{ messages }}")
+    assert "tool_call_parser" not in found.recipe.engine.flags
+    assert any("does not mention tools" in note for note in found.notes)
+
+
+def test_what_was_asked_for_wins_and_is_said_so() -> None:
+    found = chat("Qwen3-8B", overrides={"context_length": 8192, "memory.kv_cache": "3GiB", "dtype": "float16",
+                                        "engine.flags.seed": 7, "description": "mine"}, id="mine")  # fmt: skip
+    recipe = found.recipe
+    assert (recipe.id, recipe.context_length, recipe.dtype, recipe.description) == ("mine", 8192, "float16", "mine")
+    assert recipe.memory.kv_cache == 3 * GIB
+    assert recipe.engine.flags["seed"] == 7
+    assert {c.key for c in found.choices if c.why == ASKED} >= {"id", "context_length", "memory.kv_cache", "dtype"}
+
+
+def test_the_cache_is_sized_for_the_working_set() -> None:
+    per_token = 36 * 2 * 8 * 128 * 2
+    for requests, tokens in ((8, 4096), (64, 8192), (1, 16)):
+        cache = chat("Qwen3-8B", working_set=WorkingSet(requests, tokens)).recipe.memory.kv_cache
+        assert cache is not None
+        least = max(requests * tokens, 32768 * 5 // 4) * per_token
+        assert least <= cache <= least + 2**20 or cache < least, "a MiB more at most, or what the budget leaves"
+    small = chat("Qwen3-8B", Machine("cuda", 22 * GIB, 90), working_set=WorkingSet(64, 8192))
+    assert small.estimate.total <= 22 * GIB
+    reason = next(choice.why for choice in small.choices if choice.key == "memory.kv_cache")
+    assert "what the budget leaves" in reason
+
+
+@pytest.mark.parametrize(
+    ("rope", "positions", "longest"),
+    [
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 131072, 131072),
+        ({"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}, 131072, 131072),
+        ({"type": "linear", "factor": 2.0}, 4096, 8192),
+        ({"type": "dynamic", "factor": 4.0}, 2048, 8192),
+        ({"type": "longrope", "factor": 32.0}, 131072, 131072),
+        (None, 8192, 8192),
+    ],
+)
+def test_the_longest_context_is_vllms(rope: object, positions: int, longest: int) -> None:
+    assert longest_context({"max_position_embeddings": positions, "rope_scaling": rope}) == longest
+
+
+@pytest.mark.parametrize(
+    ("more", "machine", "code", "words"),
+    [
+        ({"quantization_config": {"quant_method": "fp8"}}, CPU, "quantization_not_here", "AWQ, GPTQ"),
+        ({"quantization_config": {"quant_method": "mxfp4"}}, CPU, "quantization_not_here", "the original"),
+        ({"quantization_config": {"quant_method": "bitsandbytes"}}, GPU, "unknown_quantization", "awq"),
+        ({"quantization_config": {"quant_method": "awq"}}, Machine("cuda", 68 * GIB, 70), "quantization_not_here",
+         "compute capability 7.5"),
+    ],
+)  # fmt: skip
+def test_weights_for_another_device_are_refused(more: object, machine: Machine, code: str, words: str) -> None:
+    if machine is CPU and "amx_tile" in features():
+        pytest.skip("this CPU computes with FP8")
+    with pytest.raises(Unfit) as refused:
+        chat("Qwen3-8B", machine, more=more)
+    assert refused.value.code == code
+    assert words in refused.value.message
+
+
+def test_quantized_weights_that_fit_the_device_are_proposed() -> None:
+    for method, machine in (("awq", CPU), ("gptq", CPU), ("fp8", GPU), ("awq", GPU)):
+        assert chat("Qwen3-8B", machine, more={"quantization_config": {"quant_method": method}}).recipe.dtype == "auto"
+
+
+def test_a_context_that_is_too_long_is_refused_before_a_download() -> None:
+    with pytest.raises(Unfit, match="made for 40,960 tokens") as refused:
+        chat("Qwen3-8B", overrides={"context_length": 100_000})
+    assert refused.value.code == "context_too_long"
+
+
+@pytest.mark.parametrize("overrides", [{"memory.kv_cash": 1}, {"dtype": "wide"}, {"id..x": 1}, {"dtype.x": 1},
+                                       {"engine.flags.tool_call_parser": "hermess"}])  # fmt: skip
+def test_faults_of_overrides_are_told_as_those_of_recipes(overrides: dict[str, object]) -> None:
+    with pytest.raises(Unfit) as refused:
+        chat("Qwen3-8B", overrides=overrides)
+    assert refused.value.code == "bad_recipe"
+
+
+@pytest.mark.parametrize("overrides", [{"source.path": "/x"}, {"version": 7}])
+def test_the_source_and_the_version_are_not_overridden(overrides: dict[str, object]) -> None:
+    with pytest.raises(BadRequest):
+        chat("Qwen3-8B", overrides=overrides)
+
+
+def test_an_old_gpu_computes_no_bfloat16() -> None:
+    assert chat("Qwen3-8B", Machine("cuda", 30 * GIB, 75)).recipe.dtype == "float16"
+
+
+def test_models_whose_network_is_code_of_their_repository_ask_for_trust() -> None:
+    small = {"config.json": {"architectures": ["NewModel"], "model_type": "made-up", "auto_map": {"x": "y"},
+                             "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "vocab_size": 9},
+             "modules.json": []}  # fmt: skip
+    listing = listing_of(small, {"model.safetensors": 100})
+    source = HubSource(hub="a/b", revision="0" * 40)
+    with pytest.raises(Unfit) as refused:
+        propose(listing, source, Wanted("x"), CPU)
+    assert refused.value.code == "needs_code"
+    trusted = propose(listing, source, Wanted("x", overrides={"engine.flags.trust_remote_code": True}), CPU)
+    assert trusted.recipe.engine.flags == {"trust_remote_code": True}
+
+
+@pytest.mark.parametrize("name", ["Qwen3-8B", "Llama-3.1-8B-Instruct", "Mixtral-8x7B-Instruct-v0.1", "gpt2"])
+def test_what_is_written_is_read_as_the_same_recipe(name: str, tmp_path: Any) -> None:
+    found = chat(name)
+    file = tmp_path / "a.yaml"
+    file.write_text(recipe_text(found.recipe, found.choices, found.notes))
+    (read,) = load_recipes(file)
+    assert read == found.recipe
+    assert changed(plain(read), plain(found.recipe)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "source", "id_"),
+    [
+        ("org/Name-7B", HubSource(hub="org/Name-7B", revision="main"), "name-7b"),
+        ("org/name@v1", HubSource(hub="org/name", revision="v1"), "name"),
+        ("package:a.b/c/d", PackageSource(package="a.b", inside="c/d"), "d"),
+        ("package:a_b", PackageSource(package="a_b"), "a_b"),
+        ("/srv/My Model/checkpoint-48", PathSource(path="/srv/My Model/checkpoint-48"), "my-model"),
+    ],
+)
+def test_sources_and_their_ids(text: str, source: Source, id_: str) -> None:
+    found = parse_source(text, at_home=False)
+    assert found == source
+    assert proposed_id(found) == id_
+
+
+@pytest.mark.parametrize("text", ["", "a\0b", "one", "package:a/../b", "package:1a", "a/b@", "a/b@../c", "a/b/c", "~/x",
+                                  "./x", "https://hub/a/b"])  # fmt: skip
+def test_what_is_no_source_is_refused(text: str) -> None:
+    with pytest.raises(BadRequest):
+        parse_source(text, at_home=False)
