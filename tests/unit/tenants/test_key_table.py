@@ -181,5 +181,6 @@ def test_addresses_of_databases() -> None:
 def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(Unavailable) as error:
         open_tables(tmp_path, f"postgresql+psycopg://u:hidden@/d?host={tmp_path}")
+    assert error.value.code == "database_unavailable"
     assert "hidden" not in str(error.value)
     assert error.value.retry_after
