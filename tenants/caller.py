@@ -1,6 +1,6 @@
 """Who asks: the one thing that the rest of the server knows of a key."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
@@ -39,6 +39,8 @@ class Caller:
     """Patterns of model ids, with `*`, `?` and `[...]`."""
     adapters: tuple[str, ...] = EVERY
     """Patterns of adapter names; one with a ':' is held against `base:name`."""
+    salt: str = field(default="", repr=False)
+    """A secret of the team: prompts with different ones share no cache. '' shares with everybody who has none."""
 
     @property
     def is_limited(self) -> bool:

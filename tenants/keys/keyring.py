@@ -41,8 +41,8 @@ class Known:
     revoked: bool
 
     @classmethod
-    def of(cls, key: Key, digest: bytes) -> "Known":
-        caller = Caller(key.team, key.id, key.scopes, key.models, key.adapters)
+    def of(cls, key: Key, digest: bytes, salt: str) -> "Known":
+        caller = Caller(key.team, key.id, key.scopes, key.models, key.adapters, salt)
         return cls(digest, caller, key.expires, key.revoked is not None)
 
 

@@ -30,6 +30,9 @@ class KeyTable:
         self._database, self.pepper, self._clock = database, pepper, clock
         self._claim()
 
+    def _salt(self, team: str) -> str:
+        return hmac.digest(self.pepper, b"roundhouse cache of " + team.encode(), "sha256").hex()
+
     def _claim(self) -> None:
         mark = hmac.digest(self.pepper, _OWNER, "sha256")
         with self._database.write() as connection:
@@ -158,7 +161,7 @@ class KeyTable:
             archived: Sequence[str] = (
                 connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.archived.is_not(None))).scalars().all()
             )
-        return revision, {row.id: Known.of(_key(row), row.hash) for row in rows}, list(archived)
+        return revision, {row.id: Known.of(_key(row), row.hash, self._salt(row.team)) for row in rows}, list(archived)
 
 
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
