@@ -24,7 +24,6 @@ from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotCall
 
-
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
 """Calls that leave something in an engine's prefix cache."""
 
