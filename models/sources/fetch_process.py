@@ -7,9 +7,11 @@ import traceback
 from pathlib import Path
 
 import msgspec
+from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
 from models.parent import die_with_parent
 from models.sources.answers import Answer, Come, Done, Failed
+from models.sources.large_files import bring
 from models.sources.repository import check_disk, check_files, files_of
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
@@ -21,6 +23,7 @@ EVERY_SECONDS = 0.2
 def main() -> None:
     """Fetch what standard input names. It ends with the process that started it."""
     die_with_parent(int(sys.argv[1]))
+    disable_progress_bars()
     answers = os.dup(1)
     os.dup2(2, 1)  # nothing but answers may go to the pipe
     source = HubSource.model_validate_json(sys.stdin.buffer.readline())
@@ -40,7 +43,9 @@ def _fetch(source: HubSource, answers: int) -> Answer:
     try:
         files = files_of(source)
         check_disk(source, files)
-        folder = resolve(source, Path.cwd(), fetched=told)
+        pinned = HubSource(hub=source.hub, revision=files.commit)
+        bring(pinned, files, told)
+        folder = resolve(source, Path.cwd())  # by the name that was asked for: without a hub it is found by that
         check_files(source, folder, files)
     except RoundhouseError as error:
         return Failed(error.status, error.code, error.message, error.retry_after)

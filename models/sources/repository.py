@@ -68,19 +68,25 @@ def cache_folder() -> Path:
     return Path(HF_HUB_CACHE)
 
 
+def blobs_of(source: HubSource) -> Path:
+    """Where it keeps the content of a repository's files, each under its digest."""
+    return cache_folder() / f"models--{source.hub.replace('/', '--')}" / "blobs"
+
+
+def part_of(blob: Path) -> Path:
+    """What has come of a file that is not whole yet."""
+    return blob.with_name(f"{blob.name}.part")
+
+
 def missing_bytes(source: HubSource, repository: Repository) -> int:
     """Of the wanted files, what the cache does not hold yet."""
-    blobs = cache_folder() / f"models--{source.hub.replace('/', '--')}" / "blobs"
-    return sum(
-        file.size - _here(blobs / file.digest if file.digest else blobs / "none") for file in repository.wanted.values()
-    )
+    blobs = blobs_of(source)
+    return sum(file.size - _here(blobs, file) for file in repository.wanted.values())
 
 
-def _here(blob: Path) -> int:
-    for path in (blob, blob.with_name(f"{blob.name}.incomplete")):
-        if path.is_file():
-            return path.stat().st_size
-    return 0
+def _here(blobs: Path, file: RepositoryFile) -> int:
+    blob = blobs / (file.digest or "none")
+    return next((min(file.size, path.stat().st_size) for path in (blob, part_of(blob)) if path.is_file()), 0)
 
 
 def check_disk(source: HubSource, repository: Repository) -> None:
@@ -114,9 +120,7 @@ def check_files(source: HubSource, folder: Path, repository: Repository) -> None
 
 
 def _is(path: Path, digest: str) -> bool:
-    if len(digest) == 64:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == digest
+    """Large files were checked when they came."""
     if len(digest) == 40:
         data = path.read_bytes()
         return hashlib.sha1(b"blob %d\0" % len(data) + data).hexdigest() == digest

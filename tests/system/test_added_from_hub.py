@@ -15,6 +15,8 @@ from tests.unit.adapters.fake_hub import FakeHub, serve
 pytestmark = pytest.mark.real
 REPOSITORY = "team/reranker"
 WEIGHTS = "model.safetensors"
+LARGE = {"beside.safetensors": bytes(24 * 2**20)}
+"""What takes its time. The model is not made of it."""
 BODY = {"query": "slot", "documents": ["A slot holds an engine.", "Bananas."]}
 
 
@@ -25,6 +27,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("HF_TOKEN", "hf_secret")
         monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "300")
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         yield found
 
@@ -57,7 +60,7 @@ def answers(server: Server, model: str) -> None:
 
 
 def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Server, hub: FakeHub) -> None:
-    commit = hub.push(REPOSITORY, PACK / "starter-rerank")
+    commit = hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
     hub.gate = threading.Event()
     proposed = add(server, 200, dry_run=True)
     size = (PACK / "starter-rerank" / WEIGHTS).stat().st_size
@@ -95,13 +98,13 @@ def test_its_way_here_is_streamed(server: Server, hub: FakeHub) -> None:
 
 
 def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, tmp_path: Path) -> None:
-    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
     hub.gate = threading.Event()
     add(server)
     blobs = tmp_path / "hf" / "hub"
 
     def begun() -> bool:
-        return any(file.stat().st_size > 0 for file in blobs.rglob("*.incomplete"))
+        return any(file.stat().st_size > 0 for file in blobs.rglob("*.part"))
 
     eventually(begun, server.tail)
     assert server.http.delete("/v1/models/reranker/download").status_code == 200
@@ -116,7 +119,7 @@ def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub,
 def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(
     server: Server, hub: FakeHub, tmp_path: Path
 ) -> None:
-    hub.push(REPOSITORY, PACK / "starter-rerank")
+    hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
     hub.gate = threading.Event()
     add(server)
     server.process.kill()

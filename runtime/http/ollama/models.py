@@ -1,26 +1,41 @@
 """Ollama's list of models, what it shows of one, what is in memory, and `pull` and `delete`."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from registry.errors import BadRequest
+from launch.request import Added, Phase, Wanted
+from launch.source import parse_source
+from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
+from registry.recipes.definition import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.views import AdapterCardView, ModelView
+from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body
 from runtime.http.dialect import NDJSON
+from runtime.http.errors import Dialect
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
 from runtime.http.ollama.views import TASKS, OllamaLoaded, OllamaTags, digest, is_loaded, listed, loaded, shown
 from runtime.http.sending import Route
-from tenants.caller import Caller
+from tenants.caller import Caller, Scope
 
 API = "0.12.6"
 """The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
+
+
+HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
+"""What Ollama's clients may write before a hub's repository."""
+PHASES: Mapping[Phase, str] = {
+    "looking": "pulling manifest",
+    "added": "writing manifest",
+    "converting": "converting to CTranslate2's format",
+}
 
 
 class OllamaVersion(msgspec.Struct):
@@ -63,38 +78,72 @@ async def version() -> Response:
 
 
 async def pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """A model that is here is told to be here."""
+    """A model that is here is told to be here; any other comes from a hub, and is served."""
     asked = await _read(request, gateway, OllamaPullBody)
-    view = find(gateway, asked.wanted, context.caller)
+    statuses = _statuses(gateway, asked.wanted, context.caller)
     if asked.stream is False:
-        return json_answer(OllamaStatus("success"))
-    facts = await asyncio.to_thread(lambda: gateway.models.facts(base(view)))
-    return StreamingResponse(_lines(digest(view), facts.bytes), media_type=NDJSON)
+        return json_answer([status async for status in statuses][-1])
+    return StreamingResponse(_lines(statuses), media_type=NDJSON)
 
 
-def _lines(found: str, size: int) -> Iterator[bytes]:
-    for status in (
-        OllamaStatus("pulling manifest"),
-        OllamaStatus(f"pulling {found[:12]}", found, size, size),
-        OllamaStatus("verifying sha256 digest"),
-        OllamaStatus("writing manifest"),
-        OllamaStatus("success"),
-    ):
-        yield msgspec.json.encode(status) + b"\n"
+def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
+    """Raises BadRequest for what is neither a name nor a hub's repository."""
+    try:
+        return _is_here(gateway, find(gateway, name, caller))
+    except NotFound as missing:
+        repository = gateway.models.untagged(name)
+        for host in HUBS:
+            repository = repository.removeprefix(host)
+        try:
+            source = parse_source(repository, at_home=False)
+        except BadRequest:
+            raise BadRequest(f"{missing.message} A model of a hub is called org/name.", param="model") from None
+        if isinstance(source, PathSource):
+            raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
+        return _added(gateway, Wanted(repository))
+
+
+async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
+    size = (await asyncio.to_thread(lambda: gateway.models.facts(base(view)))).bytes
+    yield OllamaStatus("pulling manifest")
+    yield OllamaStatus(f"pulling {digest(view)[:12]}", digest(view), size, size)
+    yield OllamaStatus("verifying sha256 digest")
+    yield OllamaStatus("success")
+
+
+async def _added(gateway: Gateway, wanted: Wanted) -> AsyncGenerator[OllamaStatus, None]:
+    async with aclosing(gateway.additions.add(wanted)) as steps:
+        async for step in steps:
+            if isinstance(step, Added):
+                yield OllamaStatus("success")
+            elif step.phase == "fetching":
+                yield OllamaStatus(f"pulling {step.model}", step.model, step.total or 0, step.completed)
+            else:
+                yield OllamaStatus(PHASES[step.phase])
+
+
+async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[bytes]:
+    """An error is the last line: the status line has left by then, as at Ollama."""
+    try:
+        async with aclosing(statuses):
+            async for status in statuses:
+                yield msgspec.json.encode(status) + b"\n"
+    except RoundhouseError as error:
+        yield http_errors.sse(error, Dialect.OLLAMA)
 
 
 async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Remove an adapter."""
-    name = (await _read(request, gateway, OllamaNameBody)).wanted
-    view = find(gateway, name, context.caller)
-    if not isinstance(view, AdapterCardView):
-        raise BadRequest(
-            f"'{view.id}' is a model of the server's recipes: it goes with its recipe file. Only adapters are "
-            "removed by a call.",
-            code="unsupported_value",
-            param="model",
+    """Remove an adapter, or a model that was added while the server ran."""
+    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
+    scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
+    if scope not in context.caller.scopes:
+        raise Forbidden(
+            f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
         )
-    await gateway.adapters.remove(view.root)
+    if isinstance(view, AdapterCardView):
+        await gateway.adapters.remove(view.root)
+    else:
+        await gateway.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))
 
 

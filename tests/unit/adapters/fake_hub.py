@@ -3,13 +3,16 @@
 import hashlib
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
+
+GATED = 20 * 2**20
+"""huggingface_hub writes what has come in pieces of 10 MiB."""
 
 
 @dataclass
@@ -28,13 +31,14 @@ class FakeHub:
     spoil: bool = False
     """Send other bytes than were pushed, as many."""
     gate: threading.Event | None = None
-    """The second half of a large file waits for it."""
+    """The second half of a file of more than GATED bytes waits for it."""
     asked: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
-    def push(self, repo: str, folder: Path, branch: str = "main") -> str:
-        """A new commit with the files of `folder`; returns it."""
+    def push(self, repo: str, folder: Path, branch: str = "main", more: Mapping[str, bytes] | None = None) -> str:
+        """A new commit with the files of `folder` and `more`; returns it."""
         files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        files |= more or {}
         commit = hashlib.sha1(json.dumps({k: hashlib.sha1(v).hexdigest() for k, v in files.items()}).encode())
         self.repos.setdefault(repo, {})[commit.hexdigest()] = files
         self.names[repo, branch] = commit.hexdigest()
@@ -95,7 +99,7 @@ class _Handler(BaseHTTPRequestHandler):
             data = data[int(begin) :]
             hub.asked.append(f"from {begin}")
         cut = hub.break_after if _is_large(name) else None
-        self._send(status, data, body, headers, cut, hub.gate if _is_large(name) else None)
+        self._send(status, data, body, headers, cut, hub.gate if len(data) > GATED else None)
 
     def _send(
         self,

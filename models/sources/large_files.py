@@ -1,0 +1,103 @@
+"""Large files of a repository, brought into huggingface_hub's cache so that a download that was cut off goes on.
+
+The library itself begins anew: it writes into a file that only one process knows. So each large file is written beside
+its place first, by the library's own `http_get`, under a name that the next process finds.
+"""
+
+import hashlib
+import io
+import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from filelock import FileLock
+
+from models.sources.repository import Repository, RepositoryFile, blobs_of, part_of
+from models.sources.resolve import Fetched
+from registry.errors import Unavailable
+from registry.files.hub import endpoint, hub_errors
+from registry.recipes.definition import HubSource
+
+AT_ONCE = 4
+SHA256 = 64
+"""Hex digits of the digests by which large files are known."""
+
+
+class Counter:
+    """Bytes that are here, of all files together."""
+
+    def __init__(self, whole: int, told: Fetched) -> None:
+        self._come, self._whole, self._told = 0, whole, told
+        self._lock = threading.Lock()
+
+    def add(self, count: int) -> None:
+        with self._lock:
+            self._come += count
+            self._told(self._come, self._whole)
+
+
+class CountedFile(io.FileIO):
+    """A file that tells what is written to it."""
+
+    def __init__(self, path: Path, counter: Counter) -> None:
+        super().__init__(path, "r+b")
+        self._counter = counter
+
+    def write(self, data: bytes, /) -> int:  # type: ignore[override]
+        written = 0
+        while written < len(data):
+            written += super().write(data[written:])
+        self._counter.add(written)
+        return written
+
+
+def bring(source: HubSource, repository: Repository, told: Fetched) -> None:
+    """All large files that are not there. Blocks. Raises as `hub_errors`, and Unavailable (bad_download)."""
+    files = {name: file for name, file in repository.wanted.items() if len(file.digest) == SHA256}
+    counter = Counter(sum(file.size for file in files.values()), told)
+    blobs = blobs_of(source)
+    blobs.mkdir(parents=True, exist_ok=True)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        under_way = [pool.submit(_bring, source, name, file, blobs, counter) for name, file in files.items()]
+        for one in under_way:
+            one.result()
+
+
+def _bring(source: HubSource, name: str, file: RepositoryFile, blobs: Path, counter: Counter) -> None:
+    blob = blobs / file.digest
+    part = part_of(blob)
+    with FileLock(f"{part}.lock"):  # two servers may have one cache
+        if blob.exists():
+            counter.add(file.size)
+            return
+        _fetch(source, name, file, part, counter)
+        with part.open("rb") as stream:
+            found = hashlib.file_digest(stream, "sha256").hexdigest()
+        if found != file.digest:
+            part.unlink()
+            raise Unavailable(
+                f"{name} of '{source.hub}' came with other content than the hub says. It was removed: try again.",
+                code="bad_download",
+                retry_after=5,
+            )
+        os.replace(part, blob)
+
+
+def _fetch(source: HubSource, name: str, file: RepositoryFile, part: Path, counter: Counter) -> None:
+    from huggingface_hub import hf_hub_url
+    from huggingface_hub.file_download import http_get
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    part.touch()
+    here = part.stat().st_size
+    if here > file.size:
+        os.truncate(part, 0)
+        here = 0
+    counter.add(here)
+    if here == file.size:
+        return
+    url = hf_hub_url(source.hub, name, revision=source.revision, endpoint=endpoint())
+    with hub_errors(source), CountedFile(part, counter) as stream:
+        stream.seek(here)
+        http_get(url, stream, resume_size=here, headers=build_hf_headers(), expected_size=file.size)

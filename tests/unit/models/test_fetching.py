@@ -1,0 +1,146 @@
+"""Downloads in their own processes, from a hub on a local port."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+import pytest
+
+from models.sources import repository
+from models.sources.fetching import Downloads
+from registry.errors import NotFound, Unavailable
+from registry.recipes.definition import HubSource
+from tests.eventually import PATIENCE
+from tests.unit.adapters.fake_hub import FakeHub, serve
+
+WEIGHTS = "model.safetensors"
+
+
+def nobody(_come: int, _whole: int | None) -> None: ...
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
+    with serve() as found:
+        monkeypatch.setenv("HF_ENDPOINT", found.url)
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "300")
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setattr(repository, "cache_folder", lambda: tmp_path / "hf" / "hub")
+        yield found
+
+
+@pytest.fixture
+def source(hub: FakeHub, tmp_path: Path) -> HubSource:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    (folder / WEIGHTS).write_bytes(bytes(range(256)) * 98304)
+    return HubSource(hub="a/model", revision=hub.push("a/model", folder))
+
+
+def gets(hub: FakeHub) -> int:
+    return len([one for one in hub.asked if one.startswith("GET") and one.endswith(WEIGHTS)])
+
+
+async def until_half(hub: FakeHub, root: Path) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not any(file.stat().st_size for file in root.rglob("*.part")):
+            await asyncio.sleep(0.02)
+
+
+async def test_two_who_want_the_same_share_one_process(hub: FakeHub, source: HubSource, tmp_path: Path) -> None:
+    hub.gate = threading.Event()
+    downloads = Downloads()
+    both = [asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2)]
+    await until_half(hub, tmp_path)
+    assert len([p for p in psutil.Process().children() if "fetch_process" in " ".join(p.cmdline())]) == 1
+    hub.gate.set()
+    one, other = await asyncio.gather(*both)
+    assert one == other
+    assert (one / WEIGHTS).stat().st_size == 24 * 2**20
+    assert gets(hub) == 1
+
+
+async def test_one_who_leaves_does_not_end_it_for_the_other(hub: FakeHub, source: HubSource, tmp_path: Path) -> None:
+    hub.gate = threading.Event()
+    downloads = Downloads()
+    leaves, stays = (asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2))
+    await until_half(hub, tmp_path)
+    leaves.cancel()
+    hub.gate.set()
+    assert (await stays / WEIGHTS).is_file()
+    assert leaves.cancelled()
+
+
+async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
+    hub: FakeHub, source: HubSource, tmp_path: Path
+) -> None:
+    hub.gate = threading.Event()
+    downloads = Downloads()
+    task = asyncio.create_task(downloads.fetch(source, nobody))
+    await until_half(hub, tmp_path)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not [p for p in psutil.Process().children() if p.is_running() and "fetch_process" in " ".join(p.cmdline())]
+    hub.gate.set()
+    folder = await downloads.fetch(source, nobody)
+    assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
+    assert any(one.startswith("from ") for one in hub.asked)
+
+
+async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
+    hub: FakeHub, source: HubSource, tmp_path: Path
+) -> None:
+    hub.gate = threading.Event()
+    downloads = Downloads()
+    task = asyncio.create_task(downloads.fetch(source, nobody))
+    await until_half(hub, tmp_path)
+    for process in psutil.Process().children():
+        if "fetch_process" in " ".join(process.cmdline()):
+            process.kill()
+    with pytest.raises(Unavailable) as refused:
+        await task
+    assert refused.value.code == "download_ended"
+    hub.gate.set()
+    assert (await downloads.fetch(source, nobody) / WEIGHTS).is_file()
+
+
+async def test_other_bytes_than_the_hub_tells_of_are_thrown_away(hub: FakeHub, source: HubSource) -> None:
+    hub.spoil = True
+    with pytest.raises(Unavailable) as refused:
+        await Downloads().fetch(source, nobody)
+    assert refused.value.code == "bad_download"
+    hub.spoil = False
+    assert (await Downloads().fetch(source, nobody) / WEIGHTS).is_file()
+
+
+async def test_errors_of_the_hub_come_through(hub: FakeHub, source: HubSource) -> None:
+    with pytest.raises(NotFound, match="no revision"):
+        await Downloads().fetch(HubSource(hub=source.hub, revision="nowhere"), nobody)
+    hub.fail_with = 503
+    with pytest.raises(Unavailable, match="did not deliver") as refused:
+        await Downloads().fetch(source, nobody)
+    assert refused.value.code == "hub_unavailable"
+
+
+class Disk(NamedTuple):
+    total: int
+    used: int
+    free: int
+
+
+def test_the_disk_is_looked_at_first(hub: FakeHub, source: HubSource, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = repository.files_of(source)
+    assert repository.missing_bytes(source, files) == 24 * 2**20 + 2
+    repository.check_disk(source, files)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: Disk(2**30, 2**30 - 2**20, 2**20))
+    with pytest.raises(Unavailable, match=r"24\.0 MiB of disk.*1\.0 MiB free") as refused:
+        repository.check_disk(source, files)
+    assert refused.value.code == "disk_full"
