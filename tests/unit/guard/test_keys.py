@@ -181,6 +181,12 @@ async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
     assert (await ask(server, "POST /api/show", bearer(LIMITED), {"model": "chat"})).status == 403
 
 
+async def test_ollamas_removal_needs_the_scope_of_what_is_removed(server: Served) -> None:
+    found = await ask(server, "DELETE /api/delete", bearer(KEYS[Scope.ADAPTERS]), {"model": "embed"})
+    assert found.status == 403
+    assert "'models'" in found.body.decode()
+
+
 @pytest.mark.parametrize(
     "header",
     ["Authorization: Bearer {}", "authorization: bearer   {}", "x-api-key: {}", "X-Api-Key:{} ", "api-key: {}"],
