@@ -1,6 +1,7 @@
 """The converting process: `python -m launch.conversion.process PARENT FROM TO`; its answer is one line of JSON."""
 
 import errno
+import json
 import os
 import sys
 import traceback
@@ -36,6 +37,7 @@ def _convert(folder: Path, out: Path) -> Answer:
         TransformersConverter(str(folder), copy_files=beside, low_cpu_mem_usage=True).convert(
             str(out), quantization="float16"
         )
+        _keep_alignment_heads(folder, out)
         if "tokenizer.json" not in beside:
             from transformers import WhisperTokenizerFast
 
@@ -47,6 +49,15 @@ def _convert(folder: Path, out: Path) -> Answer:
     except Exception as error:
         return _failed(folder, error)
     return Done(str(out))
+
+
+def _keep_alignment_heads(folder: Path, out: Path) -> None:
+    """The converter may guess them; times of words need those that were trained for it."""
+    told = folder / "generation_config.json"
+    heads = json.loads(told.read_text()).get("alignment_heads") if told.is_file() else None
+    if heads:
+        config = json.loads((out / "config.json").read_text())
+        (out / "config.json").write_text(json.dumps({**config, "alignment_heads": heads}))
 
 
 def _failed(folder: Path, error: Exception) -> Answer:

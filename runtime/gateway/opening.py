@@ -24,6 +24,7 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
@@ -38,6 +39,9 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.view import UsageReport
+from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -48,6 +52,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
+    ledger = Ledger(settings.data_dir)
+    keys = KeyWatch(settings.keys, ledger.keep)
+    await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     shelf = Shelf(settings.data_dir / "recipes")
     shelved = await asyncio.to_thread(shelf.read)
@@ -118,6 +125,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Editor(roster, names, residency, state, adapters, device),
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
+        keys,
+        LedgerSink(ledger),
+        UsageReport(ledger),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -156,5 +166,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         await residency.close()
         await pool.close()
         await service.close()
+        await ledger.close()
+        await keys.close()
         await asyncio.to_thread(state.close)
         shutil.rmtree(settings.run_dir, ignore_errors=True)

@@ -150,7 +150,7 @@ class ResidencyManager:
                 wait = failure.until - entry.clock()
                 raise Unavailable(
                     f"Model '{entry.id}' failed: {failure.cause.message} The next try starts in {wait:.0f} s.",
-                    code="model_broken" if entry.broken else "model_failed",
+                    code="model_failed",
                     retry_after=wait,
                 )
         if entry.wanted_since is None:

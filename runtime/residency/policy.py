@@ -106,7 +106,7 @@ class Plan:
 def plan(snapshot: Snapshot, need: Need) -> Plan:
     """Decide for one model; see the tree above."""
     own = next((r for r in snapshot.residents if r.id == need.id), None)
-    where = own.device if own is not None else need.device
+    where = own.device if own is not None and own.device else need.device  # it has none while its files come
     plans = [_plan_on(b, snapshot, need) for b in snapshot.budgets if where in (None, b.device)]
     best = min(plans, key=_rank)
     if best.verdict == "wait":

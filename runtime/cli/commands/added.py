@@ -1,6 +1,5 @@
 """`roundhouse models add`, edit, remove, export: models that come, change and go while the server runs."""
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -195,8 +194,8 @@ def export(
     with Client(url) as client:
         text = client.text("GET", f"/v1/models/{part(model)}/recipe")
     if as_json:
-        text = json.dumps({"id": model, "recipe": text}) + "\n"
-    if output is None:
+        emit({"id": model, "recipe": text})
+    elif output is None:
         print(text, end="")
     else:
         output.write_text(text, encoding="utf-8")

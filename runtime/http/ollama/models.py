@@ -10,7 +10,7 @@ from fastapi.responses import Response, StreamingResponse
 
 from launch.request import Added, Phase, Wanted
 from launch.source import parse_source
-from registry.errors import BadRequest, NotFound, RoundhouseError
+from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.definition import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import AdapterCardView, ModelView
@@ -19,10 +19,11 @@ from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body
 from runtime.http.dialect import NDJSON
 from runtime.http.errors import Dialect
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
 from runtime.http.ollama.views import TASKS, OllamaLoaded, OllamaTags, digest, is_loaded, listed, loaded, shown
 from runtime.http.sending import Route
+from tenants.caller import Caller, Scope
 
 API = "0.12.6"
 """The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
@@ -50,23 +51,24 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
     completed: int = 0
 
 
-async def tags(gateway: CurrentGateway) -> Response:
+async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Chat and embedding models, and adapters: what Ollama's clients can ask for."""
-    views = [view for view in gateway.models.all() if view.task in TASKS]
+    views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
     found = await asyncio.to_thread(lambda: [listed(view, gateway.models.facts(base(view))) for view in views])
     return json_answer(OllamaTags(found))
 
 
-async def ps(gateway: CurrentGateway) -> Response:
+async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Models in memory."""
-    views = [view for view in gateway.models.views() if view.task in TASKS and is_loaded(view)]
+    seen = [view for view in gateway.models.views() if context.caller.sees(view.id)]
+    views = [view for view in seen if view.task in TASKS and is_loaded(view)]
     found = await asyncio.to_thread(lambda: [loaded(view, gateway.models.facts(view.id)) for view in views])
     return json_answer(OllamaLoaded(found))
 
 
-async def show(request: Request, gateway: CurrentGateway) -> Response:
+async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """What is known of a model or an adapter, and what it can do."""
-    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted)
+    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
     return json_answer(await asyncio.to_thread(lambda: shown(view, gateway.models.facts(base(view)))))
 
 
@@ -75,19 +77,19 @@ async def version() -> Response:
     return json_answer(OllamaVersion(API))
 
 
-async def pull(request: Request, gateway: CurrentGateway) -> Response:
+async def pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """A model that is here is told to be here; any other comes from a hub, and is served."""
     asked = await _read(request, gateway, OllamaPullBody)
-    statuses = _statuses(gateway, asked.wanted)
+    statuses = _statuses(gateway, asked.wanted, context.caller)
     if asked.stream is False:
         return json_answer([status async for status in statuses][-1])
     return StreamingResponse(_lines(statuses), media_type=NDJSON)
 
 
-def _statuses(gateway: Gateway, name: str) -> AsyncGenerator[OllamaStatus, None]:
+def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
     """Raises BadRequest for what is neither a name nor a hub's repository."""
     try:
-        return _is_here(gateway, find(gateway, name))
+        return _is_here(gateway, find(gateway, name, caller))
     except NotFound as missing:
         repository = gateway.models.untagged(name)
         for host in HUBS:
@@ -130,9 +132,14 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
         yield http_errors.sse(error, Dialect.OLLAMA)
 
 
-async def delete(request: Request, gateway: CurrentGateway) -> Response:
+async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Remove an adapter, or a model that was added while the server ran."""
-    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted)
+    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
+    scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
+    if scope not in context.caller.scopes:
+        raise Forbidden(
+            f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
+        )
     if isinstance(view, AdapterCardView):
         await gateway.adapters.remove(view.root)
     else:
@@ -140,9 +147,9 @@ async def delete(request: Request, gateway: CurrentGateway) -> Response:
     return json_answer(OllamaStatus("success"))
 
 
-def find(gateway: Gateway, name: str) -> ModelView | AdapterCardView:
-    """Raises NotFound. `name:latest` means `name`."""
-    return gateway.models.show(gateway.models.untagged(name))
+def find(gateway: Gateway, name: str, caller: Caller) -> ModelView | AdapterCardView:
+    """Raises NotFound, Forbidden. `name:latest` means `name`."""
+    return gateway.models.show(gateway.models.untagged(name), caller)
 
 
 def base(view: ModelView | AdapterCardView) -> str:

@@ -71,7 +71,7 @@ class FakeServer:
                     self.rfile.readline()
                 return b"".join(parts)
 
-            do_GET = do_POST = do_PUT = do_DELETE = handle_any
+            do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = handle_any
 
             def log_message(self, format: str, *args: object) -> None:
                 pass

@@ -56,6 +56,8 @@ def test_the_task_is_found(small: dict[str, object], large: dict[str, int], task
         ({"vocabulary.txt": "x", "config.json": {}}, {"model.bin": 9}, "not_whisper", "only Whisper"),
         ({"config.json": {"architectures": ["BertForSequenceClassification"], "id2label": {"0": "a", "1": "b"}}},
          WEIGHTS, "is_classifier", "2 labels"),
+        ({"config.json": {"architectures": ["BertModel"], "quantization_config": {}}, "modules.json": POOLED}, WEIGHTS,
+         "quantized", "add the original"),
         ({"config.json": {"architectures": ["BertForMaskedLM"]}}, WEIGHTS, "is_masked_lm", "masked"),
         ({"config.json": {"architectures": ["LlamaForCausalLM2"]}}, WEIGHTS, "unknown_architecture",
          "LlamaForCausalLM"),

@@ -1,0 +1,125 @@
+"""Recipes of the operator's own files: read again by SIGHUP, by a call, or when they change; and what they forbid."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.eventually import eventually
+from tests.system.serving import PACK, Server
+from tests.unit.launch.whisper import save_whisper
+
+pytestmark = pytest.mark.real
+RECIPE = """
+id: {id}
+version: {version}
+task: rerank
+source: {{package: models.starter, inside: pack/starter-rerank}}
+engine: {{name: sentence-transformers}}
+batching: {{max_requests: {requests}}}
+"""
+
+
+class Files:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "recipes"
+        self.folder.mkdir()
+
+    def write(self, id_: str, version: int = 1, requests: int = 8) -> None:
+        text = RECIPE.format(id=id_, version=version, requests=requests)
+        (self.folder / f"{id_}.yaml").write_text(text)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    found = Files(tmp_path)
+    found.write("one")
+    return found
+
+
+@pytest.fixture
+def server(files: Files, tmp_path: Path) -> Iterator[Server]:
+    found = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm", "--watch")
+    try:
+        yield found.wait_ready()
+    finally:
+        found.close()
+
+
+def ids(server: Server) -> list[str]:
+    return sorted(one["id"] for one in server.http.get("/v1/models").json()["data"])
+
+
+def ask(server: Server, model: str) -> Any:
+    return server.http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["b"]})
+
+
+def test_sighup_reads_them_again_and_ends_nothing(files: Files, tmp_path: Path) -> None:
+    server = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm").wait_ready()
+    try:
+        assert ask(server, "one").status_code == 200
+        files.write("two")
+        files.write("one", version=2, requests=4)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "two" in ids(server), server.tail)
+        eventually(lambda: server.model("one")["recipe_version"] == 2, server.tail)
+        assert ask(server, "two").status_code == 200
+        assert ask(server, "one").status_code == 200
+        (files.folder / "broken.yaml").write_text("id: broken\nversion: none\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: bool(server.http.get("/v1/status").json()["recipe_faults"]), server.tail)
+        assert "broken.yaml:2" in "".join(server.http.get("/v1/status").json()["recipe_faults"])
+        assert "broken.yaml:2" in server.log.read_text()
+        assert ids(server) == ["one", "two"]
+        (files.folder / "broken.yaml").unlink()
+        (files.folder / "one.yaml").unlink()
+        answer = server.http.post("/v1/recipes/reload").json()
+        assert (answer["changed"], answer["models"], answer["faults"]) == (True, ["two"], [])
+        assert ask(server, "one").status_code == 404
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
+def test_watched_files_count_when_they_change(server: Server, files: Files) -> None:
+    assert ids(server) == ["one"]
+    files.write("three")
+    eventually(lambda: ids(server) == ["one", "three"], server.tail)
+    assert ask(server, "three").status_code == 200
+    (files.folder / "three.yaml").unlink()
+    eventually(lambda: ids(server) == ["one"], server.tail)
+
+
+def test_a_model_of_the_operators_own_files_is_not_removed_but_edited_and_taken_back(server: Server) -> None:
+    refused = server.http.delete("/v1/models/one")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "recipe_given")
+    edited = server.http.patch("/v1/models/one", json={"changes": {"batching.max_requests": 5}})
+    assert edited.json()["version"] == 2, edited.text
+    removed = server.http.delete("/v1/models/one").json()
+    assert (removed["versions"], removed["still"]) == ([2], 1)
+    assert server.model("one")["recipe_version"] == 1
+    assert ask(server, "one").status_code == 200
+
+
+def test_a_base_of_adapters_is_removed_only_by_force(server: Server) -> None:
+    body = {"source": "package:models.starter/pack/starter-chat", "id": "base"}
+    assert server.http.post("/v1/models", json=body).status_code == 201, server.tail()
+    adapter = {"name": "rot13", "base": "base", "source": {"path": str(PACK / "adapters" / "rot13")}}
+    assert server.http.post("/v1/adapters", json=adapter).status_code == 201
+    refused = server.http.delete("/v1/models/base")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "model_in_use")
+    assert "rot13" in refused.json()["error"]["message"]
+    assert server.http.delete("/v1/models/base?force=true").status_code == 200
+    assert "base" not in ids(server)
+
+
+def test_a_whisper_of_transformers_is_converted_and_heard(server: Server, tmp_path: Path) -> None:
+    folder = save_whisper(tmp_path / "whisper")
+    answer = server.http.post("/v1/models", json={"source": str(folder), "id": "heard"})
+    assert answer.status_code == 201, answer.text
+    sound = (PACK / "samples" / "timer.wav").open("rb")
+    heard = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
+    assert heard.status_code == 200, f"{heard.text}\n{server.tail()}"
+    assert "text" in heard.json()

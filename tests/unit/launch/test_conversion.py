@@ -1,0 +1,65 @@
+"""Whisper checkpoints of transformers become CTranslate2 models, in a process of its own, once."""
+
+import asyncio
+from pathlib import Path
+
+import psutil
+import pytest
+
+from launch.conversion.whisper import Conversions, needs_conversion
+from launch.files.detect import detect
+from launch.files.listing import list_folder
+from registry.errors import EngineFailed, RoundhouseError
+from registry.files.weights import read_weights
+from registry.recipes.definition import Recipe
+from tests.unit.launch.whisper import SPEECH, save_whisper
+
+RECIPE = Recipe.model_validate(
+    {"id": "w", "version": 1, "task": "transcribe", "source": {"path": "x"}, "engine": {"name": "faster-whisper"}}
+)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -> None:
+    assert needs_conversion(checkpoint)
+    assert detect(list_folder(checkpoint)).convert
+    conversions = Conversions(tmp_path / "converted")
+    assert conversions.find(RECIPE, checkpoint) is None
+    both = await asyncio.gather(conversions.make(RECIPE, checkpoint), conversions.make(RECIPE, checkpoint))
+    assert both[0] == both[1] == conversions.find(RECIPE, checkpoint)
+    weights = read_weights(both[0])
+    assert (weights.hidden, weights.decoder_layers) == (32, 1)
+    assert {"config.json", "model.bin", "tokenizer.json", "preprocessor_config.json"} <= {
+        file.name for file in both[0].iterdir()
+    }
+    assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "nothing half is left"
+
+
+async def test_what_needs_none_is_served_as_it_is(tmp_path: Path) -> None:
+    conversions = Conversions(tmp_path)
+    assert conversions.find(RECIPE, SPEECH) == SPEECH
+    assert await conversions.make(RECIPE, SPEECH) == SPEECH
+
+
+async def test_a_conversion_that_takes_too_long_is_ended(checkpoint: Path, tmp_path: Path) -> None:
+    conversions = Conversions(tmp_path, seconds=0.01)
+    with pytest.raises(EngineFailed) as refused:
+        await conversions.make(RECIPE, checkpoint)
+    assert refused.value.code == "conversion_failed"
+    assert not [p for p in psutil.Process().children() if "launch.conversion.process" in " ".join(p.cmdline())]
+    assert conversions.find(RECIPE, checkpoint) is None
+
+
+async def test_a_broken_checkpoint_says_why(checkpoint: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (broken / name).write_bytes((checkpoint / name).read_bytes())
+    (broken / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(RoundhouseError, match="cannot be converted") as refused:
+        await Conversions(tmp_path / "converted").make(RECIPE, broken)
+    assert (refused.value.status, refused.value.code) == (422, "conversion_failed")

@@ -1,0 +1,144 @@
+"""Models whose recipe changes, that come and that leave for ever: nobody who runs or waits loses anything by it."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from registry.errors import NotFound, RoundhouseError
+from registry.recipes.definition import Recipe
+from runtime.residency.entry import ModelEntry
+from runtime.residency.exchanger import Exchange, Exchanger
+from runtime.residency.states import ModelState
+from runtime.scheduling.queue import Bounds, ModelQueue
+from tests.unit.residency.scripted import World, in_use, recipe
+
+S = ModelState
+
+
+def newer(name: str, version: int = 2, requests: int = 1) -> Recipe:
+    batching = recipe(name).batching.model_copy(update={"max_requests": requests})
+    return recipe(name).model_copy(update={"version": version, "batching": batching})
+
+
+def exchange(world: World, name: str, version: int = 2) -> list[str]:
+    """The names of models whose new recipe counts, as that happens."""
+    counted: list[str] = []
+    entry = world.manager.get(name)
+
+    def fill(entry: ModelEntry) -> None:
+        entry.path, entry.needed = Path("new"), 100
+
+    world.manager.exchange(entry, Exchange(newer(name, version), fill, lambda: counted.append(name)))
+    return counted
+
+
+async def settled(world: World, name: str, state: ModelState) -> None:
+    while world.state(name) is not state:
+        await world.manager.table.change()
+
+
+async def test_an_absent_model_has_it_at_once(world: World) -> None:
+    assert exchange(world, "a") == ["a"]
+    entry = world.manager.get("a")
+    assert (entry.recipe.version, entry.path, world.queues["a"].recipe.version) == (2, Path("new"), 2)
+
+
+async def test_one_that_is_unused_leaves_and_comes_back_with_it(world: World) -> None:
+    await world.ask("a")
+    assert exchange(world, "a") == ["a"]
+    assert await world.ask("a")
+    assert world.witness.events == ["loaded a", "evicted a", "loaded a"]
+    assert world.queues["a"].policy.max_requests == 1
+
+
+async def test_one_in_use_keeps_its_recipe_until_it_is_free(world: World) -> None:
+    async with in_use(world, "a"):
+        counted = exchange(world, "a")
+        assert (counted, world.manager.get("a").recipe.version) == ([], 1)
+        assert world.manager.exchanger.waiting("a") == newer("a")
+    while not counted:
+        await world.manager.table.change()
+    assert world.manager.get("a").recipe.version == 2
+    assert world.manager.exchanger.waiting("a") is None
+    await settled(world, "a", S.ABSENT)
+
+
+async def test_a_further_change_takes_the_place_of_one_that_waits(world: World) -> None:
+    async with in_use(world, "a"):
+        first = exchange(world, "a", 2)
+        last = exchange(world, "a", 3)
+    while not last:
+        await world.manager.table.change()
+    assert first == []
+    assert world.manager.get("a").recipe.version == 3
+
+
+async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_nobody(world: World) -> None:
+    world.manager.exchanger = Exchanger(world.manager.table, world.manager.drainer, patience=0.0)
+    async with in_use(world, "a"):
+        counted = exchange(world, "a")
+        while not counted:
+            await world.manager.table.change()
+        assert world.state("a") is S.DRAINING
+        waits = asyncio.create_task(world.ask("a"))
+        await asyncio.sleep(0)
+        assert not waits.done()
+    assert await waits, "answered by the new one"
+    assert world.witness.events.count("loaded a") == 2
+
+
+async def test_a_model_that_comes_is_served(world: World, tmp_path: Path) -> None:
+    queue = ModelQueue(
+        recipe("d"), Bounds(10), lambda: world.manager.want(world.manager.get("d")),
+        lambda: world.manager.released(world.manager.get("d")),
+    )  # fmt: skip
+    world.queues["d"] = queue
+    world.manager.add(
+        ModelEntry(recipe=recipe("d"), path=tmp_path, revision="r", needed=100, needed_detail="", load_seconds=0.1,
+                   queue=queue)
+    )  # fmt: skip
+    assert await world.ask("d")
+
+
+async def test_one_that_leaves_finishes_what_runs_and_refuses_what_waits(world: World) -> None:
+    entry = world.manager.get("a")
+    gone = NotFound("Model 'a' was removed.")
+    async with in_use(world, "a"), in_use(world, "a"):  # all that it takes at once
+        waits = asyncio.create_task(world.ask("a"))
+        while not entry.queue.waiting:
+            await asyncio.sleep(0)
+        leaves = asyncio.create_task(world.manager.remove(entry, gone))
+        with pytest.raises(NotFound):
+            await waits
+        assert not leaves.done()
+        assert "a" in world.manager.entries
+    await leaves
+    assert "a" not in world.manager.entries
+    assert await world.ask("b")
+
+
+async def test_a_fetch_that_is_cancelled_is_told_and_tried_again(world: World) -> None:
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def fetch(entry: ModelEntry, told: object) -> None:
+        begun.set()
+        await go_on.wait()
+        entry.path = Path("here")
+
+    world.manager.fetcher.fetch = fetch
+    entry = world.manager.get("a")
+    entry.path = None
+    bringing = asyncio.create_task(world.manager.fetch(entry))
+    await begun.wait()
+    assert world.state("a") is S.LOADING
+    assert world.manager.plan(entry).verdict == "resident", "it can be asked what a load would do meanwhile"
+    assert world.manager.fetcher.cancel(entry)
+    with pytest.raises(RoundhouseError) as refused:
+        await bringing
+    assert refused.value.code == "download_cancelled"
+    assert world.state("a") is S.FAILED
+    assert not world.manager.fetcher.cancel(entry)
+    go_on.set()
+    await world.manager.load(entry)
+    assert world.state("a") is S.READY
