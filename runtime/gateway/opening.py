@@ -114,8 +114,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         models,
         adapters,
         Combiner(names, service, adapters),
-        Additions(roster, names, residency, device),
-        Editor(roster, names, residency, state, adapters, device),
+        Additions(roster, names, residency, device, settings.trust_clients),
+        Editor(roster, names, residency, state, adapters, device, settings.trust_clients),
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
     )

@@ -66,6 +66,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (400, "invalid_http"): "system/test_guard.py",
     (400, "too_many_entries"): "contract/chat_engine/test_grammars.py",
     (400, "unsatisfiable_constraint"): "contract/chat_engine/test_grammars.py",
+    (403, "flag_not_allowed"): "unit/launch/test_adding.py",
     (404, "hub_not_found"): "faults/test_adapter_faults.py",
     (409, "adapter_in_use"): "system/test_adapters.py",
     (409, "model_pinned"): "system/surfaces/test_models.py",
