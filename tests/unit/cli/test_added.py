@@ -16,7 +16,8 @@ def proposal(**more: Any) -> dict[str, Any]:
     return {
         "object": "model.proposal", "id": "mine", "task": "chat", "engine": "vllm", "recipe": "id: mine\n",
         "choices": [{"key": "context_length", "value": "512", "why": "all that the model was made for"}],
-        "notes": ["It has no chat template."], "fit": "fits", "advice": "It fits.", "plan": PLAN, "lacking_bytes": 0, "weights_bytes": 9,
+        "notes": ["It has no chat template."], "fit": "fits", "advice": "It fits.",
+        "plan": PLAN, "lacking_bytes": 0, "weights_bytes": 9,
         "fetch_bytes": 2**20, **more,
     }  # fmt: skip
 
