@@ -50,6 +50,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     """
     state = await asyncio.to_thread(State, settings.data_dir)
     shelf = Shelf(settings.data_dir / "recipes")
+    await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
     arranged = arrange(recipes, shelved.recipes)
     metrics, names, bounds = Metrics(), Names(arranged.recipes, state), Bounds(settings.max_waiting)
