@@ -11,7 +11,7 @@
 name is an error that lists what exists, never a default.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -79,6 +79,12 @@ class Catalog:
             for name in self._taken(key):
                 notes.append(f"'{name}' means the model of that name, and not adapter '{key}': rename one of them")
         return tuple(notes)
+
+    def only(self, sees: Callable[[str, str | None], bool]) -> "Catalog":
+        """What of it somebody sees. sees: asked with a model's id and with an adapter's name on it."""
+        recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
+        adapters = [a for a in self._adapters.values() if sees(a.key.base, None) and sees(a.key.base, a.key.name)]
+        return Catalog(recipes, adapters, self._given)
 
     # --- resolution ------------------------------------------------------------------------------------------------
     def resolve(self, name: str, *tasks: Task) -> Resolved:

@@ -3,7 +3,8 @@
 RoundhouseError
 ├── BadRequest 400                the body or a parameter is wrong
 │   └── ContextLengthExceeded 400 more tokens than the model takes
-├── Forbidden 403                 a host or a web page that this server does not answer
+├── Unauthorized 401              no key where one is wanted, or one that is wrong, expired or revoked
+├── Forbidden 403                 a host or web page that is not answered; a scope or model that the key lacks
 ├── NotFound 404                  no such model, adapter, version or alias
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
@@ -63,6 +64,10 @@ class BadRequest(RoundhouseError):
 
 class ContextLengthExceeded(BadRequest):
     code = "context_length_exceeded"
+
+
+class Unauthorized(RoundhouseError):
+    status, type, code = 401, "invalid_request_error", "invalid_api_key"
 
 
 class Forbidden(RoundhouseError):

@@ -208,8 +208,10 @@ class VllmEngine:
 
     async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
-        sent, remark = (request.body, "") if self._strict else fields.without_store(request.path, request.body)
-        request = msgspec.structs.replace(request, body=sent)
+        remark = ""
+        if not self._strict:
+            unstored, remark = fields.without_store(request.path, request.body)
+            request = msgspec.structs.replace(request, body=unstored)
         self._check(request, adapters)
         entering = Admission(self._checker)
         await entering.first(request.body)

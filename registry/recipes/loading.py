@@ -1,22 +1,28 @@
 """Recipes from YAML files: every fault of every document at once, each with file, line and what to write instead."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from registry.errors import Unfit
-from registry.files.kinds import misfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
-from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe
+from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe, Task
 from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
+
+Misfit = Callable[[Path, Task | None], str | None]
+"""What is wrong with a folder as the source of a model for a task, or with None of an adapter; None: nothing."""
 
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
 
 def load_recipes(
-    paths: Path | Sequence[Path], *, check_sources: bool = False, may_be_empty: bool = False
+    paths: Path | Sequence[Path],
+    *,
+    check_sources: bool = False,
+    may_be_empty: bool = False,
+    misfit: Misfit | None = None,
 ) -> tuple[Recipe, ...]:
     """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
 
@@ -25,8 +31,8 @@ def load_recipes(
     Args:
         paths: files and folders.
         may_be_empty: a folder without recipes is no fault: models may be added while the server runs.
-        check_sources: also demand that paths and packages exist on this machine, and hold what the task wants.
-            Hubs are not asked.
+        check_sources: also demand that paths and packages exist on this machine. Hubs are not asked.
+        misfit: with check_sources, says what is wrong with the folders.
 
     Raises:
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
@@ -44,7 +50,7 @@ def load_recipes(
             if recipe is not None:
                 recipe = _absolute(recipe, file)
                 recipes.append(recipe)
-                faults += _missing(recipe, document) if check_sources else []
+                faults += _missing(recipe, document, misfit) if check_sources else []
     faults += find_clashes(documents)
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
@@ -101,7 +107,7 @@ def _absolute(recipe: Recipe, file: Path) -> Recipe:
     return recipe.model_copy(update={"source": absolute(recipe.source), "adapters": adapters})
 
 
-def _missing(recipe: Recipe, document: Document) -> list[Fault]:
+def _missing(recipe: Recipe, document: Document, misfit: Misfit | None) -> list[Fault]:
     faults = []
     sources: list[tuple[Loc, AnySource]] = [(("source",), recipe.source)]
     sources += [(("adapters", i, "source"), adapter.source) for i, adapter in enumerate(recipe.adapters)]
@@ -112,6 +118,7 @@ def _missing(recipe: Recipe, document: Document) -> list[Fault]:
             except Unfit as absent:
                 faults.append(document.fault(loc, absent.message))
                 continue
-            if folder.is_dir() and (wrong := misfit(folder, recipe.task if loc == ("source",) else None)):
-                faults.append(document.fault(loc, f"{folder}: {wrong}"))
+            task = recipe.task if loc == ("source",) else None
+            if misfit is not None and folder.is_dir() and (wrong := misfit(folder, task)):
+                faults.append(document.fault(loc, wrong))
     return faults

@@ -13,7 +13,7 @@ from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.local import reference
 from runtime.gateway.names import Names
-from runtime.gateway.views import AdapterView, adapter_view
+from runtime.gateway.views.values import AdapterView, adapter_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue

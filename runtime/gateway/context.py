@@ -5,19 +5,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from runtime.scheduling.rank import ServiceClass
+from tenants.caller import EVERYBODY, Caller
 
-SCOPES = frozenset({"infer", "adapters", "models", "usage", "admin"})
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks. Without keys everybody is the team `default` and may do everything."""
-
-    team: str = "default"
-    key: str | None = None
-    """The key's id, never the key."""
-    scopes: frozenset[str] = SCOPES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +27,7 @@ class RequestContext:
 
     id: str
     """The client's X-Request-Id, so not unique; or ours, which is."""
-    caller: Caller = field(default_factory=Caller)
+    caller: Caller = EVERYBODY
     service_class: ServiceClass = ServiceClass.INTERACTIVE
     arrived: float = field(default_factory=time.monotonic)
     """Monotonic seconds."""

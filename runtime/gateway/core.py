@@ -19,11 +19,15 @@ from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.overview import Overview
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.uploads import Uploads
+from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
+from tenants.caller import Caller
+from tenants.keys.keyring import Callers
+from tenants.ledger.view import UsageReport
 
 Phase = Literal["starting", "ready", "stopping"]
 
@@ -33,7 +37,8 @@ class Gateway:
 
     Args:
         backends: what can answer; the first one that handles a target does.
-        sinks: each takes the record of every request.
+        sinks: each takes the record of every request, after the ledger.
+        callers: who shows which key.
     """
 
     def __init__(
@@ -50,12 +55,16 @@ class Gateway:
         editor: Editor,
         reloading: Reloading,
         overview: Overview,
+        callers: Callers,
+        ledger: LedgerSink,
+        usage: UsageReport,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
         self.uploads = Uploads(settings.max_uploads)
-        self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), tuple(sinks)
+        self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
+        self.callers, self.usage, self._ledger = callers, usage, ledger
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -70,9 +79,9 @@ class Gateway:
             raise
         recorder.done()
 
-    def resolve(self, wanted: Wanted) -> Target:
-        """Raises BadRequest for what is no name or the wrong task, NotFound with what exists."""
-        name, found = self._names.resolve(wanted)
+    def resolve(self, wanted: Wanted, caller: Caller) -> Target:
+        """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
+        name, found = self._names.resolve(wanted, caller)
         entry = self._residency.get(found.recipe.id)
         abilities = abilities_of(entry.recipe, entry.path)
         return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities)
@@ -85,13 +94,21 @@ class Gateway:
     async def lease(self, recorder: Recorder, target: Target) -> AsyncIterator[Lease]:
         """Wait for a turn on the target, as the client prefers.
 
-        Raises QueueFull, Unavailable, DeadlineExceeded, the load's error, or NotYet.
+        No engine sees the request before its beginning is in the ledger. Raises QueueFull, Unavailable,
+        DeadlineExceeded, the load's error, or NotYet.
         """
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
+        begun = self._ledger.begin(recorder, target)
         async with self._backend(target).lease(recorder.context, target) as lease:
             recorder.leased(lease)
+            if begun is not None:
+                await begun
             yield lease
+
+    async def kept(self) -> None:
+        """Returns once the ledger holds the ends of what has ended."""
+        await self._ledger.written()
 
     def _backend(self, target: Target) -> Backend:
         for backend in self._backends:

@@ -1,6 +1,7 @@
 """Models of this machine as a backend: a turn in the model's queue, then a call to the slot that holds it."""
 
 import asyncio
+import hmac
 import secrets
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
@@ -22,6 +23,9 @@ from runtime.scheduling.lease import Turn
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotCall
+
+SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
+"""Calls that leave something in an engine's prefix cache."""
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -140,12 +144,19 @@ class LocalLease:
         served = self._adapter.digest if self._adapter else self._entry.id
         return HttpCall(
             path=call.path,
-            body=msgspec.json.encode({**call.body, "model": served}),
+            body=msgspec.json.encode({**call.body, **self._salted(call), "model": served}),
             served=served,
             shown=self._target.asked,
             adapter=self._adapter,
             request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
         )
+
+    def _salted(self, call: ChatPayload) -> dict[str, str]:
+        """A team's prompts share no cache with another's: how soon an answer begins would tell what others asked."""
+        team, own = self._context.caller.salt, call.body.get("cache_salt")
+        if not team or call.path not in SALTED or not isinstance(own, str | None) or own == "":
+            return {}
+        return {"cache_salt": hmac.digest(team.encode(), (own or "").encode(), "sha256").hex()}
 
     def _watch_drain(self, call: SlotCall) -> None:
         """A drain deadline ends the call with its error."""

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping
 
+from registry.catalog import Catalog
 from registry.errors import NotFound
 from registry.recipes.definition import Tier
 from registry.state.database import State
 from registry.wording import quoted
-from runtime.gateway.facts import FileFacts, file_facts
 from runtime.gateway.files import ModelFiles
 from runtime.gateway.names import Names
-from runtime.gateway.views import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
+from runtime.gateway.views.model_facts import FileFacts, file_facts
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from runtime.slots.pool import SlotPool
+from tenants.caller import EVERYBODY, Caller
 
 
 class Models:
@@ -30,21 +32,22 @@ class Models:
         self._files = files
 
     # --- look up ----------------------------------------------------------------------------------------------------
-    def all(self) -> list[ModelView | AdapterCardView]:
-        """All models, then all adapters."""
-        entries = self._residency.entries.values()
-        cards = [adapter_card(a, e) for e in entries for a in self._names.catalog.adapters(e.id)]
-        return [*map(self._view, entries), *cards]
+    def all(self, caller: Caller) -> list[ModelView | AdapterCardView]:
+        """All models that the caller may use, then all such adapters."""
+        catalog = self._names.seen_by(caller)
+        entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
+        cards = [adapter_card(a, e) for e in entries for a in catalog.adapters(e.id)]
+        return [*(self._view(entry, catalog) for entry in entries), *cards]
 
     def views(self) -> list[ModelView]:
         return [self._view(entry) for entry in self._residency.entries.values()]
 
-    def show(self, name: str) -> ModelView | AdapterCardView:
-        """One model or adapter, with the progress of a load that is under way. Raises NotFound."""
-        found = self._names.catalog.resolve(name)
+    def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
+        """One model or adapter, with the progress of a load that is under way. Raises NotFound, Forbidden."""
+        found = self._names.find(name, caller)
         entry = self._residency.get(found.recipe.id)
         if found.version is None:
-            return self._view(entry)
+            return self._view(entry, self._names.seen_by(caller))
         return adapter_card(self._state.adapters.get(found.version.key), entry)
 
     def untagged(self, name: str) -> str:
@@ -55,8 +58,8 @@ class Models:
         """What a model's files tell. May read them: call it from a thread."""
         return file_facts(self._residency.get(model))
 
-    def _view(self, entry: ModelEntry) -> ModelView:
-        catalog = self._names.catalog
+    def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
+        catalog = catalog or self._names.catalog
         adapters = [adapter.key.name for adapter in catalog.adapters(entry.id)]
         return model_view(entry, self._queues[entry.id], self._tier(entry), catalog.aliases, adapters)
 

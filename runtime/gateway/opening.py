@@ -12,7 +12,6 @@ from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.state.database import State
-from runtime.gateway.adapter_facts import AdapterFacts
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
 from runtime.gateway.core import Gateway
@@ -25,10 +24,12 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.overview import Overview
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
+from runtime.gateway.views.adapter_facts import AdapterFacts
+from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
@@ -38,6 +39,9 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.view import UsageReport
+from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -48,6 +52,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
+    ledger = Ledger(settings.data_dir)
+    keys = KeyWatch(settings.keys, ledger.keep)
+    await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     shelf = Shelf(settings.data_dir / "recipes")
     await asyncio.to_thread(shelf.tidy)
@@ -119,6 +126,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Editor(roster, names, residency, state, adapters, device, settings.trust_clients),
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
+        keys,
+        LedgerSink(ledger),
+        UsageReport(ledger),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -157,5 +167,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         await residency.close()
         await pool.close()
         await service.close()
+        await ledger.close()
+        await keys.close()
         await asyncio.to_thread(state.close)
         shutil.rmtree(settings.run_dir, ignore_errors=True)

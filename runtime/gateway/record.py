@@ -1,4 +1,4 @@
-"""One record per request at its end, whatever the end. Metrics are one sink of them; a ledger would be another.
+"""One record per request at its end, whatever the end. Metrics are one sink of them, the ledger another.
 
 | how it ended                                       | end         | status        | code        |
 |----------------------------------------------------|-------------|---------------|-------------|
@@ -24,6 +24,7 @@ from models.messages import Usage
 from registry.errors import DeadlineExceeded, RoundhouseError
 from runtime.gateway.backend import Lease, NotYet, Target, total
 from runtime.gateway.context import RequestContext
+from tenants.ledger.rows import Entry
 
 log = logging.getLogger("roundhouse.gateway")
 LEFT = (asyncio.CancelledError, GeneratorExit)
@@ -57,6 +58,8 @@ class RequestRecord:
     """By the engine's own count, as far as it is known."""
     seconds: Mapping[str, float]
     """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte."""
+    entry: Entry | None = None
+    """How it began in the ledger, if there is one."""
 
 
 class Sink(Protocol):
@@ -77,6 +80,7 @@ class Recorder:
     ) -> None:
         self.context, self.endpoint = context, endpoint
         self.target: Target | None = None
+        self.entry: Entry | None = None
         self._sinks, self._clock = sinks, clock
         self._began = clock()
         self._leases: list[Lease] = []
@@ -149,7 +153,7 @@ class Recorder:
         if self._first is not None:
             seconds["first"] = self._first - self._began
         usage = total(lease.usage for lease in self._leases)
-        record = RequestRecord(self.context, self.endpoint, self.target, end, status, code, usage, seconds)
+        record = RequestRecord(self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry)
         for sink in self._sinks:
             try:
                 sink.take(record)

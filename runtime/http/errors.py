@@ -29,6 +29,8 @@ class Dialect(StrEnum):
 
 _ANTHROPIC = {
     400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
     413: "request_too_large",
@@ -101,7 +103,9 @@ def of_path(path: str) -> Dialect:
 
 
 def headers(error: RoundhouseError) -> dict[str, str]:
-    """Retry-After in whole seconds, rounded up, where a time is known."""
+    """Retry-After in whole seconds, rounded up, where a time is known; how to show a key, where one is wanted."""
+    if error.status == 401:
+        return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None:
         return {}
     return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}

@@ -3,6 +3,7 @@
 import re
 import secrets
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
@@ -12,6 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http.preferences import parse
+from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
 _CONTEXT, _GATEWAY = "roundhouse.context", "roundhouse.gateway"
@@ -19,6 +21,11 @@ _CONTEXT, _GATEWAY = "roundhouse.context", "roundhouse.gateway"
 
 def context_of(scope: Scope) -> RequestContext:
     return cast(RequestContext, scope[_CONTEXT])
+
+
+def set_caller(scope: Scope, caller: Caller) -> None:
+    """For the layer that knows who calls, before anybody has looked at the context."""
+    scope[_CONTEXT] = replace(context_of(scope), caller=caller)
 
 
 def gateway_of(scope: Scope) -> Gateway:
@@ -31,6 +38,13 @@ async def _gateway(request: Request) -> Gateway:
 
 CurrentGateway = Annotated[Gateway, Depends(_gateway)]
 """The parameter of handlers that want it."""
+
+
+async def _context(request: Request) -> RequestContext:
+    return context_of(request.scope)
+
+
+CurrentContext = Annotated[RequestContext, Depends(_context)]
 
 
 def _request_id(scope: Scope) -> str:

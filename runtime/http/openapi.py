@@ -86,7 +86,11 @@ def build(app: FastAPI, recipes: Sequence[Recipe]) -> Json:
     typed = own.get("schemas", {})
     for unused in ("HTTPValidationError", "ValidationError"):  # faults of typed bodies are 400 in our error shape
         typed.pop(unused, None)
-    found["components"] = {**own, "schemas": {**typed, **SCHEMAS}, "headers": HEADERS, "parameters": PARAMETERS}
+    ways = {**own.get("securitySchemes", {}), "key": {"type": "http", "scheme": "bearer"}}
+    found["security"] = [{}, {"key": []}]  # an open server asks for none
+    found["components"] = {
+        **own, "schemas": {**typed, **SCHEMAS}, "headers": HEADERS, "parameters": PARAMETERS, "securitySchemes": ways,
+    }  # fmt: skip
     return found
 
 

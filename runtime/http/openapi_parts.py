@@ -59,7 +59,8 @@ TEXT: Json = {"text/plain": STRING}
 # --- errors --------------------------------------------------------------------------------------------------------
 WORDS: dict[int, str] = {
     400: "The body or a parameter is wrong; the message says what to send instead.",
-    403: "This server does not answer to that host, or to pages of that origin.",
+    401: "No key, or one that is wrong, expired or revoked.",
+    403: "The key may not do this; or this server does not answer to that host, or to pages of that origin.",
     404: "There is no such model, adapter, version or alias; the message lists what exists.",
     408: "The body did not arrive in time.",
     409: "The present state does not allow it.",
@@ -118,7 +119,7 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 # --- operations ----------------------------------------------------------------------------------------------------
 INFERENCE = (400, 404, 408, 413, 429, 500, 503)
 MANAGEMENT = (400, 404)
-GUARD, GUARD_BODY = (403,), (403, 408, 413, 415)
+GUARD, GUARD_BODY = (401, 403), (401, 403, 408, 413, 415)
 """Every operation's, and those with a body: `runtime.http.guard` writes them in OpenAI's shape."""
 CONFLICT = (*MANAGEMENT, 409)
 

@@ -1,6 +1,6 @@
 """Every path of the server in one list: (path, handler, methods)."""
 
-from runtime.http.admin import adapters, combine, launch, models, operations
+from runtime.http.admin import adapters, combine, launch, models, operations, usage
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
@@ -16,14 +16,13 @@ from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 ENDPOINTS = {endpoint.path: endpoint for endpoint in (*CHAT, *TEXT_GENERATION, *EMBEDDINGS, *RERANK)}
 """Paths whose body is JSON: what a line of a batch may name."""
 
-
-_OLLAMA = (*OLLAMA, *OLLAMA_VECTORS)
+OLLAMA_ENDPOINTS = (*OLLAMA, *OLLAMA_VECTORS)
 
 
 def routes() -> list[Route]:
     """What is added to LitServe's application."""
     found: list[Route] = [(path, handler(endpoint), ["POST"]) for path, endpoint in ENDPOINTS.items()]
-    found += [(endpoint.path, handler(endpoint, ollama_alive.around), ["POST"]) for endpoint in _OLLAMA]
+    found += [(endpoint.path, handler(endpoint, ollama_alive.around), ["POST"]) for endpoint in OLLAMA_ENDPOINTS]
     found += [(path, audio, ["POST"]) for path in TASKS]
     return [
         *found,
@@ -33,5 +32,6 @@ def routes() -> list[Route]:
         *adapters.ROUTES,
         *combine.ROUTES,
         *operations.ROUTES,
+        *usage.ROUTES,
         *ollama_models.ROUTES,
     ]

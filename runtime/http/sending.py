@@ -17,6 +17,7 @@ from runtime.http.dialect import Endpoint, Head, Parts
 from runtime.http.errors import Dialect
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.serving import serve
+from tenants.caller import Scope as Scopes
 
 Handler = Callable[[Request], Awaitable[Response]]
 Route = tuple[str, Callable[..., Awaitable[Response]], list[str]]
@@ -43,7 +44,8 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
                 recorder.left()
             raise
         parts = serve(gateway, context, endpoint, body, request.query_params)
-        return Answer(parts if around is None else around(endpoint.path, gateway, body, parts))
+        may = Scopes.MODELS in context.caller.scopes  # what goes on around an answer is the model's life
+        return Answer(around(endpoint.path, gateway, body, parts) if around is not None and may else parts)
 
     return handle
 

@@ -63,7 +63,7 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
-        target = recorder.target = gateway.resolve(parsed.wanted)
+        target = recorder.target = gateway.resolve(parsed.wanted, recorder.context.caller)
         parts = _parts(gateway, recorder, parsed, target)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             parts = with_progress(target.model, lambda: gateway.coming(target), parts)
@@ -103,12 +103,14 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
                 begun = True
                 if "content-length" in part.headers:  # it is complete: to send it is the client's time
                     recorder.done()
+                    await gateway.kept()
                 yield Head(part.status, part.content_type, {**part.headers, **recorder.headers()})
             else:
                 yield part
     if not begun:
         raise EngineFailed("The engine ended without an answer.")
     recorder.done()
+    await gateway.kept()
 
 
 async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> AsyncGenerator[Event, None]:

@@ -1,15 +1,17 @@
 """Settings of one server: options of `roundhouse serve`, else ROUNDHOUSE_* variables. Recipes hold the rest."""
 
+import ipaddress
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
 import platformdirs
-from pydantic import ByteSize, Field, field_validator
+from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from registry.learning import WORKING_MARGIN
+from tenants.place import Place
 
 STARTER = "recipes/starter"
 
@@ -43,6 +45,14 @@ def default_data_dir() -> Path:
     return Path(".data") if Path(STARTER).is_dir() else platformdirs.user_data_path("roundhouse")
 
 
+def is_loopback(host: str) -> bool:
+    """Can only this machine reach what listens there?"""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 class Settings(BaseSettings):
     """Frozen; handed to the server and to the gateway as a whole. What is given wins over variables."""
 
@@ -66,6 +76,17 @@ class Settings(BaseSettings):
     port: Annotated[int, WHERE] = Field(default=8000, ge=1024, le=65535, description="Port to listen on.")
     data_dir: Annotated[Path, Shown(WHERE.panel, "./.data in a checkout, else ~/.local/share/roundhouse")] = Field(
         default_factory=default_data_dir, description="What survives a restart: adapters, aliases, pins."
+    )
+    database: Annotated[str | None, Shown(WHERE.panel, "SQLite in the data directory")] = Field(
+        default=None,
+        repr=False,
+        description="Where teams and keys are kept: postgresql+psycopg://user@host/name. A password belongs into the "
+        "variable: others on this machine can read command lines.",
+    )
+    pepper: SecretStr | None = None
+    """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""
+    open: Annotated[bool, WHERE] = Field(
+        default=False, description="Let in whoever shows no key, also from other machines, as the team 'default'."
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),
@@ -149,6 +170,12 @@ class Settings(BaseSettings):
     hung_after: Annotated[float, TIMES] = Field(
         default=30.0, gt=0, description="An engine that is silent for so long is restarted."
     )
+
+    @property
+    def keys(self) -> Place:
+        """Where keys are, and who needs none."""
+        pepper = None if self.pepper is None else self.pepper.get_secret_value()
+        return Place(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod

@@ -22,6 +22,9 @@ NOT_RUN = {
     ("models.md", "roundhouse models edit mine"): "goes on from the block before",
     ("operations.md", "make serve"): "starts the server that all other blocks ask",
     ("operations.md", "make serve PORT=9000"): "starts another server on a port that may be taken",
+    ("teams.md", "roundhouse teams create"): "closes the server that all other blocks ask",
+    ("teams.md", "roundhouse usage report"): "there is no ledger on the server that all other blocks ask",
+    ("teams.md", "curl -s"): "shows a key, and there is none on the server that all other blocks ask",
     ("performance.md", "make bench"): "takes 21 minutes",
 }
 """Page and how the block begins."""

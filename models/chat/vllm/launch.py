@@ -14,7 +14,7 @@ from typing import Any
 from models.chat.vllm import core, fail_fast, process
 from registry.errors import EngineFailed
 
-TYPICAL_V2 = "models.chat.vllm.typical_v2:TypicalSamplingV2"
+TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
 

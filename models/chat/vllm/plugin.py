@@ -42,8 +42,9 @@ def _patch_all() -> None:
     from vllm.v1.sample import logits_processor
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, file, grammars, manager, read, typical
+    from models.chat.vllm import core, file, grammars, manager, read
     from models.chat.vllm.cpu import punica
+    from models.chat.vllm.sampling import typical
 
     manager.patch(LRUCacheWorkerLoRAManager, model_manager)
     file.patch(lora_model)

@@ -188,7 +188,7 @@ def export(
 ) -> None:
     """Show a model's recipe as YAML, with the reasons of its values: a file for --recipes.
 
-    Example: roundhouse models export my-chat -o recipes/my-chat.yaml
+    Example: roundhouse models export my-chat -o my-chat.yaml
     """
     with Client(url) as client:
         text = client.text("GET", f"/v1/models/{part(model)}/recipe")

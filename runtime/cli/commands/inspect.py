@@ -25,11 +25,12 @@ def validate(
 
     Example: roundhouse validate recipes/starter my-model.yaml
     """
+    from launch.files.fitting import misfit
     from registry.errors import Unfit
     from registry.recipes.loading import load_recipes, remarks
 
     try:
-        found = load_recipes(recipes, check_sources=sources)
+        found = load_recipes(recipes, check_sources=sources, misfit=misfit)
     except Unfit as unfit:
         raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
     told = remarks(found)

@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,8 +54,9 @@ def _run(settings: "Settings", as_json: bool) -> int:
     ) as held:  # first: it also ends what a killed server left, which may hold the port
         _port_is_free(settings.host, settings.port)
         settings = settings.model_copy(update={"data_dir": held.path, "run_dir": held.run_dir})
-        if _reachable(settings.host) != settings.host or settings.host not in ("127.0.0.1", "localhost", "::1"):
-            note(f"warning: whoever can reach {settings.host}:{settings.port} can use this server: it asks for no key.")
+        _somebody_may_ask(settings)
+        for secret in ("ROUNDHOUSE_PEPPER", "ROUNDHOUSE_DATABASE"):  # engines need not know them
+            os.environ.pop(secret, None)
         if not as_json:
             note(f"starting on {device.label} with {device.budget / 2**30:.1f} GiB for models, data in {held.path}")
         announcer = _announce(url, as_json)
@@ -65,6 +67,28 @@ def _run(settings: "Settings", as_json: bool) -> int:
         finally:
             announcer.terminate()
             announcer.wait()
+
+
+def _somebody_may_ask(settings: "Settings") -> None:
+    """Raises Refused for a server that other machines can reach and that has no key, unless it is to be open."""
+    from runtime.cli.local.keys import opened_at
+
+    place = settings.keys
+    if place.loopback:
+        return
+    where = f"{settings.host}:{settings.port}"
+    if place.open:
+        note(f"warning: whoever can reach {where} can use this server: with --open it asks for no key.")
+        return
+    if place.has_tables():
+        with opened_at(place) as tables:
+            now = time.time()
+            if any(key.state(now) == "active" for key in tables.list_keys()):
+                return
+    raise Refused(
+        f"Other machines can reach {where}, and there is no key that they could show. Make one with "
+        f"`roundhouse keys create --data-dir {place.data_dir}`, or let everybody in with --open."
+    )
 
 
 def settings_of(given: dict[str, object]) -> "Settings":

@@ -6,9 +6,9 @@ import sys
 import time
 from collections.abc import Sequence
 
-from runtime.cli.failures import Failure
+from runtime.cli.failures import Failure, Refused
 from runtime.cli.output import emit, note
-from runtime.cli.remote.client import Client, Json
+from runtime.cli.remote.client import KEY, Client, Json
 from runtime.cli.remote.progress import Bar, bar
 from runtime.cli.remote.tries import tries
 
@@ -27,8 +27,12 @@ def wait_until_ready(client: Client, server: int, shown: Bar) -> Json | None:
 
 
 def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json]:
-    """The models, once none is loading any more."""
-    models: list[Json] = client.get("/v1/models")["data"]
+    """The models, once none is loading any more; none where our key does not show them."""
+    try:
+        models: list[Json] = client.get("/v1/models")["data"]
+    except Refused as error:
+        note(f"{error.message} Commands take it from {KEY}.")
+        return []
     while os.getppid() == server:
         loading = [model for model in models if model.get("state") == "loading"]
         if not loading:

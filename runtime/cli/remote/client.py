@@ -1,6 +1,7 @@
 """The server as commands see it: JSON in, JSON out, and every error as a Failure with its exit code."""
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -16,6 +17,8 @@ Json = dict[str, Any]
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 600.0
 """Longer than any recipe lets a request wait: the server's own bounds decide, this only ends a dead connection."""
+KEY = "ROUNDHOUSE_API_KEY"
+"""The variable that holds the key of commands: an option could be read by others on this machine."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -33,9 +36,11 @@ class Client:
             raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
         import httpx  # 0.1 s: only for commands that talk to a server
 
+        key = os.environ.get(KEY)
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
             trust_env=split.hostname not in _LOOPBACK,  # a proxy must not stand between us and this machine
         )

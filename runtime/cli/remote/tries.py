@@ -1,12 +1,13 @@
 """Requests to try on the server that has just started, as commands to copy."""
 
 import json
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
 from runtime.cli.options import root
-from runtime.cli.remote.client import Json
+from runtime.cli.remote.client import KEY, Json
 
 SAMPLE = "models/starter/pack/samples/kitchen-light.wav"
 QUESTION = "What is a slot?"
@@ -34,13 +35,20 @@ def tries(url: str, models: Sequence[Json]) -> list[tuple[str, str]]:
         body = {"model": rerank["id"], "query": QUERY, "documents": DOCUMENTS}
         found.append(("rerank", _curl(f"{url}/v1/rerank", body)))
     if speech := by_task.get("transcribe"):
-        command = f"curl -s {url}/v1/audio/transcriptions -F model={speech['id']} -F file=@{shlex.quote(_sample())}"
+        command = (
+            f"curl -s {url}/v1/audio/transcriptions{_key()} -F model={speech['id']} -F file=@{shlex.quote(_sample())}"
+        )
         found.append(("transcription", command))
     return found
 
 
 def _curl(url: str, body: Json) -> str:
-    return f"curl -s {url} -H 'Content-Type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}"
+    return f"curl -s {url}{_key()} -H 'Content-Type: application/json' \\\n  -d {shlex.quote(json.dumps(body))}"
+
+
+def _key() -> str:
+    """The header, where the server was asked with a key."""
+    return f' -H "Authorization: Bearer ${KEY}"' if os.environ.get(KEY) else ""
 
 
 def _sample() -> str:

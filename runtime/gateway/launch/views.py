@@ -10,7 +10,7 @@ from registry.recipes.definition import Task
 from runtime.gateway.launch.adding import Preview, advice
 from runtime.gateway.launch.editing import Edited, Removed
 from runtime.gateway.launch.reloading import Reloaded
-from runtime.gateway.views import Count, ModelView, PlanView, plan_view
+from runtime.gateway.views.values import Count, ModelView, PlanView, plan_view
 
 Fit = Annotated[
     Literal["fits", "fits_after", "does_not_fit"],

@@ -1,4 +1,5 @@
 """Who hears what happened: request records as metrics and log lines; residency's news as metrics, logs and figures.
 
-A ledger or a trace would be one more file. What a record holds is said in `runtime.gateway.record`.
+The ledger of teams hears how a request begins, too.
+A trace would be one more file. What a record holds is said in `runtime.gateway.record`.
 """

@@ -7,7 +7,7 @@ import msgspec
 from fastapi.responses import Response
 
 from runtime.gateway.adapters import Registration
-from runtime.gateway.views import AdapterView, Count, Digest
+from runtime.gateway.views.values import AdapterView, Count, Digest
 
 
 def json_answer(

@@ -23,7 +23,7 @@ from runtime.gateway.launch.views import (
     removed_view,
     step_view,
 )
-from runtime.gateway.views import ModelView
+from runtime.gateway.views.values import ModelView
 from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AddModelBody, EditModelBody

@@ -6,22 +6,22 @@ from fastapi import Path, Query
 from fastapi.responses import Response
 
 from runtime.http.admin.answers import json_answer
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 
 Name = Annotated[str, Path(alias="model", description="model id or alias")]
 
 
-async def list_(gateway: CurrentGateway) -> Response:
+async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """All models, then all adapters, in OpenAI's list shape."""
-    return json_answer({"object": "list", "data": gateway.models.all()})
+    return json_answer({"object": "list", "data": gateway.models.all(context.caller)})
 
 
-async def show(gateway: CurrentGateway, name: Name) -> Response:
+async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """One model or adapter, with the progress of a load that is under way."""
     if not name:  # /v1/models/
-        return await list_(gateway)
-    return json_answer(gateway.models.show(name))
+        return await list_(gateway, context)
+    return json_answer(gateway.models.show(name, context.caller))
 
 
 async def load(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:

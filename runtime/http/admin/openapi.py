@@ -11,8 +11,8 @@ from runtime.gateway.launch.views import (
     ProposalView,
     ReloadedView,
 )
-from runtime.gateway.overview import StatusView
-from runtime.gateway.views import AdapterCardView, ModelView, PlanView
+from runtime.gateway.views.overview import StatusView
+from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
     AdapterCheckView,
     AdapterDeletedView,
@@ -37,6 +37,7 @@ from runtime.http.openapi_parts import (
     ref,
     structs,
 )
+from tenants.ledger.view import UsageReportView
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
@@ -58,6 +59,7 @@ SCHEMAS: dict[str, Json] = {
         AdapterListView,
         AdapterCheckView,
         AdapterDeletedView,
+        UsageReportView,
         ProposalView,
         ModelAddedView,
         ModelStepView,
@@ -163,6 +165,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
+    ("get", "/v1/usage"): Operation(
+        "getUsage", _OPERATIONS, "What teams used", answer("UsageReport"), errors=(*MANAGEMENT, 503)
+    ),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT

@@ -6,8 +6,9 @@ from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from runtime.http.admin.answers import HealthView, json_answer
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
+from tenants.caller import Scope
 
 
 async def live() -> Response:
@@ -15,10 +16,11 @@ async def live() -> Response:
     return json_answer(HealthView("live"))
 
 
-async def ready(gateway: CurrentGateway) -> Response:
+async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """200 once requests can be answered (models load on demand); 503 while starting or draining."""
     if gateway.phase == "ready":
-        return json_answer(HealthView("ready", gateway.adapters.faults))
+        faults = gateway.adapters.faults if Scope.MODELS in context.caller.scopes else {}
+        return json_answer(HealthView("ready", faults))
     return json_answer(HealthView(gateway.phase), 503, {"Retry-After": "1"})
 
 

@@ -131,14 +131,14 @@ class RecordingResponse(Response):
 
         def on_field(name: str, value: str) -> None:
             if name == "model":
-                gateway.resolve(_wanted(value))
+                gateway.resolve(_wanted(value), recorder.context.caller)
 
         folder = settings.run_dir / "uploads"
         request = Request(scope, receive_)
         async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
             recorder.received()
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
-            gateway.resolve(wanted)  # a missing or unknown name before any other fault
+            gateway.resolve(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
             asked = AudioQuestion(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
             await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)

@@ -2,6 +2,8 @@
 
 origin.py      hosts, origins and content types that are let in: a policy without I/O
 door.py        that policy as the outermost ASGI layer
+keys.py        whose key a request shows, as an ASGI layer behind it
+access.py      which scope a path needs
 bodies.py      an ASGI layer that bounds the size of bodies, and how slowly they may come
 protocol.py    the HTTP parser's connection: bytes of headers, deadlines, errors as JSON
 idle.py        connections that wait for a request, and which of them goes when there are too many

@@ -9,6 +9,7 @@ from starlette.middleware.cors import CORSMiddleware
 from runtime.http.guard.bodies import Bodies, Pace
 from runtime.http.guard.door import Door
 from runtime.http.guard.idle import Idle
+from runtime.http.guard.keys import Keys
 from runtime.http.guard.origin import Allowed
 from runtime.http.guard.protocol import Bounds, Guarded
 from runtime.server.settings import Settings
@@ -21,7 +22,7 @@ Layer = tuple[Any, dict[str, Any]]
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
     pace = Pace(settings.body_seconds, settings.min_rate)
-    found: list[Layer] = [(Bodies, {"pace": pace, "most": settings.max_json})]
+    found: list[Layer] = [(Bodies, {"pace": pace, "most": settings.max_json}), (Keys, {})]
     if settings.cors_origins:
         told = ["Retry-After", "Server-Timing", "X-Request-Id"]
         every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": told}

@@ -11,10 +11,11 @@ import msgspec
 
 from registry.errors import RoundhouseError
 from runtime.gateway.core import Gateway
-from runtime.gateway.views import ModelView
+from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
 from runtime.http.ollama.answers import Watch, Writer
 from runtime.http.ollama.models import base, find
+from tenants.caller import EVERYBODY
 
 _NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
 
@@ -67,7 +68,7 @@ async def _unloaded(path: str, gateway: Gateway, model: str, parts: Parts) -> Pa
 async def _leave(gateway: Gateway, name: str) -> bool:
     """Whether there is such a model. One that is in use or pinned stays."""
     try:
-        model = gateway.models.show(base(find(gateway, name)))
+        model = gateway.models.show(base(find(gateway, name, EVERYBODY)))
     except RoundhouseError:
         return False
     if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):

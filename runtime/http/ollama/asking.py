@@ -1,5 +1,6 @@
 """Ollama's request as vLLM's body: messages, tools, formats, and options under their names there."""
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -46,6 +47,8 @@ def generation(asked: OllamaGenerateBody) -> dict[str, Any]:
     return {"messages": list(_messages(told)), **shared}
 
 
+_PLAIN = re.compile(r"^[a-z0-9_]{1,40}\Z")
+MOST_NAMED = 8
 _OF_CHATS = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
 
 
@@ -77,9 +80,10 @@ def read(options: dict[str, Any] | None) -> Options:
 
 
 def unused(options: dict[str, Any] | None) -> list[str]:
-    """Options that an answer would depend on at Ollama, and does not here."""
+    """Options that an answer would depend on at Ollama, and does not here: the first few, as a header may hold them."""
     known = {*Options.__struct_fields__, *OF_THE_MACHINE}
-    return sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
+    names = sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
+    return [name if _PLAIN.match(name) else "a name of no option" for name in names[:MOST_NAMED]]
 
 
 def _options(asked: Options) -> dict[str, Any]:

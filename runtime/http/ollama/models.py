@@ -1,25 +1,41 @@
 """Ollama's list of models, what it shows of one, what is in memory, and `pull` and `delete`."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 
 import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from registry.errors import BadRequest
+from launch.request import Added, Phase, Wanted
+from launch.source import parse_source
+from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
+from registry.recipes.definition import PathSource
 from runtime.gateway.core import Gateway
-from runtime.gateway.views import AdapterCardView, ModelView
+from runtime.gateway.views.values import AdapterCardView, ModelView
+from runtime.http import errors as http_errors
 from runtime.http.admin.answers import json_answer
 from runtime.http.bodies import T, decode, read_body
 from runtime.http.dialect import NDJSON
-from runtime.http.middleware import CurrentGateway
+from runtime.http.errors import Dialect
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
 from runtime.http.ollama.views import TASKS, OllamaLoaded, OllamaTags, digest, is_loaded, listed, loaded, shown
 from runtime.http.sending import Route
+from tenants.caller import Caller, Scope
 
 API = "0.12.6"
 """The version of Ollama whose interface this is: clients decide by it what they may send. Ours is at /version."""
+
+
+HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
+"""What Ollama's clients may write before a hub's repository."""
+PHASES: Mapping[Phase, str] = {
+    "looking": "pulling manifest",
+    "added": "writing manifest",
+    "converting": "converting to CTranslate2's format",
+}
 
 
 class OllamaVersion(msgspec.Struct):
@@ -35,23 +51,24 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
     completed: int = 0
 
 
-async def tags(gateway: CurrentGateway) -> Response:
+async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Chat and embedding models, and adapters: what Ollama's clients can ask for."""
-    views = [view for view in gateway.models.all() if view.task in TASKS]
+    views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
     found = await asyncio.to_thread(lambda: [listed(view, gateway.models.facts(base(view))) for view in views])
     return json_answer(OllamaTags(found))
 
 
-async def ps(gateway: CurrentGateway) -> Response:
+async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Models in memory."""
-    views = [view for view in gateway.models.views() if view.task in TASKS and is_loaded(view)]
+    seen = [view for view in gateway.models.views() if context.caller.sees(view.id)]
+    views = [view for view in seen if view.task in TASKS and is_loaded(view)]
     found = await asyncio.to_thread(lambda: [loaded(view, gateway.models.facts(view.id)) for view in views])
     return json_answer(OllamaLoaded(found))
 
 
-async def show(request: Request, gateway: CurrentGateway) -> Response:
+async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """What is known of a model or an adapter, and what it can do."""
-    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted)
+    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
     return json_answer(await asyncio.to_thread(lambda: shown(view, gateway.models.facts(base(view)))))
 
 
@@ -60,45 +77,79 @@ async def version() -> Response:
     return json_answer(OllamaVersion(API))
 
 
-async def pull(request: Request, gateway: CurrentGateway) -> Response:
-    """A model that is here is told to be here."""
+async def pull(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """A model that is here is told to be here; any other comes from a hub, and is served."""
     asked = await _read(request, gateway, OllamaPullBody)
-    view = find(gateway, asked.wanted)
+    statuses = _statuses(gateway, asked.wanted, context.caller)
     if asked.stream is False:
-        return json_answer(OllamaStatus("success"))
-    facts = await asyncio.to_thread(lambda: gateway.models.facts(base(view)))
-    return StreamingResponse(_lines(digest(view), facts.bytes), media_type=NDJSON)
+        return json_answer([status async for status in statuses][-1])
+    return StreamingResponse(_lines(statuses), media_type=NDJSON)
 
 
-def _lines(found: str, size: int) -> Iterator[bytes]:
-    for status in (
-        OllamaStatus("pulling manifest"),
-        OllamaStatus(f"pulling {found[:12]}", found, size, size),
-        OllamaStatus("verifying sha256 digest"),
-        OllamaStatus("writing manifest"),
-        OllamaStatus("success"),
-    ):
-        yield msgspec.json.encode(status) + b"\n"
+def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[OllamaStatus, None]:
+    """Raises BadRequest for what is neither a name nor a hub's repository."""
+    try:
+        return _is_here(gateway, find(gateway, name, caller))
+    except NotFound as missing:
+        repository = gateway.models.untagged(name)
+        for host in HUBS:
+            repository = repository.removeprefix(host)
+        try:
+            source = parse_source(repository, at_home=False)
+        except BadRequest:
+            raise BadRequest(f"{missing.message} A model of a hub is called org/name.", param="model") from None
+        if isinstance(source, PathSource):
+            raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
+        return _added(gateway, Wanted(repository))
 
 
-async def delete(request: Request, gateway: CurrentGateway) -> Response:
-    """Remove an adapter."""
-    name = (await _read(request, gateway, OllamaNameBody)).wanted
-    view = find(gateway, name)
-    if not isinstance(view, AdapterCardView):
-        raise BadRequest(
-            f"'{view.id}' is a model of the server's recipes: it goes with its recipe file. Only adapters are "
-            "removed by a call.",
-            code="unsupported_value",
-            param="model",
+async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
+    size = (await asyncio.to_thread(lambda: gateway.models.facts(base(view)))).bytes
+    yield OllamaStatus("pulling manifest")
+    yield OllamaStatus(f"pulling {digest(view)[:12]}", digest(view), size, size)
+    yield OllamaStatus("verifying sha256 digest")
+    yield OllamaStatus("success")
+
+
+async def _added(gateway: Gateway, wanted: Wanted) -> AsyncGenerator[OllamaStatus, None]:
+    async with aclosing(gateway.additions.add(wanted)) as steps:
+        async for step in steps:
+            if isinstance(step, Added):
+                yield OllamaStatus("success")
+            elif step.phase == "fetching":
+                yield OllamaStatus(f"pulling {step.model}", step.model, step.total or 0, step.completed)
+            else:
+                yield OllamaStatus(PHASES[step.phase])
+
+
+async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[bytes]:
+    """An error is the last line: the status line has left by then, as at Ollama."""
+    try:
+        async with aclosing(statuses):
+            async for status in statuses:
+                yield msgspec.json.encode(status) + b"\n"
+    except RoundhouseError as error:
+        yield http_errors.sse(error, Dialect.OLLAMA)
+
+
+async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Remove an adapter, or a model that was added while the server ran."""
+    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
+    scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
+    if scope not in context.caller.scopes:
+        raise Forbidden(
+            f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
         )
-    await gateway.adapters.remove(view.root)
+    if isinstance(view, AdapterCardView):
+        await gateway.adapters.remove(view.root)
+    else:
+        await gateway.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))
 
 
-def find(gateway: Gateway, name: str) -> ModelView | AdapterCardView:
-    """Raises NotFound. `name:latest` means `name`."""
-    return gateway.models.show(gateway.models.untagged(name))
+def find(gateway: Gateway, name: str, caller: Caller) -> ModelView | AdapterCardView:
+    """Raises NotFound, Forbidden. `name:latest` means `name`."""
+    return gateway.models.show(gateway.models.untagged(name), caller)
 
 
 def base(view: ModelView | AdapterCardView) -> str:

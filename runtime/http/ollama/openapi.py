@@ -85,6 +85,10 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("get", "/api/ps"): _managing("ollamaPs", "Models in memory", answer("OllamaLoaded")),
     ("post", "/api/show"): _managing("ollamaShow", "Show a model", answer("OllamaShown"), "OllamaNameBody"),
     ("get", "/api/version"): _managing("ollamaVersion", "Version of the interface", answer("OllamaVersion")),
-    ("post", "/api/pull"): _managing("ollamaPull", "Pull a model", _lines("OllamaStatus"), "OllamaPullBody"),
-    ("delete", "/api/delete"): _managing("ollamaDelete", "Remove an adapter", answer("OllamaStatus"), "OllamaNameBody"),
+    ("post", "/api/pull"): _managing(
+        "ollamaPull", "Bring a model of a hub", _lines("OllamaStatus"), "OllamaPullBody"
+    ),
+    ("delete", "/api/delete"): _managing(
+        "ollamaDelete", "Remove an adapter or an added model", answer("OllamaStatus"), "OllamaNameBody"
+    ),
 }  # fmt: skip

@@ -7,8 +7,8 @@ import humanize
 import msgspec
 
 from registry.recipes.definition import Task, Tier
-from runtime.gateway.facts import FileFacts
-from runtime.gateway.views import AdapterCardView, ModelView
+from runtime.gateway.views.model_facts import FileFacts
+from runtime.gateway.views.values import AdapterCardView, ModelView
 
 TASKS: Mapping[Task, str] = {Task.CHAT: "completion", Task.EMBED: "embedding"}
 """Tasks that Ollama's clients can ask for, and its words for them."""

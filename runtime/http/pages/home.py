@@ -6,8 +6,8 @@ from html import escape
 from string import Template
 
 from registry.recipes.definition import Task
-from runtime.gateway.overview import StatusView
-from runtime.gateway.views import ModelView
+from runtime.gateway.views.overview import StatusView
+from runtime.gateway.views.values import ModelView
 
 JSON_REQUESTS: Mapping[Task, tuple[str, Mapping[str, object]]] = {
     Task.CHAT: ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hello"}]}),

@@ -42,7 +42,7 @@ async def test_it_is_refused_at_its_first_fault(bench: Bench, name: str) -> None
     assert bench.unfinished() == 0
 
 
-def test_one_fault_of_a_list_is_told(bench: Bench) -> None:
+async def test_one_fault_of_a_list_is_told(bench: Bench) -> None:
     from vllm.entrypoints.openai.responses.protocol import ResponsesRequest
 
     with pytest.raises(ValidationError) as told:

@@ -14,8 +14,9 @@ from vllm.v1.sample import logits_processor
 from vllm.v1.sample.logits_processor import BatchUpdate, MoveDirectionality
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor
 
-from models.chat.vllm import launch, typical
-from models.chat.vllm.typical import TypicalSampling, cut
+from models.chat.vllm import launch
+from models.chat.vllm.sampling import typical
+from models.chat.vllm.sampling.typical import TypicalSampling, cut
 
 VOCABULARY = 500
 NOBODY: Any = None

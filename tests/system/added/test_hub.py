@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import ollama
 import pytest
 
 from tests.eventually import eventually
@@ -96,6 +97,22 @@ def test_its_way_here_is_streamed(server: Server, hub: FakeHub) -> None:
     phases = [json.loads(line)["phase"] for line in lines[:-1]]
     assert (phases[0], phases[1], phases[-1]) == ("looking", "added", "done")
     answers(server, "reranker")
+
+
+def test_ollamas_client_pulls_it_and_deletes_it(server: Server, hub: FakeHub) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
+    client = ollama.Client(host=server.url, timeout=600)
+    lines = list(client.pull(f"hf.co/{REPOSITORY}:latest", stream=True))
+    assert (lines[0].status, lines[-1].status) == ("pulling manifest", "success")
+    answers(server, "reranker")
+    assert client.pull("reranker").status == client.pull(REPOSITORY).status == "success"
+    assert client.delete("reranker:latest").status == "success"
+    assert server.http.get("/v1/models/reranker").status_code == 404
+    with pytest.raises(ollama.ResponseError, match="nowhere"):
+        list(client.pull("team/nowhere", stream=True))
+    with pytest.raises(ollama.ResponseError) as missing:
+        client.pull("team/nowhere")
+    assert missing.value.status_code == 404
 
 
 def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, tmp_path: Path) -> None:

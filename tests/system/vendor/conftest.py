@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system.serving import Server
-from tests.system.thinking import serve_thinker
+from tests.system.surfaces.thinking import serve_thinker
 
 
 @pytest.fixture(scope="package")

@@ -6,7 +6,7 @@ import pytest
 from anthropic.types import Message, MessageTokensCount, RawMessageStreamEvent
 
 from tests.system.serving import Server
-from tests.system.thinking import BOTH, FUNCTIONS, SUM
+from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SUM
 from tests.system.tools import HELLO, LIGHT, MODEL
 from tests.system.vendor import asking
 from tests.system.vendor.strict import faults

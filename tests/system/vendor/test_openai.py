@@ -8,8 +8,8 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from openai.types.responses import Response, ResponseStreamEvent
 
 from tests.system.serving import Server
-from tests.system.thinking import BOTH, FUNCTIONS, SUM
-from tests.system.thinking import TOOLS as CALLED
+from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SUM
+from tests.system.surfaces.thinking import TOOLS as CALLED
 from tests.system.tools import CLOSE_LIST, HELLO, LIGHT, MODEL, SAYS_CALLS, TOOLS
 from tests.system.vendor import asking
 from tests.system.vendor.strict import faults

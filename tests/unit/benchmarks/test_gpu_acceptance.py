@@ -102,6 +102,7 @@ def test_every_step_runs_with_the_tiny_shape(tmp_path: Path) -> None:
         assert f"large.{server}.storm.gap_longest" in figures
         assert f"mixed.{server}.ratio" in figures
     assert {name for name in figures if name.startswith("wake")}
+    assert steps["large, tiny"]["series"]["large: commands"].keys() == {"roundhouse", "vllm serve"}
     assert all(bar["met"] is not None for bar in steps["large, tiny"]["bars"])
 
 

@@ -37,6 +37,13 @@ def test_a_folder_goes_by_its_absolute_path(
     assert "legal: registered, v2 sha256:abababababab" in result.stdout
 
 
+def test_a_failed_probe_is_shown_with_both_texts(server: FakeServer, run: Run) -> None:
+    probe = {"prompt": "hello", "expected": "HELLO", "state": "failed", "answered": "hi there", "checked_at": 1.0}
+    server.on("GET", "/v1/adapters/legal", adapter(probe=probe))
+    shown = run("adapters", "show", "legal").stdout
+    assert all(text in shown for text in ("failed", "'hello'", "'HELLO'", "'hi there'"))
+
+
 def test_a_hub_id_needs_its_revision(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/adapters", registered())
     assert run("adapters", "add", "legal", "acme/legal@4f2c", "-b", "m").exit_code == 0

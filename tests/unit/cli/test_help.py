@@ -31,8 +31,11 @@ def test_all_commands_are_there() -> None:
     changes = ("add", "edit", "remove", "export", "cancel", "reload")
     models = {("models", name) for name in (*of_models, *changes)}
     names = ("list", "add", "show", "remove", "alias", "rollback", "pin", "unpin", "validate", "combine", "merge")
+    keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
+    teams = {("teams", name) for name in ("list", "create", "archive", "restore")}
+    teams |= {("usage", name) for name in ("report", "reconcile")}
     single = ("serve", "doctor", "validate", "status", "chat", "embed", "rerank", "transcribe", "version")
-    assert set(ALL) == models | {("adapters", name) for name in names} | {(name,) for name in single}
+    assert set(ALL) == models | keys | teams | {("adapters", name) for name in names} | {(name,) for name in single}
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

@@ -21,7 +21,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
 """Only in the CUDA build; only in the environment of scripts/install-langchain."""
-FOLDERS = {"registry", "adapters", "models", "launch", "runtime", "tests", "benchmarks", "docs", "starter-training"}
+FOLDERS = {
+    "registry", "adapters", "models", "tenants", "launch", "runtime", "tests", "benchmarks", "docs", "starter-training",
+}  # fmt: skip
 OURS = FOLDERS | {"starter_training"}
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)( ; .+)?$")
 

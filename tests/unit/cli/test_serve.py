@@ -16,6 +16,7 @@ from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.cli.remote.tries import tries
 from runtime.server.settings import Settings
+from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 
@@ -23,16 +24,20 @@ OPTIONS = {option.name: option for option in options()}
 OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
-    "prewarm": "false",
-    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_audio_seconds": "5",
+    "prewarm": "false", "watch": "true",
+    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
+    "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
     "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
     "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
+    "database": "sqlite:///other.db", "open": "true",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
-UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots")
+UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots", "database")
+HIDDEN = {"run_dir", "pepper"}
+"""The command line makes the one; the other is a secret, and others on the machine can read options."""
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> Settings:
@@ -45,16 +50,17 @@ def settings_of(monkeypatch: pytest.MonkeyPatch, run: Run, *arguments: str) -> S
     return found[0]
 
 
-@pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - {"run_dir"}))
+@pytest.mark.parametrize("name", sorted(set(Settings.model_fields) - HIDDEN))
 def test_every_setting_is_an_option_and_a_variable(name: str, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     default = getattr(settings_of(monkeypatch, run), name)
     option = OPTIONS[name]
-    value = [option.secondary_opts[0]] if option.secondary_opts else [option.opts[0], OTHER[name]]
+    names = (option.opts[0], option.secondary_opts[0]) if option.secondary_opts else ()
+    value = [names[bool(default)]] if names else [option.opts[0], OTHER[name]]
     found = getattr(settings_of(monkeypatch, run, *value), name)
     assert found != default
     monkeypatch.setenv(option.envvar, OTHER[name])
     assert getattr(settings_of(monkeypatch, run), name) == found
-    back = option.opts[0] if option.secondary_opts else f"{option.opts[0]}={default}"
+    back = names[not default] if names else f"{option.opts[0]}={default}"
     if name not in UNWRITTEN:  # their defaults cannot be written
         assert getattr(settings_of(monkeypatch, run, back), name) == default, "what is given wins"
 
@@ -91,6 +97,28 @@ def test_wrong_recipes_are_told_and_nothing_starts(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "bad.yaml:1" in done.stderr
     assert not (tmp_path / "data").exists()
+
+
+def test_a_pepper_comes_by_a_variable_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_PEPPER", "p" * 40)
+    settings = settings_of(monkeypatch, run)
+    assert settings.keys.pepper == "p" * 40
+    assert "p" * 40 not in repr(settings)
+
+
+@pytest.mark.parametrize("keys", [(), ("--expires", "1s")])
+def test_a_server_that_others_reach_needs_a_key(tmp_path: Path, keys: tuple[str, ...], run: Run) -> None:
+    """One that has expired is none."""
+    if keys:
+        assert run("keys", "create", "--data-dir", str(tmp_path), *keys).exit_code == 0
+        listed = ("keys", "list", "--data-dir", str(tmp_path), "--json")
+        eventually(lambda: json.loads(run(*listed).stdout)["data"][0]["state"] == "expired")
+    done = serve("--host", "0.0.0.0", "--data-dir", str(tmp_path))
+    assert done.returncode == 1
+    assert "no key that they could show" in done.stderr
+    assert "roundhouse keys create" in done.stderr
+    assert "--open" in done.stderr
+    assert not (tmp_path / "server.json").exists()
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ SETS = sorted(path.name for path in (root() / "recipes").iterdir() if path.is_di
 
 
 def config(architecture: str) -> dict[str, str]:
-    return {"config.json": json.dumps({"architectures": [architecture]})}
+    return {"config.json": json.dumps({"architectures": [architecture], "num_labels": 1}), "model.safetensors": "0"}
 
 
 BAD = """id: m
@@ -64,20 +64,14 @@ def test_nothing_there(run: Run, tmp_path: Path) -> None:
             config("LlamaForCausalLM"),
             "LlamaForCausalLM",
         ),
-        ("chat", "vllm", {"adapter_config.json": "{}"}, "adapter's folder"),
+        ("chat", "vllm", {"adapter_config.json": "{}"}, "is an adapter"),
         ("chat", "vllm", {"model.bin": "", "vocabulary.json": ""}, "CTranslate2"),
-        ("chat", "vllm", {"modules.json": "[]"}, "sentence-transformers"),
+        ("chat", "vllm", {"modules.json": "[]", "model.safetensors": "0"}, "sentence-transformers"),
         (
             "embed",
             "sentence-transformers",
             config("BertForSequenceClassification"),
             "rerank",
-        ),
-        (
-            "transcribe",
-            "faster-whisper",
-            config("WhisperForConditionalGeneration"),
-            "converted",
         ),
     ],
 )

@@ -97,9 +97,7 @@ class Wire:
 @asynccontextmanager
 async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
     gateway = FakeGateway(folder, **settings)
-    app = application(gateway)
-    for layer, options in layers(gateway.settings):
-        app.add_middleware(layer, **options)
+    app = application(gateway, layers(gateway.settings))
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, **uvicorn_options(gateway.settings))
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]

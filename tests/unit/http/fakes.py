@@ -28,10 +28,12 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.overview import Overview
 from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
+from runtime.http.guard.layers import Layer
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
@@ -42,6 +44,9 @@ from runtime.server.settings import Settings
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
+from tenants.keys.keyring import OPEN, Callers
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.view import UsageReport
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -131,6 +136,8 @@ class FakeGateway:
         service: Any = None,
         backends: Sequence[Backend] = (),
         sinks: Sequence[Sink] = (),
+        callers: Callers | None = None,
+        ledger: Ledger | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -164,6 +171,7 @@ class FakeGateway:
         models = Models(self.names, residency, self.queues, self.pool, self.state, files)
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
+        kept = ledger or Ledger(folder)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
@@ -183,6 +191,9 @@ class FakeGateway:
             Editor(roster, self.names, residency, self.state, adapters, device),
             Reloading(roster, ()),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
+            callers or OPEN,
+            LedgerSink(kept),
+            UsageReport(kept),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
@@ -209,9 +220,11 @@ async def nothing() -> None:
     return None
 
 
-def application(fake: FakeGateway) -> FastAPI:
-    """The application as the server makes it, without LitServe around it."""
+def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
+    """The application as the server makes it, without LitServe around it, and with no guard but what is given."""
     app = FastAPI()
+    for layer, options in layers:
+        app.add_middleware(layer, **options)
     app.add_middleware(ContextMiddleware, gateway=lambda: fake.gateway, start=nothing, stop=nothing)
     for path, endpoint, methods in routes():
         app.add_api_route(path, endpoint, methods=methods)

@@ -108,6 +108,16 @@ async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, wanted: Any) ->
     assert sent(gateway) == {**SENT, **wanted}
 
 
+async def test_a_name_of_no_option_fits_into_a_header(gateway: FakeGateway) -> None:
+    streams(gateway, delta(content="a", finish="stop"))
+    for odd in ("\u0100", "a\r\nSet-Cookie: x", "x" * 5000):
+        response = await asked(gateway, "/api/chat", {**ASKED, "options": {odd: 1, "mirostat": 1}})
+        assert response.status_code == 200
+        told = response.headers["X-Roundhouse-Warning"]
+        assert "mirostat" in told
+        assert "a name of no option" in told
+
+
 async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes")
     streams(gateway, delta(content="a", finish="stop"))

@@ -17,7 +17,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
 from registry.errors import BadRequest, QueueFull, Unfit
-from runtime.gateway.views import adapter_card, adapter_view, plan_view, version_view
+from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
 from runtime.http.errors import Dialect, body
 from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
 from runtime.http.openapi_parts import ERROR_SCHEMAS

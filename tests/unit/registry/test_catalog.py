@@ -63,7 +63,7 @@ def test_resolves(catalog: Catalog, name: str, model: str, bare: str | None, ver
         ("both", BadRequest, "ambiguous_model", "'gpt-oss:120b:both', 'llama:both'"),
         ("sql@v9", NotFound, "adapter_version_not_found", "Its newest versions: v1, v2, v3. Its aliases: prod."),
         ("sql@", NotFound, "adapter_version_not_found", "has no version ''"),
-        ("llama@v1", NotFound, "model_not_found", "'llama' is a model"),
+        ("llama@v1", NotFound, "model_version_not_found", "Model 'llama' has no version 'v1'"),
         ("gpt-oss:tone", NotFound, "model_not_found", "on model 'gpt-oss'. There are: small."),
         ("whisper:x", NotFound, "model_not_found", "There is no adapter yet."),
         ("lost", NotFound, "model_not_found", "There is no model or adapter 'lost'"),

@@ -12,7 +12,7 @@ from anthropic import Anthropic
 from openai import BadRequestError, OpenAI
 
 from tests.system.serving import Server
-from tests.system.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS, serve_thinker
+from tests.system.surfaces.thinking import BOTH, FUNCTIONS, SCRIPTS, SUM, TOOLS, serve_thinker
 
 pytestmark = pytest.mark.real
 THOUGHT = "Two, and two more: four."

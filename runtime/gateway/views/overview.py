@@ -10,11 +10,11 @@ import msgspec
 from msgspec import Meta
 
 from registry.recipes.definition import Tier
-from runtime.gateway.adapter_facts import AdapterRow, fill, row
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
-from runtime.gateway.views import Count, ModelView
+from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
+from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue

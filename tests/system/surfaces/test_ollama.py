@@ -194,14 +194,16 @@ def test_a_pull_of_what_is_here(clients: ollama.Client) -> None:
     lines = list(clients.pull("starter-chat:latest", stream=True))
     assert [lines[0].status, lines[-1].status] == ["pulling manifest", "success"]
     assert any(line.total and line.total == line.completed for line in lines)
-    with pytest.raises(ollama.ResponseError, match="nobody"):
-        clients.pull("nobody")
+    for name in ("nobody", "/srv/models/x"):
+        with pytest.raises(ollama.ResponseError, match=r"org/name|models add") as wrong:
+            clients.pull(name)
+        assert wrong.value.status_code == 400
 
 
 def test_only_adapters_are_deleted(clients: ollama.Client) -> None:
-    with pytest.raises(ollama.ResponseError, match="recipe file") as kept:
+    with pytest.raises(ollama.ResponseError, match="--recipes") as kept:
         clients.delete("starter-embed")
-    assert kept.value.status_code == 400
+    assert kept.value.status_code == 409
 
 
 def test_an_error_in_a_stream_is_its_last_line(clients: ollama.Client) -> None:

@@ -11,7 +11,7 @@ import torch
 from vllm.v1.sample.ops.topk_topp_sampler import apply_top_k_top_p
 from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcessor, LogitsProcRequestState
 
-from models.chat.vllm.typical import Asked, asked_of, cut
+from models.chat.vllm.sampling.typical import Asked, asked_of, cut
 
 
 class TypicalSamplingV2(LogitsProcessor):  # type: ignore[misc]

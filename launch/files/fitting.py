@@ -1,0 +1,28 @@
+"""Whether a source's files are what a recipe says."""
+
+from pathlib import Path
+
+from launch.files.detect import detect
+from launch.files.listing import list_folder
+from registry.errors import Unfit
+from registry.files.no_adapter import something_else
+from registry.recipes.definition import Task
+
+TAKES = {Task.EMBED: (Task.CHAT,), Task.RERANK: (Task.CHAT, Task.EMBED)}
+"""What sentence-transformers may be told to use otherwise than its files say."""
+
+
+def misfit(folder: Path, task: Task | None) -> str | None:
+    """What is wrong with `folder` as the source of a model for `task`, or with None of an adapter; None: nothing."""
+    if task is None:
+        names = [child.name for child in folder.iterdir()]
+        if "adapter_config.json" in names:
+            return None
+        return f"{folder}: {something_else(names) or 'it holds no adapter: adapter_config.json is missing.'}"
+    try:
+        found = detect(list_folder(folder))
+    except Unfit as unfit:
+        return unfit.message
+    if found.task is not task and found.task not in TAKES.get(task, ()):
+        return f"{folder} holds a model for {found.task.value} ({found.why}), and this recipe is for {task.value}"
+    return None

@@ -1,0 +1,1 @@
+"""Ways of sampling that vLLM has not."""

@@ -1,0 +1,148 @@
+"""`roundhouse keys`: what clients of a server show."""
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runtime.cli.failures import UsageError
+from runtime.cli.local.keys import Database, DataDir, opened, seconds
+from runtime.cli.options import AsJson
+from runtime.cli.output import ago, emit, note, table
+
+if TYPE_CHECKING:
+    from tenants.caller import Scope
+    from tenants.keys.records import Key
+
+app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the keys that clients show.")
+Id = Annotated[str, typer.Argument(metavar="KEY", help="Id of a key: the 8 letters behind 'rh-'.", show_default=False)]
+Patterns = list[str] | None
+
+
+@app.command("list")
+def list_(
+    team: Annotated[str | None, typer.Option("--team", help="Only this team's.", show_default="all")] = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List keys, never what they are: that is shown once, when one is made.
+
+    Example: roundhouse keys list --team search
+    """
+    with opened(data_dir, database) as tables:
+        keys = tables.list_keys(team)
+    if as_json:
+        emit({"object": "list", "data": [_shown(key) for key in keys]})
+        return
+    now = time.time()
+    columns = ["KEY", "TEAM", "NAME", "SCOPES", "MODELS", "ADAPTERS", "STATE", "EXPIRES", "MADE"]
+    table(columns, [[*_words(key), key.state(now), _when(key.expires), ago(key.created)] for key in keys])
+
+
+@app.command()
+def create(
+    team: Annotated[str, typer.Option("--team", help="Whose it is; see roundhouse teams list.")] = "default",
+    name: Annotated[str, typer.Option("--name", help="For people: what it is used for.")] = "",
+    scopes: Annotated[
+        str, typer.Option("--scopes", help="With commas: infer, adapters, models, usage, admin; or all.")
+    ] = "infer",
+    models: Annotated[
+        Patterns, typer.Option("--models", help="Models that it may use, such as 'starter-*'; may be given again.")
+    ] = None,
+    adapters: Annotated[
+        Patterns, typer.Option("--adapters", help="Adapters, such as 'sql-*' or 'base:*'; may be given again.")
+    ] = None,
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="After this time: 90d, 12h, 30m.", show_default="never")
+    ] = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a key and print it. It is shown this once: only an HMAC of it is kept.
+
+    With the first key the server asks everybody for one, within a second.
+
+    Examples: roundhouse keys create --team search --name "nightly index" --models starter-embed --expires 90d;
+    export ROUNDHOUSE_API_KEY=$(roundhouse keys create --scopes all)
+    """
+    from tenants.caller import EVERY
+    from tenants.keys.records import Wanted
+
+    left = None if expires is None else seconds(expires, "--expires")
+    allowed = _scopes(scopes)
+    with opened(data_dir, database, make=True) as tables:
+        wanted = Wanted(team, name, allowed, tuple(models or EVERY), tuple(adapters or EVERY), left)
+        key, text = tables.create(wanted)
+    _told(key, text, as_json)
+
+
+@app.command()
+def rotate(
+    key: Id,
+    grace: Annotated[str, typer.Option("--grace", help="How long the old key goes on: 7d, 12h, 0s.")] = "1d",
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a successor that may do the same, and print it. The old key goes on for a while, beside it.
+
+    Example: roundhouse keys rotate Ab3dE6gH --grace 7d
+    """
+    left = seconds(grace, "--grace")
+    with opened(data_dir, database) as tables:
+        made, text = tables.rotate(key, left)
+    note(f"{key} goes on for {grace}, if it does not expire before." if left else f"{key} is refused from now on.")
+    _told(made, text, as_json)
+
+
+@app.command()
+def revoke(key: Id, data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
+    """Refuse a key for good, within a second. What it has running goes on.
+
+    Example: roundhouse keys revoke Ab3dE6gH
+    """
+    with opened(data_dir, database) as tables:
+        found = tables.revoke(key)
+    if as_json:
+        emit(_shown(found))
+    else:
+        print(f"{found.id}: revoked")
+
+
+def _scopes(text: str) -> frozenset["Scope"]:
+    from tenants.caller import SCOPES, Scope
+
+    if text == "all":
+        return SCOPES
+    try:
+        return frozenset(Scope(word.strip()) for word in text.split(","))
+    except ValueError:
+        raise UsageError(f"--scopes: write some of {', '.join(Scope)} with commas, or all.") from None
+
+
+def _told(key: "Key", text: str, as_json: bool) -> None:
+    """The key alone on standard output, so that a shell can take it."""
+    if as_json:
+        emit({**_shown(key), "value": text})
+        return
+    note(f"key {key.id} of team {key.team}: {', '.join(sorted(key.scopes))}. Keep it: it is not shown again.")
+    print(text)
+
+
+def _shown(key: "Key") -> dict[str, Any]:
+    return {
+        "object": "key", "id": key.id, "team": key.team, "name": key.name, "scopes": sorted(key.scopes),
+        "models": list(key.models), "adapters": list(key.adapters), "state": key.state(time.time()),
+        "created": key.created, "expires": key.expires, "revoked": key.revoked, "replaces": key.replaces,
+    }  # fmt: skip
+
+
+def _words(key: "Key") -> Sequence[str]:
+    return (key.id, key.team, key.name or "-", *(",".join(v) for v in (sorted(key.scopes), key.models, key.adapters)))
+
+
+def _when(moment: float | None) -> str:
+    return "never" if moment is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(moment))

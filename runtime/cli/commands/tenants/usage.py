@@ -1,0 +1,103 @@
+"""`roundhouse usage`: what teams used, from the ledger of a data directory."""
+
+import csv
+import sys
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runtime.cli.failures import Refused
+from runtime.cli.local.keys import Database, DataDir, opened_database
+from runtime.cli.options import AsJson
+from runtime.cli.output import emit, note, table
+
+if TYPE_CHECKING:
+    from tenants.ledger.report import Question
+
+app = typer.Typer(no_args_is_help=True, help="What teams used, and whether the ledger's sums agree.")
+
+
+@app.command()
+def report(
+    team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
+    day: Annotated[str | None, typer.Option("--date", help="A day in UTC, 2026-11-23.", show_default="today")] = None,
+    begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="The same; not part of it.")] = None,
+    by: Annotated[
+        str, typer.Option("--by", help="With commas: team, key, model, adapter, class, endpoint, hour, day.")
+    ] = "team,model",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Requests and tokens of teams, summed up. Whole hours count.
+
+    Examples: roundhouse usage report;
+    roundhouse usage report --team search --from 2026-11-01 --to 2026-12-01 --by day,model --csv
+    """
+    with opened_database(data_dir, database) as tables:
+        from tenants.ledger.dates import span
+        from tenants.ledger.report import Question, parsed_by, used
+
+        first, last = span(day, begin, end, time.time())
+        question = Question(first, last, parsed_by([by]), team)
+        found = used(tables, question)
+    columns = [*question.by, "requests", "interrupted", "input", "cached", "output", "audio s", "queue s", "total s"]
+    rows: list[list[Any]] = [
+        [
+            *one.names, one.requests, one.interrupted, one.prompt_tokens, one.cached_tokens, one.completion_tokens,
+            one.audio_ms / 1e3, one.queue_ms / 1e3, one.total_ms / 1e3,
+        ]
+        for one in found
+    ]  # fmt: skip
+    if as_json:
+        emit({"object": "usage", "start_time": first, "end_time": last, "data": [_named(columns, row) for row in rows]})
+    elif as_csv:
+        writer = csv.writer(sys.stdout)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    else:
+        _table(columns, rows, question)
+
+
+@app.command()
+def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
+    """Prove that the sums of hours are those of the ledger's rows. The exit code is 1 if they are not.
+
+    Example: roundhouse usage reconcile
+    """
+    from dataclasses import asdict
+
+    with opened_database(data_dir, database) as tables:
+        from tenants.ledger.table import LedgerTable
+
+        ledger = LedgerTable(tables, "")
+        differences, open_rows = ledger.differences(), ledger.open_rows()
+    if as_json:
+        emit({"object": "reconciliation", "differences": [asdict(one) for one in differences], "open": open_rows})
+    else:
+        for one in differences:
+            note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
+        agree = "all sums agree with their rows" if not differences else f"{len(differences)} sums differ"
+        print(f"{agree}; {open_rows} requests are under way")
+    if differences:
+        raise Refused("The ledger's sums are not those of its rows: its tables were changed from outside.")
+
+
+def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:
+    return {name.replace(" s", "_seconds"): value for name, value in zip(columns, row, strict=True)}
+
+
+def _table(columns: list[str], rows: list[list[Any]], question: "Question") -> None:
+    times = [index for index, word in enumerate(question.by) if word in ("hour", "day")]
+    for row in rows:
+        for index in times:
+            row[index] = _time(row[index])
+    shown = [[f"{cell:,}" if isinstance(cell, int) else f"{cell}" or "-" for cell in row] for row in rows]
+    table([column.upper() for column in columns], shown, right=[c.upper() for c in columns[len(question.by) :]])
+
+
+def _time(moment: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(moment))

@@ -1,0 +1,101 @@
+"""Teams and keys of a data directory, with or without a server on it: one that runs notices changes within a second."""
+
+import re
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
+
+if TYPE_CHECKING:
+    from registry.storage.database import Database as Tables
+    from tenants.keys.table import KeyTable
+    from tenants.place import Place
+
+DataDir = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        envvar="ROUNDHOUSE_DATA_DIR",
+        help="Data directory of the server.",
+        show_default="as for serve",
+        rich_help_panel="Where",
+    ),
+]
+Database = Annotated[
+    str | None,
+    typer.Option(
+        "--database",
+        envvar="ROUNDHOUSE_DATABASE",
+        help="Where teams and keys are kept.",
+        show_default="SQLite in the data directory",
+        rich_help_panel="Where",
+    ),
+]
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+@contextmanager
+def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -> Iterator["KeyTable"]:
+    """Teams and keys; with `make` also where there are none yet. What they refuse ends the command."""
+    with _told(), _tables(data_dir, database, make) as (place, tables):
+        yield _keys(place, tables)
+
+
+@contextmanager
+def opened_at(place: "Place") -> Iterator["KeyTable"]:
+    """The same, where settings say."""
+    from tenants.storage.opening import open_tables
+
+    with _told(), closing(open_tables(place.data_dir, place.database)) as tables:
+        yield _keys(place, tables)
+
+
+@contextmanager
+def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Tables"]:
+    """All that is kept of teams. What it refuses ends the command."""
+    with _told(), _tables(data_dir, database, False) as (_, tables):
+        yield tables
+
+
+@contextmanager
+def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["Place", "Tables"]]:
+    from runtime.cli.commands.serve import settings_of
+    from tenants.storage.opening import open_tables
+
+    given = {"data_dir": data_dir, "database": database}
+    place = settings_of({name: value for name, value in given.items() if value is not None}).keys
+    if not make and not place.has_tables():
+        raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
+    with closing(open_tables(place.data_dir, place.database)) as tables:
+        yield place, tables
+
+
+def _keys(place: "Place", tables: "Tables") -> "KeyTable":
+    from tenants.keys import pepper
+    from tenants.keys.table import KeyTable
+
+    return KeyTable(tables, pepper.load(place.data_dir, place.pepper))
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """The server's errors as the command line's."""
+    from registry.errors import RoundhouseError
+
+    try:
+        yield
+    except RoundhouseError as error:
+        kind: type[Failure] = Refused if error.status < 500 else ServerFailed
+        raise kind(error.message, code=error.code) from None
+
+
+def seconds(text: str, option: str) -> float:
+    """'90d', '12h', '30m', '45s', '2w'. Raises UsageError."""
+    found = re.fullmatch(r"(\d{1,6})([smhdw])", text)
+    if found is None:
+        raise UsageError(f"{option} is a time such as 90d, 12h, 30m or 45s, not '{text}'.")
+    return float(int(found[1]) * _UNITS[found[2]])

@@ -1,0 +1,61 @@
+"""Which scope a path needs. What no rule knows is not there for anybody who shows a key."""
+
+from collections.abc import Mapping
+
+from registry.errors import NotFound
+from registry.wording import quoted
+from runtime.http.audio.endpoints import TASKS
+from runtime.http.errors import Dialect, of_path
+from runtime.http.guard.origin import READS
+from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
+from tenants.caller import SCOPES, Scope
+
+PUBLIC = frozenset(
+    (
+        "/health", "/health/live", "/health/ready", "/ping", "/version", "/api/version",
+        "/docs", "/docs/oauth2-redirect", "/redoc", "/openapi.json",
+    )
+)  # fmt: skip
+"""For probes and people: to who shows no key they tell nothing of what is here."""
+_ASSETS = "/docs/assets/"
+_INFERENCE = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
+_INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
+_USAGE = frozenset((Scope.USAGE, Scope.ADMIN))
+_RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
+    "/v1/models": (SCOPES, _MODELS),
+    "/v1/adapters": (_ADAPTERS, _ADAPTERS),
+    "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
+    "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
+    "/v1/recipes": (_MODELS, _MODELS),
+    "/api/tags": (SCOPES, SCOPES),
+    "/api/ps": (SCOPES, SCOPES),
+    "/api/show": (SCOPES, SCOPES),
+    "/api/pull": (_MODELS, _MODELS),
+    "/api/delete": (_ADAPTERS | _MODELS, _ADAPTERS | _MODELS),
+    "/v1/status": (_MODELS, _MODELS),
+    "/metrics": (_MODELS, _MODELS),
+    "/v1/usage": (_USAGE, _USAGE),
+}
+"""The beginning of a path: scopes of which one is needed to read, and to change something."""
+
+
+def needed(method: str, path: str) -> frozenset[Scope] | None:
+    """Scopes of which a key needs one; None: no key is needed. Raises NotFound."""
+    if path in PUBLIC or path.startswith(_ASSETS):
+        return None
+    if path == "/" and method in READS:  # the page for people tells what is resident
+        return SCOPES if method == "HEAD" else _MODELS
+    if path in _INFERENCE:
+        return _INFER
+    if path.startswith("/v1/models/") and path.endswith("/recipe"):
+        return _MODELS
+    for start, (reading, changing) in _RULES.items():
+        if path == start or path.startswith(f"{start}/"):
+            return reading if method in READS else changing
+    raise NotFound(f"There is no {quoted(path)} here; see /docs.", code="unknown_path")
+
+
+def dialect_of(path: str) -> Dialect:
+    """Of a path's errors, as long as its body is not read."""
+    endpoint = ENDPOINTS.get(path)
+    return of_path(path) if endpoint is None else endpoint.dialect

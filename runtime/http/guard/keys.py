@@ -1,0 +1,67 @@
+"""Who calls: keys as an ASGI layer. What is refused never reaches the application, and no body of it is read."""
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
+from runtime.http.guard.access import dialect_of, needed
+from runtime.http.guard.origin import Headers
+from runtime.http.middleware import gateway_of, set_caller
+from runtime.http.sending import error_response
+from tenants.caller import EVERYBODY, NOBODY, Caller
+
+_HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
+"""OpenAI's clients, Anthropic's, Azure's."""
+_BEARER = "bearer "
+
+
+class Keys:
+    """Puts the caller into the request's context."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            try:
+                caller = _caller(scope)
+            except RoundhouseError as refusal:
+                await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
+                return
+            if caller is not EVERYBODY:
+                set_caller(scope, caller)
+        await self._app(scope, receive, send)
+
+
+def _caller(scope: Scope) -> Caller:
+    """Raises Unauthorized, Forbidden, NotFound."""
+    method, path = scope["method"], scope["path"]
+    try:
+        scopes = needed(method, path)
+    except NotFound:
+        if gateway_of(scope).callers.who(shown(scope["headers"])) is EVERYBODY:
+            return EVERYBODY  # the application tells what is there
+        raise
+    if scopes is None:
+        try:
+            return gateway_of(scope).callers.who(shown(scope["headers"]))
+        except Unauthorized:
+            return NOBODY
+    caller = gateway_of(scope).callers.who(shown(scope["headers"]))
+    if caller.scopes.isdisjoint(scopes):
+        words = " or ".join(f"'{word}'" for word in sorted(scopes))
+        raise Forbidden(f"This key may not use {path}: it needs the scope {words}.", code="insufficient_scope")
+    return caller
+
+
+def shown(headers: Headers) -> list[str]:
+    """The keys that came with a request; a bearer's and the bare ones."""
+    found = []
+    for name, value in headers:
+        if name in _HEADERS:
+            text = value.decode("latin-1").strip()
+            if name == b"authorization":
+                if text[: len(_BEARER)].lower() != _BEARER:
+                    continue
+                text = text[len(_BEARER) :].strip()
+            found.append(text)
+    return found

@@ -1,0 +1,63 @@
+"""Who asks: the one thing that the rest of the server knows of a key."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from fnmatch import fnmatchcase
+
+DEFAULT_TEAM = "default"
+EVERY = ("*",)
+"""Patterns that every name fits."""
+
+
+class Scope(StrEnum):
+    """What a key may do. None of them holds another one."""
+
+    INFER = "infer"
+    """Ask models, and see which there are."""
+    ADAPTERS = "adapters"
+    """Register, change and remove adapters."""
+    MODELS = "models"
+    """Operate the server: load, unload, pin, status, metrics."""
+    USAGE = "usage"
+    """See what was used."""
+    ADMIN = "admin"
+    """Manage teams and keys."""
+
+
+SCOPES = frozenset(Scope)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Without keys everybody is the team `default` and may do everything."""
+
+    team: str = DEFAULT_TEAM
+    key: str | None = None
+    """The key's id, never the key."""
+    scopes: frozenset[Scope] = SCOPES
+    models: tuple[str, ...] = EVERY
+    """Patterns of model ids, with `*`, `?` and `[...]`."""
+    adapters: tuple[str, ...] = EVERY
+    """Patterns of adapter names; one with a ':' is held against `base:name`."""
+    salt: str = field(default="", repr=False)
+    """A secret of the team: prompts with different ones share no cache. '' shares with everybody who has none."""
+
+    @property
+    def is_limited(self) -> bool:
+        """Are there names that this caller does not see?"""
+        return self.models != EVERY or self.adapters != EVERY
+
+    def sees(self, model: str, adapter: str | None = None) -> bool:
+        """May it use this model, and on it this adapter?"""
+        model = model.partition("@")[0]  # a former version is seen as the model is
+        if not any(fnmatchcase(model, pattern) for pattern in self.models):
+            return False
+        return adapter is None or any(
+            fnmatchcase(f"{model}:{adapter}" if ":" in pattern else adapter, pattern) for pattern in self.adapters
+        )
+
+
+EVERYBODY = Caller()
+"""The caller of an open server."""
+NOBODY = Caller("", scopes=frozenset(), models=(), adapters=())
+"""Who shows no key where none is needed, on a server that has some."""

@@ -1,0 +1,100 @@
+"""Who shows this key? Decided in memory, without the database: one look-up and one HMAC.
+
+| shown                               | no keys, loopback or --open | keys exist | keys exist, --open  |
+|-------------------------------------|-----------------------------|------------|---------------------|
+| nothing                             | everybody                   | 401        | everybody           |
+| what has not the form of ours       | everybody                   | 401        | everybody           |
+| a key of ours that is active        | -                           | its caller | its caller          |
+| one that is wrong, expired, revoked | everybody                   | 401        | 401                 |
+| several that differ                 | everybody                   | 401        | 401, if one is ours |
+"""
+
+import hmac
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from registry.errors import Unauthorized
+from tenants.caller import EVERYBODY, Caller
+from tenants.keys import secret
+from tenants.keys.records import Key
+
+LONGEST = 512
+"""Characters of what is looked at: providers' keys are up to 200."""
+_HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
+
+
+class Callers(Protocol):
+    def who(self, shown: Sequence[str]) -> Caller:
+        """The caller who shows these keys. Raises Unauthorized."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A key in memory."""
+
+    digest: bytes
+    caller: Caller
+    expires: float | None
+    revoked: bool
+
+    @classmethod
+    def of(cls, key: Key, digest: bytes, salt: str) -> "Known":
+        caller = Caller(key.team, key.id, key.scopes, key.models, key.adapters, salt)
+        return cls(digest, caller, key.expires, key.revoked is not None)
+
+
+class Keyring:
+    """A snapshot of all keys; replaced when they change.
+
+    Args:
+        is_open: whoever shows no key is let in.
+        archived: teams whose keys are refused.
+    """
+
+    def __init__(
+        self,
+        known: Mapping[str, Known],
+        pepper: bytes,
+        *,
+        is_open: bool,
+        archived: Iterable[str] = (),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._known, self._pepper, self._clock = known, pepper, clock
+        self._archived = frozenset(archived)
+        self.is_open = is_open
+        self._nobody = Known(bytes(32), EVERYBODY, None, True)  # an unknown id takes as long as a wrong secret
+
+    def who(self, shown: Sequence[str]) -> Caller:
+        if self.is_open and not any(text.startswith(secret.PREFIX) for text in shown):
+            return EVERYBODY
+        if not self._known and self.is_open:
+            return EVERYBODY
+        if not shown:
+            raise Unauthorized(f"This server asks for a key. {_HOW}", code="missing_api_key")
+        if len(set(shown)) > 1:
+            raise Unauthorized("Several keys that differ came with this request. Send one.")
+        return self._active(shown[0])
+
+    def _active(self, text: str) -> Caller:
+        id_ = secret.id_of(text) if len(text) <= LONGEST else None
+        if id_ is None:
+            raise Unauthorized("This is no key of this server, or not a whole one: keys begin with 'rh-'.")
+        known = self._known.get(id_, self._nobody)
+        right = hmac.compare_digest(secret.digest(self._pepper, text), known.digest)
+        if not right:  # what follows is told only to who has the key
+            raise Unauthorized("This key is wrong. Make one with `roundhouse keys create`.")
+        if known.revoked:
+            raise Unauthorized("This key was revoked. Ask for a new one.", code="api_key_revoked")
+        if known.expires is not None and known.expires <= self._clock():
+            raise Unauthorized("This key has expired. Ask for a new one.", code="api_key_expired")
+        if known.caller.team in self._archived:
+            raise Unauthorized("The team of this key is archived.", code="team_archived")
+        return known.caller
+
+
+OPEN = Keyring({}, bytes(32), is_open=True)
+"""Of a server without keys."""

@@ -1,0 +1,98 @@
+"""Teams and keys as they are kept, free of the database."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from registry.errors import BadRequest
+from registry.wording import quoted
+from tenants.caller import EVERY, Scope
+
+TEAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
+PATTERN = re.compile(r"[A-Za-z0-9._/:*?\[\]!-]{1,128}\Z")
+LONGEST_NAME, MOST_PATTERNS = 128, 64
+LIMITABLE = frozenset((Scope.INFER, Scope.USAGE))
+"""What a key with patterns may do: the other scopes reach every model and adapter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Team:
+    id: str
+    name: str
+    created: float
+    archived: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a new key is to be. Raises BadRequest."""
+
+    team: str
+    name: str = ""
+    scopes: frozenset[Scope] = frozenset((Scope.INFER,))
+    models: tuple[str, ...] = EVERY
+    adapters: tuple[str, ...] = EVERY
+    seconds: float | None = None
+    """Until it expires; None: never."""
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        if not self.scopes:
+            raise BadRequest(f"A key needs a scope: {', '.join(Scope)}.", param="scopes")
+        if self.seconds is not None and not 0 < self.seconds < 1e10:
+            raise BadRequest("A key expires after now.", param="expires")
+        for param, patterns in (("models", self.models), ("adapters", self.adapters)):
+            _check_patterns(param, patterns)
+        reach = self.scopes - LIMITABLE
+        if reach and (self.models, self.adapters) != (EVERY, EVERY):
+            raise BadRequest(
+                f"A key with the scope '{min(reach)}' reaches every model and adapter. "
+                "Leave the patterns out, or make a second key for it.",
+                param="scopes",
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key that was made; never its text."""
+
+    id: str
+    team: str
+    name: str
+    scopes: frozenset[Scope]
+    models: tuple[str, ...]
+    adapters: tuple[str, ...]
+    created: float
+    expires: float | None = None
+    revoked: float | None = None
+    replaces: str | None = None
+    """The key that it was made from by rotation."""
+
+    def state(self, now: float) -> Literal["active", "expired", "revoked"]:
+        if self.revoked is not None:
+            return "revoked"
+        return "expired" if self.expires is not None and self.expires <= now else "active"
+
+
+def check_team(id_: str) -> None:
+    """Raises BadRequest."""
+    if not TEAM.match(id_):
+        raise BadRequest(
+            f"{quoted(id_)} is no team: write 1 to 64 of a-z, 0-9, '_' and '-', and begin with a letter or digit.",
+            param="team",
+        )
+
+
+def check_name(name: str) -> None:
+    """Raises BadRequest."""
+    if len(name) > LONGEST_NAME or not name.isprintable():
+        raise BadRequest(f"A name is at most {LONGEST_NAME} printable characters.", param="name")
+
+
+def _check_patterns(param: str, patterns: Sequence[str]) -> None:
+    if not 0 < len(patterns) <= MOST_PATTERNS:
+        raise BadRequest(f"Give 1 to {MOST_PATTERNS} patterns, or '*' for all.", param=param)
+    for pattern in patterns:
+        if not PATTERN.match(pattern):
+            raise BadRequest(f"{quoted(pattern)} is no pattern of names, such as 'sql-*'.", param=param)

@@ -1,0 +1,184 @@
+"""Teams and keys in the database. Each change raises the revision, by which servers notice it."""
+
+import hmac
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+from registry.errors import Conflict, NotFound
+from registry.storage.database import Database
+from registry.wording import nearest, quoted
+from tenants.caller import DEFAULT_TEAM, Scope
+from tenants.keys import secret
+from tenants.keys.keyring import Known
+from tenants.keys.records import Key, Team, Wanted, check_name, check_team
+from tenants.storage.tables import KEYRING, KEYS, TEAMS
+
+_OWNER = b"roundhouse pepper"
+
+
+class KeyTable:
+    """Every call is one transaction, and waits for the database.
+
+    Args:
+        pepper: of the keys that are made. Raises Conflict when the keys in the database have another one.
+    """
+
+    def __init__(self, database: Database, pepper: bytes, clock: Callable[[], float] = time.time) -> None:
+        self._database, self.pepper, self._clock = database, pepper, clock
+        self._claim()
+
+    def _salt(self, team: str) -> str:
+        return hmac.digest(self.pepper, b"roundhouse cache of " + team.encode(), "sha256").hex()
+
+    def _claim(self) -> None:
+        mark = hmac.digest(self.pepper, _OWNER, "sha256")
+        with self._database.write() as connection:
+            connection.execute(sa.update(KEYRING).where(KEYRING.c.pepper.is_(None)).values(pepper=mark))
+            kept = connection.execute(sa.select(KEYRING.c.pepper)).scalar_one()
+        if not hmac.compare_digest(kept, mark):
+            raise Conflict(
+                "The keys in this database were made with another pepper. Bring back the file 'pepper' of the data "
+                "directory, or the ROUNDHOUSE_PEPPER, that they were made with.",
+                code="other_pepper",
+            )
+
+    # --- teams ------------------------------------------------------------------------------------------------------
+    def list_teams(self) -> list[Team]:
+        with self._database.read() as connection:
+            rows = connection.execute(sa.select(TEAMS).order_by(TEAMS.c.created, TEAMS.c.id)).all()
+        return [_team(row) for row in rows]
+
+    def create_team(self, id_: str, name: str = "") -> Team:
+        """Raises BadRequest for a bad name, Conflict for one that is taken."""
+        check_team(id_)
+        check_name(name)
+        team = Team(id_, name or id_, self._clock())
+        with self._database.write() as connection:
+            if _find(connection, TEAMS, id_) is not None:
+                raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
+            connection.execute(sa.insert(TEAMS).values(id=team.id, name=team.name, created=team.created))
+            _changed(connection)
+        return team
+
+    def archive(self, id_: str, archived: bool) -> Team:
+        """Refuse all keys of a team, or take them again. Raises NotFound; Conflict for the team of an open server."""
+        if id_ == DEFAULT_TEAM and archived:
+            raise Conflict(f"The team '{DEFAULT_TEAM}' cannot be archived: it has whoever shows no key.", param="team")
+        with self._database.write() as connection:
+            team = _team(self._of_team(connection, id_))
+            if (team.archived is not None) == archived:
+                return team
+            at = self._clock() if archived else None
+            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(archived=at))
+            _changed(connection)
+        return Team(team.id, team.name, team.created, at)
+
+    def _of_team(self, connection: sa.Connection, id_: str) -> Any:
+        row = _find(connection, TEAMS, id_)
+        if row is None:
+            names = connection.execute(sa.select(TEAMS.c.id).limit(1000)).scalars().all()
+            raise NotFound(
+                f"There is no team {quoted(id_)}. There are: {', '.join(nearest(id_, names))}.",
+                code="team_not_found",
+                param="team",
+            )
+        return row
+
+    # --- keys -------------------------------------------------------------------------------------------------------
+    def list_keys(self, team: str | None = None) -> list[Key]:
+        """All keys, or a team's, oldest first. Raises NotFound for a team that is not there."""
+        query = sa.select(KEYS).order_by(KEYS.c.created, KEYS.c.id)
+        with self._database.read() as connection:
+            if team is not None:
+                self._of_team(connection, team)
+                query = query.where(KEYS.c.team == team)
+            return [_key(row) for row in connection.execute(query)]
+
+    def create(self, wanted: Wanted) -> tuple[Key, str]:
+        """A new key and its text, which is nowhere else. Raises NotFound; Conflict for an archived team."""
+        now = self._clock()
+        expires = None if wanted.seconds is None else now + wanted.seconds
+        with self._database.write() as connection:
+            if self._of_team(connection, wanted.team).archived is not None:
+                raise Conflict(f"The team '{wanted.team}' is archived.", code="team_archived", param="team")
+            return self._insert(connection, wanted, expires, None)
+
+    def rotate(self, id_: str, grace: float) -> tuple[Key, str]:
+        """A successor that may do the same; the old key goes on for `grace` seconds, and never longer than it had.
+
+        Raises NotFound; Conflict for a key that is not active.
+        """
+        now = self._clock()
+        with self._database.write() as connection:
+            old = self._key(connection, id_)
+            if (state := old.state(now)) != "active":
+                raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+            end = now + grace if old.expires is None else min(now + grace, old.expires)
+            connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(expires=end))
+            wanted = Wanted(old.team, old.name, old.scopes, old.models, old.adapters)
+            return self._insert(connection, wanted, old.expires, old.id)
+
+    def revoke(self, id_: str) -> Key:
+        """Refuse it from now on. Revoking it again changes nothing. Raises NotFound."""
+        with self._database.write() as connection:
+            if self._key(connection, id_).revoked is None:
+                connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(revoked=self._clock()))
+                _changed(connection)
+            return self._key(connection, id_)
+
+    def _insert(
+        self, connection: sa.Connection, wanted: Wanted, expires: float | None, replaces: str | None
+    ) -> tuple[Key, str]:
+        made = secret.make()
+        values: dict[str, Any] = {
+            "id": made.id, "team": wanted.team, "name": wanted.name, "hash": secret.digest(self.pepper, made.text),
+            "scopes": sorted(wanted.scopes), "models": wanted.models, "adapters": wanted.adapters,
+            "created": self._clock(), "expires": expires, "replaces": replaces,
+        }  # fmt: skip
+        connection.execute(sa.insert(KEYS).values(values))
+        _changed(connection)
+        return self._key(connection, made.id), made.text
+
+    def _key(self, connection: sa.Connection, id_: str) -> Key:
+        row = _find(connection, KEYS, id_)
+        if row is None:
+            raise NotFound(f"There is no key {quoted(id_)}; see `roundhouse keys list`.", code="key_not_found")
+        return _key(row)
+
+    # --- for the keyring --------------------------------------------------------------------------------------------
+    def revision(self) -> int:
+        with self._database.read() as connection:
+            return int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
+
+    def known(self) -> tuple[int, dict[str, Known], list[str]]:
+        """A revision, and all keys by id and the archived teams as they were then or later."""
+        with self._database.read() as connection:
+            revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
+            rows = connection.execute(sa.select(KEYS)).all()
+            archived: Sequence[str] = (
+                connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.archived.is_not(None))).scalars().all()
+            )
+        return revision, {row.id: Known.of(_key(row), row.hash, self._salt(row.team)) for row in rows}, list(archived)
+
+
+def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
+    """The row, which nobody else changes before this transaction has ended."""
+    return connection.execute(sa.select(table).where(table.c.id == id_).with_for_update()).one_or_none()
+
+
+def _changed(connection: sa.Connection) -> None:
+    connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+
+
+def _team(row: Any) -> Team:
+    return Team(row.id, row.name, row.created, row.archived)
+
+
+def _key(row: Any) -> Key:
+    return Key(
+        row.id, row.team, row.name, frozenset(map(Scope, row.scopes)), tuple(row.models), tuple(row.adapters),
+        row.created, row.expires, row.revoked, row.replaces,
+    )  # fmt: skip

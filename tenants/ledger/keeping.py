@@ -1,0 +1,64 @@
+"""The ledger of a running server: nothing until there is a database for it, then every request."""
+
+import asyncio
+import logging
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenants.ledger.rows import Entry, Settled
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.ledger.writer import LedgerWriter
+
+log = logging.getLogger("roundhouse.tenants")
+FILE = "server-id"
+"""In the data directory, which one server has at a time: whose rows are to be ended at a start."""
+
+
+class Ledger:
+    def __init__(self, data_dir: Path) -> None:
+        self._data_dir = data_dir
+        self._writer: LedgerWriter | None = None
+        self.database: Database | None = None
+
+    @property
+    def is_kept(self) -> bool:
+        return self._writer is not None
+
+    async def keep(self, database: "Database") -> None:
+        """Begin. What an earlier run left open is ended as interrupted. Raises Unavailable."""
+        from tenants.ledger.table import LedgerTable
+        from tenants.ledger.writer import LedgerWriter
+
+        table = LedgerTable(database, await asyncio.to_thread(_server_id, self._data_dir))
+        if interrupted := await asyncio.to_thread(table.interrupt):
+            log.warning("requests that the last run did not end", extra={"requests": interrupted})
+        self.database, self._writer = database, LedgerWriter(table)
+
+    def begin(self, entry: Entry) -> "asyncio.Future[None]":
+        """Done once it is committed. Raises Unavailable. Only while it is kept."""
+        assert self._writer is not None
+        return self._writer.begin(entry)
+
+    def end(self, settled: Settled) -> None:
+        assert self._writer is not None
+        self._writer.end(settled)
+
+    async def written(self) -> None:
+        """Returns once what was told until now is committed, or cannot be."""
+        if self._writer is not None:
+            await self._writer.written()
+
+    async def close(self) -> None:
+        if self._writer is not None:
+            await self._writer.close()
+
+
+def _server_id(data_dir: Path) -> str:
+    path = data_dir / FILE
+    if not path.exists():
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(16))
+    return path.read_text().strip()[:32]

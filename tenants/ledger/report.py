@@ -1,0 +1,92 @@
+"""What was used, from the sums of hours: by team, key, model, adapter, class, endpoint and time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import sqlalchemy as sa
+
+from registry.errors import BadRequest
+from registry.storage.database import Database
+from tenants.ledger.table import SUMS
+from tenants.storage.tables import HOURS
+
+DAY = 86_400
+MOST = 10_000
+"""Rows of an answer."""
+
+
+class By(StrEnum):
+    """What sums are told apart by."""
+
+    TEAM = "team"
+    KEY = "key"
+    MODEL = "model"
+    ADAPTER = "adapter"
+    CLASS = "class"
+    ENDPOINT = "endpoint"
+    HOUR = "hour"
+    DAY = "day"
+
+
+_COLUMNS: dict[By, sa.ColumnElement[Any]] = {
+    By.TEAM: HOURS.c.team,
+    By.KEY: HOURS.c.key,
+    By.MODEL: HOURS.c.model,
+    By.ADAPTER: HOURS.c.adapter,
+    By.CLASS: HOURS.c.service_class,
+    By.ENDPOINT: HOURS.c.endpoint,
+    By.HOUR: HOURS.c.hour,
+    By.DAY: HOURS.c.hour - HOURS.c.hour % DAY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """begin, end: seconds since the epoch; whole hours count, those that begin between them. team: None for all."""
+
+    begin: int
+    end: int
+    by: tuple[By, ...] = ()
+    team: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Used:
+    """One sum. `names` are the values of what was asked by, in that order; times are seconds since the epoch."""
+
+    names: tuple[str | int, ...]
+    requests: int
+    interrupted: int
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    audio_ms: int
+    queue_ms: int
+    total_ms: int
+
+
+def used(database: Database, question: Question) -> list[Used]:
+    """Sums in the order of their names; without any `by` exactly one. Raises BadRequest for too many, Unavailable."""
+    columns = [_COLUMNS[by].label(f"by_{by}") for by in question.by]
+    sums = [sa.cast(sa.func.coalesce(sa.func.sum(HOURS.c[name]), 0), sa.BigInteger) for name in SUMS]
+    query = sa.select(*columns, *sums).where(HOURS.c.hour >= question.begin, HOURS.c.hour < question.end)
+    if question.team is not None:
+        query = query.where(HOURS.c.team == question.team)
+    query = query.group_by(*columns).order_by(*columns).limit(MOST + 1)
+    with database.read() as connection:
+        rows = connection.execute(query).all()
+    if len(rows) > MOST:
+        raise BadRequest(f"That is more than {MOST:,} rows. Ask for less time, or by less.", param="group_by")
+    size = len(columns)
+    return [Used(tuple(row[:size]), *row[size:]) for row in rows]
+
+
+def parsed_by(words: Sequence[str]) -> tuple[By, ...]:
+    """From what a user wrote: words, with commas or one each. Raises BadRequest."""
+    found = [word.strip() for text in words for word in text.split(",") if word.strip()]
+    try:
+        return tuple(dict.fromkeys(By(word) for word in found))
+    except ValueError:
+        raise BadRequest(f"Sums are by {', '.join(By)}.", param="group_by") from None

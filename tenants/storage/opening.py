@@ -1,0 +1,23 @@
+"""Where the tables of this room are."""
+
+from pathlib import Path
+
+from registry.storage.database import SQLITE, Database, url_of
+from registry.storage.migration import upgrade
+from tenants.place import FILE
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+
+def open_tables(data_dir: Path, url: str | None = None) -> Database:
+    """Opened, made where they are missing, and brought up to date. url: None for SQLite in the data directory.
+
+    Raises BadRequest for a wrong address, Conflict for a newer version's database, Unavailable.
+    """
+    database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
+    try:
+        upgrade(database, MIGRATIONS)
+    except BaseException:
+        database.close()
+        raise
+    return database

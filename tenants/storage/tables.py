@@ -1,0 +1,99 @@
+"""Tables as they are now. Times are seconds since the epoch.
+
+| table    | a row is                                                                                          |
+|----------|---------------------------------------------------------------------------------------------------|
+| teams    | a team; archived: its keys are refused. Never deleted: what it used stays told                     |
+| api_keys | a key, by its HMAC; revoked or expired ones stay, so that an emptied table never means 'open'       |
+| ledger   | a request: `tenants.ledger`                                                                        |
+| hours    | the sums of an hour's ended requests that are alike in team, key, model, ...                       |
+| keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
+"""
+
+import sqlalchemy as sa
+
+METADATA = sa.MetaData()
+VERSION_TABLE = "tenants_version"
+
+TEAMS = sa.Table(
+    "teams",
+    METADATA,
+    sa.Column("id", sa.String(64), primary_key=True),
+    sa.Column("name", sa.String(128), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("archived", sa.Double),
+)
+KEYS = sa.Table(
+    "api_keys",
+    METADATA,
+    sa.Column("id", sa.String(8), primary_key=True),
+    sa.Column("team", sa.String(64), sa.ForeignKey("teams.id"), nullable=False, index=True),
+    sa.Column("name", sa.String(128), nullable=False),
+    sa.Column("hash", sa.LargeBinary, nullable=False),
+    sa.Column("scopes", sa.JSON, nullable=False),
+    sa.Column("models", sa.JSON, nullable=False),
+    sa.Column("adapters", sa.JSON, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("expires", sa.Double),
+    sa.Column("revoked", sa.Double),
+    sa.Column("replaces", sa.String(8)),
+)
+KEYRING = sa.Table(
+    "keyring",
+    METADATA,
+    sa.Column("id", sa.Integer, primary_key=True),
+    sa.Column("revision", sa.Integer, nullable=False),
+    sa.Column("pepper", sa.LargeBinary),
+)
+
+LEDGER = sa.Table(
+    "ledger",
+    METADATA,
+    sa.Column("uid", sa.String(32), primary_key=True),
+    sa.Column("request", sa.String(128), nullable=False),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("server", sa.String(32), nullable=False),
+    sa.Column("at", sa.Double, nullable=False, index=True),
+    sa.Column("hour", sa.BigInteger, nullable=False),
+    sa.Column("team", sa.String(64), nullable=False),
+    sa.Column("key", sa.String(8), nullable=False),
+    sa.Column("endpoint", sa.String(64), nullable=False),
+    sa.Column("model", sa.String(128), nullable=False),
+    sa.Column("revision", sa.String(128), nullable=False),
+    sa.Column("adapter", sa.String(160), nullable=False),
+    sa.Column("service_class", sa.String(16), nullable=False),
+    sa.Column("source", sa.String(16), nullable=False),
+    sa.Column("state", sa.String(16), nullable=False),
+    sa.Column("end", sa.String(16)),
+    sa.Column("status", sa.Integer),
+    sa.Column("code", sa.String(64)),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("audio_ms", sa.BigInteger, nullable=False),
+    sa.Column("queue_ms", sa.BigInteger, nullable=False),
+    sa.Column("first_ms", sa.BigInteger),
+    sa.Column("total_ms", sa.BigInteger, nullable=False),
+    sa.Index(
+        "ix_ledger_open", "server", sqlite_where=sa.text("state = 'open'"), postgresql_where=sa.text("state = 'open'")
+    ),
+)
+HOURS = sa.Table(
+    "hours",
+    METADATA,
+    sa.Column("hour", sa.BigInteger, primary_key=True),
+    sa.Column("team", sa.String(64), primary_key=True),
+    sa.Column("key", sa.String(8), primary_key=True),
+    sa.Column("model", sa.String(128), primary_key=True),
+    sa.Column("adapter", sa.String(160), primary_key=True),
+    sa.Column("endpoint", sa.String(64), primary_key=True),
+    sa.Column("service_class", sa.String(16), primary_key=True),
+    sa.Column("source", sa.String(16), primary_key=True),
+    sa.Column("requests", sa.BigInteger, nullable=False),
+    sa.Column("interrupted", sa.BigInteger, nullable=False),
+    sa.Column("prompt_tokens", sa.BigInteger, nullable=False),
+    sa.Column("cached_tokens", sa.BigInteger, nullable=False),
+    sa.Column("completion_tokens", sa.BigInteger, nullable=False),
+    sa.Column("audio_ms", sa.BigInteger, nullable=False),
+    sa.Column("queue_ms", sa.BigInteger, nullable=False),
+    sa.Column("total_ms", sa.BigInteger, nullable=False),
+)

@@ -1,0 +1,96 @@
+"""The keyring of a running server: kept up to date as keys are made and revoked, by this process or another one."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
+
+from tenants.caller import Caller
+from tenants.keys import pepper
+from tenants.keys.keyring import Keyring, Known
+from tenants.place import Place
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+    from tenants.keys.table import KeyTable
+
+log = logging.getLogger("roundhouse.tenants")
+LOOK_SECONDS = 0.5
+"""Between two looks: a revoked key is refused within twice that."""
+
+
+class KeyWatch:
+    """`tenants.keys.keyring.Callers`. opened: told once, as soon as there is a database.
+
+    | keys                         | who shows none                          | cost each half second |
+    |------------------------------|-----------------------------------------|-----------------------|
+    | nobody has ever made one     | let in on loopback or with `open`       | one stat(2)           |
+    | there are some               | let in with `open`                      | one SELECT            |
+    | the database does not answer | as before; at the start it is an error  | one try               |
+    """
+
+    def __init__(self, place: Place, opened: "Callable[[Database], Awaitable[None]] | None" = None) -> None:
+        self._place, self._opened = place, opened
+        self._database: Database | None = None
+        self._table: KeyTable | None = None
+        self._revision = -1
+        self._ring = self._made({}, bytes(32), ())
+        self._task: asyncio.Task[None] | None = None
+        self._failed = False
+
+    def who(self, shown: Sequence[str]) -> Caller:
+        return self._ring.who(shown)
+
+    async def start(self) -> None:
+        """Raises what keeps the keys from being read."""
+        await self.look()
+        self._task = asyncio.create_task(self._watch(), name="keys")
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        if self._database is not None:
+            await asyncio.to_thread(self._database.close)
+
+    async def look(self) -> None:
+        """Once it returns, every change that was made before counts."""
+        if self._table is not None or self._place.has_tables():
+            await asyncio.to_thread(self._look)
+            if self._opened is not None and self._database is not None:
+                await self._opened(self._database)
+                self._opened = None
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.look()
+                self._failed = False
+            except Exception as error:  # whatever it is: the next look may succeed
+                if not self._failed:
+                    log.error("keys cannot be read: those known go on", exc_info=error)
+                self._failed = True
+
+    def _look(self) -> None:
+        if self._table is None:
+            from tenants.keys.table import KeyTable
+            from tenants.storage.opening import open_tables
+
+            place = self._place
+            database = open_tables(place.data_dir, place.database)
+            try:
+                self._table = KeyTable(database, pepper.load(place.data_dir, place.pepper))
+            except BaseException:
+                database.close()
+                raise
+            self._database = database
+        if self._table.revision() == self._revision:
+            return
+        self._revision, known, archived = self._table.known()
+        self._ring = self._made(known, self._table.pepper, archived)
+        log.info("keys", extra={"keys": len(known), "open": self._ring.is_open})
+
+    def _made(self, known: dict[str, Known], secret: bytes, archived: Sequence[str]) -> Keyring:
+        is_open = self._place.open or (self._place.loopback and not known)
+        return Keyring(known, secret, is_open=is_open, archived=archived)

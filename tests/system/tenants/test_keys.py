@@ -1,0 +1,147 @@
+"""Keys on the real server: the first one closes it, each dialect's client shows its own way, a revoked one ends."""
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import anthropic
+import httpx
+import openai
+import psutil
+import pytest
+
+from tests.eventually import eventually
+from tests.system.serving import ROOT, STARTER, Server
+
+pytestmark = pytest.mark.real
+EMBED = {"model": "starter-embed", "input": "hello"}
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    server = Server(tmp_path_factory.mktemp("keys") / "a" / "data", [STARTER / "starter-embed.yaml"])
+    yield server.wait_ready()
+    server.close()
+
+
+def keys(server: Server, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(server.data), "--json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def status(server: Server, key: str = "") -> int:
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return server.http.post("/v1/embeddings", json=EMBED, headers=headers).status_code
+
+
+def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server) -> None:
+    assert status(closed) == 200
+    assert status(closed, "none") == 200
+    assert not (closed.data / "tenants.db").exists()
+    keys(closed, "teams", "create", "search")
+    made = keys(closed, "keys", "create", "--team", "search", "--scopes", "infer")
+    key = made["value"]
+    eventually(lambda: status(closed) == 401)
+    assert status(closed, key) == 200
+    assert status(closed, key[:-1] + "x") == 401
+    assert closed.http.get("/health/ready").status_code == 200
+
+    with openai.OpenAI(base_url=f"{closed.url}/v1", api_key=key, max_retries=0) as client:
+        assert client.embeddings.create(model="starter-embed", input="hello").data[0].embedding
+        with pytest.raises(openai.PermissionDeniedError, match="scope 'models'"):
+            client.post("/models/starter-embed/unload", cast_to=httpx.Response)
+    with (
+        openai.OpenAI(base_url=f"{closed.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError) as refused,
+    ):
+        client.models.list()
+    assert refused.value.code == "invalid_api_key"
+    message: Any = {"model": "starter-embed", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
+    for shown, error, text in (
+        ("none", anthropic.AuthenticationError, "key"),
+        (key, anthropic.BadRequestError, "made for embed"),
+    ):
+        with (
+            anthropic.Anthropic(base_url=closed.url, api_key=shown, max_retries=0) as other,
+            pytest.raises(error, match=text),
+        ):
+            other.messages.create(**message)
+
+    successor = keys(closed, "keys", "rotate", made["id"], "--grace", "1d")["value"]
+    eventually(lambda: status(closed, successor) == 200)
+    assert status(closed, key) == 200
+    keys(closed, "keys", "revoke", made["id"])
+    eventually(lambda: status(closed, key) == 401)
+    assert status(closed, successor) == 200
+    _is_nowhere(closed, key, successor)
+
+
+def test_what_clients_got_is_in_the_ledger_also_after_a_kill(closed: Server) -> None:
+    """Every answer that was complete is a row with its tokens; what was under way is interrupted, and nothing open."""
+    keys(closed, "teams", "create", "counted")
+    key = keys(closed, "keys", "create", "--team", "counted", "--scopes", "infer,usage")["value"]
+    operator = {"x-api-key": keys(closed, "keys", "create", "--scopes", "models")["value"]}
+    eventually(lambda: closed.http.get("/v1/status", headers=operator).status_code == 200)
+    headers = {"Authorization": f"Bearer {key}"}
+
+    def used() -> dict[str, Any]:
+        (told,) = keys(closed, "usage", "report", "--team", "counted", "--by", "", "--from", "2026-01-01")["data"]
+        return dict(told)
+
+    before, lock = used(), threading.Lock()
+    got: list[int] = []
+    stop = threading.Event()
+
+    def client(number: int) -> None:
+        with httpx.Client(base_url=closed.url, headers=headers, timeout=600) as http, suppress(httpx.TransportError):
+            while not stop.is_set():
+                text = "word " * (1 + number)
+                answer = http.post("/v1/embeddings", json={"model": "starter-embed", "input": text})
+                if answer.status_code == 200:
+                    with lock:
+                        got.append(answer.json()["usage"]["prompt_tokens"])
+
+    threads = [threading.Thread(target=client, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(got) > 200)
+    psutil.Process(closed.http.get("/v1/status", headers=operator).json()["pid"]).kill()
+    stop.set()
+    for thread in threads:
+        thread.join()
+    closed.process.wait(600)
+    again = Server(closed.data, [STARTER / "starter-embed.yaml"]).wait_ready()
+    try:
+        after = used()
+        settled = after["requests"] - after["interrupted"] - before["requests"]
+        more = settled - len(got)
+        assert 0 <= more <= len(threads), "ended, and the server was killed before the client had the answer"
+        tokens = after["input"] - before["input"]
+        assert tokens == sum(got) if more == 0 else tokens > sum(got)
+        told = keys(closed, "usage", "reconcile")
+        assert (told["differences"], told["open"]) == ([], 0)
+        found = again.http.get("/v1/usage", params={"from": "2026-01-01"}, headers=headers).json()
+        assert found["data"][0]["requests"] == after["requests"]
+    finally:
+        again.close()
+
+
+def _is_nowhere(server: Server, *texts: str) -> None:
+    """Not in the log, the metrics, a command line, nor in the data directory."""
+    operator = keys(server, "keys", "create", "--scopes", "models")["value"]
+    headers = {"x-api-key": operator}
+    eventually(lambda: server.http.get("/metrics", headers=headers).status_code == 200)
+    told = server.http.get("/metrics", headers=headers).text + server.http.get("/v1/status", headers=headers).text
+    lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
+    files = [path.read_bytes() for path in server.data.rglob("*") if path.is_file()]
+    for text in (*texts, operator):
+        body = text[12:55]
+        assert body not in told
+        assert not any(body in line for line in lines)
+        assert not any(body.encode() in data for data in files), "not in the database either"

@@ -1,0 +1,91 @@
+"""`roundhouse teams` and `roundhouse keys`, on a data directory without a server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenants.keys import secret
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_server import FakeServer
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("ROUNDHOUSE_DATA_DIR", str(tmp_path / "data"))
+    return tmp_path / "data"
+
+
+def listed(run: Run, what: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(run(what, "list", "--json").stdout)["data"]
+    return found
+
+
+def test_a_key_alone_is_on_standard_output(run: Run) -> None:
+    assert run("teams", "create", "search", "--name", "Search and ranking").exit_code == 0
+    done = run("keys", "create", "--team", "search", "--models", "a*", "--models", "b", "--expires", "90d")
+    text = done.stdout.strip()
+    assert secret.id_of(text)
+    assert "Keep it" in done.stderr
+    assert text not in done.stderr
+    (key,) = listed(run, "keys")
+    assert (key["team"], key["scopes"], key["models"], key["state"]) == ("search", ["infer"], ["a*", "b"], "active")
+    assert key["expires"] == pytest.approx(key["created"] + 90 * 86_400)
+    shown = run("keys", "list").stdout
+    assert key["id"] in shown
+    assert text[12:30] not in shown
+    assert {team["id"]: team["active_keys"] for team in listed(run, "teams")} == {"default": 0, "search": 1}
+
+
+def test_rotate_and_revoke(run: Run) -> None:
+    old = json.loads(run("keys", "create", "--scopes", "all", "--json").stdout)
+    assert sorted(old["scopes"]) == ["adapters", "admin", "infer", "models", "usage"]
+    new = json.loads(run("keys", "rotate", old["id"], "--grace", "7d", "--json").stdout)
+    assert (new["replaces"], new["scopes"]) == (old["id"], old["scopes"])
+    assert new["value"] != old["value"]
+    assert run("keys", "revoke", old["id"]).stdout.strip() == f"{old['id']}: revoked"
+    assert {key["id"]: key["state"] for key in listed(run, "keys")} == {old["id"]: "revoked", new["id"]: "active"}
+    assert all("value" not in key for key in listed(run, "keys"))
+
+
+def test_archive_and_restore(run: Run) -> None:
+    run("teams", "create", "search")
+    assert run("teams", "archive", "search").stdout.strip() == "search: archived"
+    done = run("keys", "create", "--team", "search")
+    assert done.exit_code == 1
+    assert "archived" in done.stderr
+    assert run("teams", "restore", "search").stdout.strip() == "search: active"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("keys", "create", "--team", "nobody"), 1, "There are: default"),
+        (("keys", "create", "--scopes", "infer,root"), 2, "--scopes"),
+        (("keys", "create", "--expires", "soon"), 2, "90d"),
+        (("keys", "create", "--scopes", "all", "--models", "a"), 1, "reaches every model"),
+        (("keys", "create", "--database", "mysql://u@h/d"), 1, "not 'mysql'"),
+        (("teams", "create", "Two Words"), 1, "a-z"),
+        (("teams", "create", "default"), 1, "already"),
+    ],
+)
+def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:
+    done = run(*arguments)
+    assert done.exit_code == code, done.stderr
+    assert told in done.stderr
+
+
+def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
+    done = run("keys", "list")
+    assert done.exit_code == 1
+    assert "roundhouse keys create" in done.stderr
+    assert not data_dir.exists()
+
+
+def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.on("GET", "/v1/models", {"data": []})
+    run("models", "list")
+    monkeypatch.setenv("ROUNDHOUSE_API_KEY", "rh-some")
+    run("models", "list")
+    assert [asked.headers.get("Authorization") for asked in server.asked] == [None, "Bearer rh-some"]

@@ -1,0 +1,277 @@
+"""Keys over a real socket: which scope each route needs, how a key is shown, how a refusal looks."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.errors import NotFound
+from runtime.http.guard.access import PUBLIC, needed
+from runtime.http.guard.keys import shown
+from runtime.http.routes import routes
+from tenants.caller import SCOPES, Caller, Scope
+from tenants.keys import secret
+from tenants.keys.keyring import Keyring, Known
+from tests.unit.guard.serving import HOST, JSON, Served, served
+from tests.unit.http.fakes import FakeGateway, application
+
+PEPPER = b"p" * 64
+INFER, ADAPTERS, MODELS = ({scope} for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
+ANY = set(SCOPES)
+
+ROUTES: dict[str, set[Scope] | None] = {
+    "POST /": INFER,
+    "POST /detokenize": INFER,
+    "POST /embed": INFER,
+    "POST /generate": INFER,
+    "POST /generate_stream": INFER,
+    "POST /infinity/embeddings": INFER,
+    "POST /infinity/rerank": INFER,
+    "POST /v1/v2/rerank": INFER,
+    "POST /rerank": INFER,
+    "POST /score": INFER,
+    "POST /tokenize": INFER,
+    "POST /v1/audio/transcriptions": INFER,
+    "POST /v1/audio/translations": INFER,
+    "POST /v1/chat/completions": INFER,
+    "POST /v1/completions": INFER,
+    "POST /v1/embeddings": INFER,
+    "POST /v1/messages": INFER,
+    "POST /v1/messages/count_tokens": INFER,
+    "POST /v1/rerank": INFER,
+    "POST /v1/responses": INFER,
+    "POST /v1/score": INFER,
+    "POST /v2/rerank": INFER,
+    "POST /api/chat": INFER,
+    "POST /api/generate": INFER,
+    "POST /api/embed": INFER,
+    "POST /api/embeddings": INFER,
+    "GET /api/tags": ANY,
+    "GET /api/ps": ANY,
+    "POST /api/show": ANY,
+    "POST /api/pull": MODELS,
+    "DELETE /api/delete": {Scope.ADAPTERS, Scope.MODELS},
+    "GET /api/version": None,
+    "GET /health": None,
+    "GET /ping": None,
+    "POST /ping": None,
+    "GET /version": None,
+    "GET /health/live": None,
+    "GET /health/ready": None,
+    "GET /metrics": MODELS,
+    "GET /v1/status": MODELS,
+    "GET /v1/usage": {Scope.USAGE, Scope.ADMIN},
+    "GET /v1/models": ANY,
+    "GET /v1/models/{model:path}": ANY,
+    "POST /v1/models": MODELS,
+    "POST /v1/recipes/reload": MODELS,
+    "PATCH /v1/models/{model:path}": MODELS,
+    "DELETE /v1/models/{model:path}": MODELS,
+    "GET /v1/models/{model:path}/recipe": MODELS,
+    "DELETE /v1/models/{model:path}/download": MODELS,
+    "POST /v1/models/{model:path}/load": MODELS,
+    "POST /v1/models/{model:path}/unload": MODELS,
+    "POST /v1/models/{model:path}/plan": MODELS,
+    "PUT /v1/models/{model:path}/pin": MODELS,
+    "DELETE /v1/models/{model:path}/pin": MODELS,
+    "DELETE /v1/models/{model:path}/estimate": MODELS,
+    "PUT /v1/models/{model:path}/aliases/{alias:path}": MODELS,
+    "DELETE /v1/models/{model:path}/aliases/{alias:path}": MODELS,
+    "GET /v1/adapters": ADAPTERS,
+    "POST /v1/adapters": ADAPTERS,
+    "POST /v1/adapters/combine": ADAPTERS,
+    "GET /v1/adapters/{name}": ADAPTERS,
+    "DELETE /v1/adapters/{name}": ADAPTERS,
+    "PUT /v1/adapters/{name}/aliases/{alias}": ADAPTERS,
+    "DELETE /v1/adapters/{name}/aliases/{alias}": ADAPTERS,
+    "POST /v1/adapters/{name}/rollback": ADAPTERS,
+    "PUT /v1/adapters/{name}/pin": ADAPTERS,
+    "DELETE /v1/adapters/{name}/pin": ADAPTERS,
+    "POST /v1/load_lora_adapter": ADAPTERS,
+    "POST /v1/unload_lora_adapter": ADAPTERS,
+}
+"""Scopes of which one is needed; None: no key is."""
+
+KEYS = {scope: secret.make() for scope in Scope}
+LIMITED, EXPIRED = secret.make(), secret.make()
+
+
+def keyring(*, is_open: bool = False) -> Keyring:
+    known = {
+        key.id: Known(secret.digest(PEPPER, key.text), Caller("t", key.id, frozenset((scope,))), None, False)
+        for scope, key in KEYS.items()
+    }
+    limited = Caller("t", LIMITED.id, frozenset(INFER), ("embed", "gone-*"))
+    known[LIMITED.id] = Known(secret.digest(PEPPER, LIMITED.text), limited, None, False)
+    known[EXPIRED.id] = Known(secret.digest(PEPPER, EXPIRED.text), limited, 1.0, False)
+    return Keyring(known, PEPPER, is_open=is_open)
+
+
+@pytest.fixture
+async def server(tmp_path: Path) -> AsyncIterator[Served]:
+    async with served(tmp_path, callers=keyring()) as found:
+        yield found
+
+
+def bearer(key: secret.NewKey) -> bytes:
+    return b"Authorization: Bearer " + key.text.encode() + b"\r\n"
+
+
+async def ask(server: Served, line: str, headers: bytes = b"", body: dict[str, Any] | None = None) -> Any:
+    data = b"" if body is None else json.dumps(body).encode()
+    length = b"Content-Length: %d\r\n" % len(data) if data else b""
+    return await server.ask(f"{line} HTTP/1.1\r\n".encode() + HOST + JSON * bool(data) + length + headers, data)
+
+
+def test_every_route_has_a_row_and_every_row_a_route(tmp_path: Path) -> None:
+    served = {f"{method} {path}" for path, _, methods in routes() for method in methods}
+    assert served == set(ROUTES)
+    app = application(FakeGateway(tmp_path))
+    pages = {str(getattr(route, "path", "")) for route in app.routes} - {path for path, _, _ in routes()}
+    assert pages <= PUBLIC | {"/", "/docs/assets"}, "what is added beside the routes is public, or has a rule"
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_the_rule_of_a_route(route: str) -> None:
+    method, path = route.split()
+    for name in ("x", "a/b", "metrics"):
+        real = path.replace("{model:path}", name).replace("{alias:path}", name)
+        assert needed(method, real.replace("{name}", "x").replace("{alias}", "y")) == ROUTES[route]
+
+
+@pytest.mark.parametrize("path", ["/v1", "/v1/new", "/v1/modelsx", "/v1/chat", "/healthx", "//v1/models", "/metricsx"])
+def test_a_path_without_a_rule_is_not_there(path: str) -> None:
+    with pytest.raises(NotFound):
+        needed("GET", path)
+
+
+@pytest.mark.parametrize("route", [route for route, scopes in ROUTES.items() if scopes is not None])
+async def test_a_route_asks_for_a_key_and_for_its_scope(server: Served, route: str) -> None:
+    line = route.replace("{model:path}", "x").replace("{alias:path}", "y").replace("{name}", "x")
+    line = line.replace("{alias}", "y")
+    assert (await ask(server, line)).status == 401
+    for scope, key in KEYS.items():
+        found = await ask(server, line, bearer(key))
+        assert (found.status == 403) == (scope not in (ROUTES[route] or ())), (route, scope, found)
+        assert found.status != 401
+
+
+@pytest.mark.parametrize("path", sorted(PUBLIC - {"/docs/oauth2-redirect", "/redoc"}))
+async def test_probes_and_documentation_need_no_key(server: Served, path: str) -> None:
+    assert (await ask(server, f"GET {path}")).status in (200, 503)
+
+
+async def test_who_shows_no_key_hears_nothing_of_what_is_here(server: Served) -> None:
+    server.gateway.gateway.phase = "ready"
+    server.gateway.gateway.adapters.faults["secret-adapter"] = "was refused"
+    assert b"secret-adapter" not in (await ask(server, "GET /health/ready")).body
+    assert b"secret-adapter" not in (await ask(server, "GET /health/ready", bearer(EXPIRED))).body
+    assert b"secret-adapter" in (await ask(server, "GET /health/ready", bearer(KEYS[Scope.MODELS]))).body
+    assert (await ask(server, "GET /")).status == 401
+    assert (await ask(server, "GET /", bearer(KEYS[Scope.INFER]))).status == 403
+    assert (await ask(server, "GET /", bearer(KEYS[Scope.MODELS]))).status == 200
+
+
+async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
+    for path in ("/api/tags", "/api/ps"):
+        found = json.loads((await ask(server, f"GET {path}", bearer(LIMITED))).body)
+        assert {model["name"].partition(":")[0] for model in found["models"]} <= {"embed"}, path
+    assert (await ask(server, "POST /api/show", bearer(LIMITED), {"model": "chat"})).status == 403
+
+
+async def test_ollamas_removal_needs_the_scope_of_what_is_removed(server: Served) -> None:
+    found = await ask(server, "DELETE /api/delete", bearer(KEYS[Scope.ADAPTERS]), {"model": "embed"})
+    assert found.status == 403
+    assert "'models'" in found.body.decode()
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["Authorization: Bearer {}", "authorization: bearer   {}", "x-api-key: {}", "X-Api-Key:{} ", "api-key: {}"],
+)
+async def test_ways_to_show_a_key(server: Served, header: str) -> None:
+    key = KEYS[Scope.INFER].text
+    found = await ask(server, "GET /v1/models", f"{header.format(key)}\r\n".encode())
+    assert found.status == 200, found
+    found = await ask(server, "GET /v1/models", f"{header.format(key[:-1])}\r\n".encode())
+    assert found.status == 401
+    assert key[12:40] not in found.body.decode()
+
+
+def test_what_is_no_bearer_is_no_key() -> None:
+    assert shown([(b"authorization", b"Basic dTpw"), (b"cookie", b"rh-x"), (b"x-api-key", b"a")]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("path", "inside"),
+    [
+        ("/v1/chat/completions", lambda b: b["error"]["code"] == "invalid_api_key" and b["error"]["param"] is None),
+        ("/v1/messages", lambda b: b["type"] == "error" and b["error"]["type"] == "authentication_error"),
+        ("/v2/rerank", lambda b: list(b) == ["message"]),
+        ("/v1/rerank", lambda b: b["error"]["code"] == "invalid_api_key" and isinstance(b["detail"], str)),
+        ("/embed", lambda b: isinstance(b["error"], str) and "error_type" in b),
+        ("/generate", lambda b: isinstance(b["error"], str) and "error_type" in b),
+        ("/api/chat", lambda b: list(b) == ["error"] and isinstance(b["error"], str)),
+        ("/v1/audio/transcriptions", lambda b: b["error"]["type"] == "invalid_request_error"),
+    ],
+)
+@pytest.mark.parametrize("key", ["rh-wrong", EXPIRED.text, LIMITED.text[:-2], "x" * 9000], ids=lambda key: key[:8])
+async def test_a_401_is_in_the_dialect_of_its_path(server: Served, path: str, inside: Any, key: str) -> None:
+    found = await ask(server, f"POST {path}", f"x-api-key: {key}\r\n".encode(), {"model": "embed"})
+    assert found.status == 401
+    assert found.headers["www-authenticate"] == "Bearer"
+    body = json.loads(found.body)
+    if key == EXPIRED.text and "error" in body and "code" in body["error"]:
+        assert body["error"]["code"] == "api_key_expired"
+    else:
+        assert inside(body), body
+    assert key not in found.body.decode()
+
+
+async def test_a_limited_key_sees_and_uses_what_its_patterns_allow(server: Served) -> None:
+    listed = await ask(server, "GET /v1/models", bearer(LIMITED))
+    assert [model["id"] for model in json.loads(listed.body)["data"]] == ["embed"]
+    assert (await ask(server, "GET /v1/models/embed", bearer(LIMITED))).status == 200
+    refused = await ask(server, "GET /v1/models/rerank", bearer(LIMITED))
+    assert (refused.status, refused.error()["code"]) == (403, "model_not_allowed")
+    body = {"model": "rerank", "query": "a", "documents": ["b"]}
+    assert (await ask(server, "POST /v1/rerank", bearer(LIMITED), body)).status == 403
+    unknown = await ask(server, "POST /v1/embeddings", bearer(LIMITED), {"model": "rerink", "input": "a"})
+    assert unknown.status == 404
+    assert "embed" in unknown.error()["message"]
+    assert "rerank" not in unknown.error()["message"]
+
+
+async def test_the_caller_is_in_the_record(server: Served) -> None:
+    key = KEYS[Scope.INFER]
+    await ask(server, "POST /v1/embeddings", bearer(key), {"model": "nobody", "input": "a"})
+    (record,) = server.gateway.records.all
+    assert (record.context.caller.team, record.context.caller.key) == ("t", key.id)
+
+
+async def test_an_unknown_path_is_no_secret_and_needs_a_key(server: Served) -> None:
+    assert (await ask(server, "GET /v1/nothing")).status == 401
+    assert (await ask(server, "GET /v1/nothing", bearer(KEYS[Scope.ADMIN]))).status == 404
+
+
+async def test_an_open_server_with_keys(tmp_path: Path) -> None:
+    async with served(tmp_path, callers=keyring(is_open=True)) as server:
+        assert (await ask(server, "GET /metrics")).status == 200
+        assert (await ask(server, "GET /metrics", b"Authorization: Bearer none\r\n")).status == 200
+        assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.INFER]))).status == 403, "a key is who it is"
+        assert (await ask(server, "GET /metrics", bearer(EXPIRED))).status == 401
+        assert (await ask(server, "GET /v1/nothing")).status == 404
+
+
+async def test_pages_elsewhere_can_read_why_they_are_refused(tmp_path: Path) -> None:
+    origin = b"Origin: https://chat.example\r\n"
+    async with served(tmp_path, callers=keyring(), cors_origins=("https://chat.example",)) as server:
+        asked = b"Access-Control-Request-Method: POST\r\nAccess-Control-Request-Headers: authorization\r\n"
+        before = await ask(server, "OPTIONS /v1/embeddings", origin + asked)
+        assert before.status == 200, "a browser asks first, without the key"
+        assert "authorization" in before.headers["access-control-allow-headers"]
+        found = await ask(server, "POST /v1/embeddings", origin, {"model": "embed", "input": "a"})
+        assert found.status == 401
+        assert found.headers["access-control-allow-origin"] == "https://chat.example"

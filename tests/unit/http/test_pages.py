@@ -1,0 +1,72 @@
+"""Pages for a browser, probes as other servers have them, and OPTIONS, without an engine."""
+
+import re
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from runtime.http.openapi import document
+from tests.unit.http.fakes import FakeGateway, Wire
+
+ELSEWHERE = re.compile(r"""(?:src|href|url)\s*[=(:]\s*["']?(?:https?:)?//(?!test)""")
+
+
+async def test_the_first_page_tells_what_is_here(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.gateway.phase = "ready"
+    page = await client.get("/")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert all(f"<td>{name}<td>" in page.text for name in ("chat", "embed", "rerank", "speech"))
+    assert "<b>ready</b>" in page.text
+    assert page.text.count("<pre>curl http://test/v1/") == 4
+    assert not ELSEWHERE.search(page.text)
+
+
+async def test_a_hosts_name_cannot_write_into_the_page(client: httpx.AsyncClient) -> None:
+    page = await client.get("/", headers={"Host": "a<script>"})
+    assert "<script>" not in page.text
+
+
+async def test_the_reference_loads_nothing_from_elsewhere(
+    app: FastAPI, client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    document(app, gateway.recipes)
+    page = await client.get("/docs")
+    assets = set(re.findall(r"/docs/assets/[\w.-]+", page.text))
+    assert len(assets) == 3
+    assert not ELSEWHERE.search(page.text)
+    for asset in assets:
+        assert (await client.get(asset)).status_code == 200
+    for path in ("/redoc", "/docs/oauth2-redirect", "/docs/assets/nothing.js", "/docs/assets/%2e%2e/core.py"):
+        assert (await client.get(path)).status_code == 404
+
+
+@pytest.mark.parametrize(("method", "path"), [("GET", "/health"), ("GET", "/ping"), ("POST", "/ping")])
+async def test_probes_tell_whether_it_is_ready(
+    client: httpx.AsyncClient, gateway: FakeGateway, method: str, path: str
+) -> None:
+    gateway.gateway.phase = "starting"
+    assert (await client.request(method, path)).status_code == 503
+    gateway.gateway.phase = "ready"
+    assert (await client.request(method, path)).status_code == 200
+
+
+async def test_a_slash_at_the_end_of_the_list(client: httpx.AsyncClient) -> None:
+    assert (await client.get("/v1/models/")).json() == (await client.get("/v1/models")).json()
+
+
+async def test_options_tells_the_methods(client: httpx.AsyncClient) -> None:
+    answer = await client.options("/v1/embeddings")
+    assert (answer.status_code, answer.headers["allow"], answer.content) == (204, "POST, OPTIONS", b"")
+    assert (await client.options("/nowhere")).status_code == 404
+    assert (await client.get("/v1/embeddings")).status_code == 405
+
+
+async def test_a_websocket_ends_at_a_clear_404(app: FastAPI) -> None:
+    """uvicorn has none (`ws=none`), so that an upgrade arrives as a GET."""
+    wire = Wire(app, "/v1/realtime", [b""], {"Connection": "Upgrade", "Upgrade": "websocket"})
+    wire.scope["method"] = "GET"
+    await wire.run()
+    assert wire.sent[0]["status"] == 404
+    assert b"unknown_path" in wire.sent[1]["body"]

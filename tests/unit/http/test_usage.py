@@ -1,0 +1,172 @@
+"""The ledger behind real requests, and `GET /v1/usage`."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import sqlalchemy as sa
+from fastapi import FastAPI
+
+from models.messages import Chunk, Finished, Started, Usage
+from registry.errors import EngineFailed, Unavailable
+from registry.storage.database import Database
+from runtime.gateway.context import RequestContext
+from runtime.http.middleware import set_caller
+from runtime.http.routes import ENDPOINTS
+from runtime.http.serving import answer
+from tenants.caller import Caller, Scope
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.table import LedgerTable
+from tenants.storage.opening import open_tables
+from tests.unit.http.fakes import FakeGateway, Wire, application
+
+PATH = "/v1/chat/completions"
+BODY: dict[str, Any] = {"model": "chat", "messages": []}
+STREAM = Started(status=200, content_type="text/event-stream")
+CHUNK = Chunk(data=b"data: {}\n\n")
+END = Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4))
+SEARCH = Caller("search", "key00001", frozenset((Scope.INFER, Scope.USAGE)))
+SPEECH = Caller("speech", "key00002", frozenset((Scope.INFER, Scope.USAGE)))
+ADMIN = Caller("default", "key00003", frozenset((Scope.ADMIN,)))
+
+
+@dataclass
+class Kept:
+    """A scripted gateway with a ledger in a file."""
+
+    gateway: FakeGateway
+    database: Database
+    app: FastAPI
+
+    async def ask(self, caller: Caller = SEARCH, **more: Any) -> int:
+        context = RequestContext("r-1", caller)
+        found = await answer(self.gateway.gateway, context, ENDPOINTS[PATH], json.dumps({**BODY, **more}).encode())
+        return found.status
+
+    def rows(self) -> list[Any]:
+        with self.database.read() as connection:
+            return list(connection.execute(sa.text("SELECT * FROM ledger ORDER BY at, uid")).all())
+
+    async def usage(self, caller: Caller, **params: Any) -> httpx.Response:
+        async def as_caller(scope: Any, receive: Any, send: Any) -> None:
+            """What the guard does, inside the middleware that makes the context."""
+            set_caller(scope, caller)
+            await inner(scope, receive, send)
+
+        app = application(self.gateway)
+        inner = app.router
+        app.router = as_caller  # type: ignore[assignment]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+            return await client.get("/v1/usage", params=params)
+
+
+@pytest.fixture
+async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+    database = open_tables(tmp_path / "data")
+    ledger = Ledger(tmp_path / "data")
+    await ledger.keep(database)
+    gateway = FakeGateway(tmp_path, ledger=ledger)
+    gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    gateway.links["chat"].tokens = (7, 1, 4)
+    yield Kept(gateway, database, application(gateway))
+    await ledger.close()
+    database.close()
+
+
+async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: Kept) -> None:
+    seen: list[tuple[str, str]] = []
+    kept.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in kept.rows())
+    assert await kept.ask() == 200
+    assert seen == [("open", "search")]
+
+
+async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
+    assert await kept.ask() == 200
+    (row,) = kept.rows()
+    assert (row.state, row.end, row.status, row.code) == ("settled", "done", 200, None)
+    assert (row.team, row.key, row.model, row.revision, row.endpoint) == ("search", "key00001", "chat", "rev", PATH)
+    assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == (7, 4, 3)
+
+
+@pytest.mark.parametrize(
+    ("error", "end", "status"),
+    [
+        (EngineFailed("broke"), "failed", 500),
+        (Unavailable("died", code="engine_died"), "engine_died", 503),
+    ],
+)
+async def test_whatever_the_end(kept: Kept, error: Any, end: str, status: int) -> None:
+    kept.gateway.links["chat"].script = lambda _: [error]
+    assert await kept.ask() == status
+    await kept.gateway.gateway.kept()
+    (row,) = kept.rows()
+    assert (row.state, row.end, row.status, row.code) == ("settled", end, status, error.code)
+
+
+async def test_a_client_that_leaves_has_used_what_was_made(kept: Kept) -> None:
+    link = kept.gateway.links["chat"]
+    link.gate.clear()
+    link.free = 2
+    wire = Wire(kept.app, PATH, [json.dumps({**BODY, "stream": True}).encode()])
+    task = asyncio.create_task(wire.run())
+    await wire.first.wait()
+    wire.leave.set()
+    await task
+    await kept.gateway.gateway.kept()
+    (row,) = kept.rows()
+    assert (row.state, row.end, row.prompt_tokens, row.completion_tokens) == ("settled", "cancelled", 7, 1)
+
+
+async def test_what_names_no_model_is_no_row(kept: Kept) -> None:
+    assert await kept.ask(model="nobody") == 404
+    await kept.gateway.gateway.kept()
+    assert kept.rows() == []
+
+
+async def test_a_team_sees_what_it_used_and_an_admin_sees_all(kept: Kept) -> None:
+    await asyncio.gather(*(kept.ask(caller) for caller in (SEARCH, SEARCH, SPEECH)))
+    found = (await kept.usage(SEARCH)).json()
+    assert found["data"] == [{**found["data"][0], "requests": 2, "input_tokens": 14, "output_tokens": 6}]
+    assert (await kept.usage(SEARCH, team_id="search", group_by="team")).json()["data"][0]["team_id"] == "search"
+    refused = await kept.usage(SEARCH, team_id="speech")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope")
+    teams = (await kept.usage(ADMIN, group_by=["team", "key,model"])).json()
+    assert teams["group_by"] == ["team", "key", "model"]
+    assert {(one["team_id"], one["api_key_id"], one["model"], one["requests"]) for one in teams["data"]} == {
+        ("search", "key00001", "chat", 2),
+        ("speech", "key00002", "chat", 1),
+    }
+    assert (await kept.usage(ADMIN, team_id="speech")).json()["data"][0]["requests"] == 1
+    assert (await kept.usage(ADMIN, date="2001-01-01")).json()["data"][0]["requests"] == 0
+
+
+@pytest.mark.parametrize("wrong", [{"group_by": "user"}, {"date": "today"}, {"from": "9", "to": "8"}])
+async def test_a_wrong_question(kept: Kept, wrong: dict[str, str]) -> None:
+    found = await kept.usage(ADMIN, **wrong)
+    assert found.status_code == 400
+    assert found.json()["error"]["param"] in (*wrong, "group_by")
+
+
+async def test_many_requests_agree(kept: Kept) -> None:
+    link = kept.gateway.links["chat"]
+    link.script = lambda _: [STREAM, CHUNK, END]
+    statuses = [await asyncio.gather(*(kept.ask() for _ in range(30))) for _ in range(10)]
+    assert {status for batch in statuses for status in batch} == {200}
+    found = (await kept.usage(ADMIN)).json()["data"][0]
+    assert (found["requests"], found["input_tokens"], found["output_tokens"]) == (300, 2100, 900)
+    assert LedgerTable(kept.database, "").differences() == []
+    counted = kept.gateway.metrics.tokens.labels("chat", "prompt")._value.get()
+    assert counted == 2100, "metrics, ledger and clients count the same"
+
+
+async def test_a_server_without_teams_has_no_ledger(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
+    assert (await client.post(PATH, json=BODY)).status_code == 200
+    found = await client.get("/v1/usage")
+    assert (found.status_code, found.json()["error"]["code"]) == (404, "no_ledger")
+    assert gateway.records.all[0].entry is None

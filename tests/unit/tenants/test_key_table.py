@@ -1,0 +1,186 @@
+"""Teams and keys in both databases."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
+
+from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavailable
+from registry.storage.database import Database, url_of
+from tenants.caller import EVERY, SCOPES, Scope
+from tenants.keys.keyring import Keyring
+from tenants.keys.records import Wanted
+from tenants.keys.table import KeyTable
+from tenants.place import FILE
+from tenants.storage.opening import open_tables
+from tenants.storage.tables import METADATA, VERSION_TABLE
+from tests.unit.tenants.conftest import PEPPER, Clock
+
+
+def ring(table: KeyTable, clock: Clock) -> Keyring:
+    _, known, archived = table.known()
+    return Keyring(known, PEPPER, is_open=False, archived=archived, clock=clock)
+
+
+def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
+    with database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        assert compare_metadata(context, METADATA) == []
+
+
+def test_a_second_opening_changes_nothing(database: Database, url: str | None, tmp_path: Path, clock: Clock) -> None:
+    key, text = KeyTable(database, PEPPER, clock).create(Wanted("default"))
+    again = open_tables(tmp_path, url)
+    table = KeyTable(again, PEPPER, clock)
+    assert table.list_keys() == [key]
+    assert ring(table, clock).who([text]).key == key.id
+    again.close()
+
+
+def test_a_newer_versions_database_is_refused(database: Database, url: str | None, tmp_path: Path) -> None:
+    with database.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+    with pytest.raises(Conflict, match="newer Roundhouse"):
+        open_tables(tmp_path, url)
+
+
+def test_teams(table: KeyTable) -> None:
+    assert [team.id for team in table.list_teams()] == ["default"]
+    made = table.create_team("search", "Search and ranking")
+    assert made in table.list_teams()
+    assert table.create_team("speech").name == "speech"
+    with pytest.raises(Conflict, match="already"):
+        table.create_team("search")
+    for wrong in ("", "Search", "a b", "-a", "a" * 65, "a\n", "../x"):
+        with pytest.raises(BadRequest):
+            table.create_team(wrong)
+    with pytest.raises(BadRequest):
+        table.create_team("ok", "x\x00")
+
+
+def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) -> None:
+    table.create_team("search")
+    _, text = table.create(Wanted("search"))
+    assert table.archive("search", True).archived == clock.now
+    with pytest.raises(Unauthorized, match="archived"):
+        ring(table, clock).who([text])
+    with pytest.raises(Conflict, match="archived"):
+        table.create(Wanted("search"))
+    assert table.archive("search", False).archived is None
+    assert ring(table, clock).who([text]).team == "search"
+    with pytest.raises(NotFound, match=r"There are: .*search"):
+        table.archive("serch", True)
+    with pytest.raises(Conflict):
+        table.archive("default", True)
+
+
+def test_a_key_is_kept_without_its_text(table: KeyTable, database: Database, clock: Clock) -> None:
+    wanted = Wanted("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
+    key, text = table.create(wanted)
+    assert (key.scopes, key.models, key.adapters) == (wanted.scopes, wanted.models, wanted.adapters)
+    assert key.expires == clock.now + 60
+    assert table.list_keys("default") == [key]
+    caller = ring(table, clock).who([text])
+    assert (caller.team, caller.key, caller.scopes) == ("default", key.id, wanted.scopes)
+    assert (caller.models, caller.adapters) == (wanted.models, wanted.adapters)
+    with database.read() as connection:
+        stored = str(connection.execute(sa.text("SELECT * FROM api_keys")).all())
+    assert text[12:] not in stored
+    assert text[12:30] not in stored
+
+
+def test_a_revoked_key_stays_revoked(table: KeyTable, clock: Clock) -> None:
+    key, text = table.create(Wanted("default"))
+    assert table.revoke(key.id).revoked == clock.now
+    clock.now += 5
+    assert table.revoke(key.id).revoked == clock.now - 5
+    with pytest.raises(Unauthorized, match="revoked"):
+        ring(table, clock).who([text])
+    assert len(table.list_keys()) == 1, "a server whose keys are revoked does not become open"
+    with pytest.raises(Conflict, match="revoked"):
+        table.rotate(key.id, 60)
+    with pytest.raises(NotFound):
+        table.revoke("nobody00")
+
+
+def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
+    old, before = table.create(Wanted("default", "app", frozenset((Scope.INFER,)), ("a*",), EVERY, 1000.0))
+    new, after = table.rotate(old.id, 60.0)
+    assert (new.replaces, new.name, new.scopes, new.models) == (old.id, old.name, old.scopes, old.models)
+    assert new.expires == old.expires
+    assert {ring(table, clock).who([text]).key for text in (before, after)} == {old.id, new.id}
+    clock.now += 60
+    with pytest.raises(Unauthorized, match="expired"):
+        ring(table, clock).who([before])
+    assert ring(table, clock).who([after]).key == new.id
+    newest, _ = table.rotate(new.id, 1e9)
+    assert next(key for key in table.list_keys() if key.id == new.id).expires == old.expires, "no longer than it had"
+    clock.now += 2000
+    with pytest.raises(Conflict, match="expired"):
+        table.rotate(newest.id, 1.0)
+
+
+def test_every_change_raises_the_revision(table: KeyTable) -> None:
+    seen = [table.revision()]
+
+    def changed() -> bool:
+        seen.append(table.revision())
+        return seen[-1] > seen[-2]
+
+    table.create_team("search")
+    assert changed()
+    key, _ = table.create(Wanted("search"))
+    assert changed()
+    new, _ = table.rotate(key.id, 0.0)
+    assert changed()
+    table.revoke(new.id)
+    assert changed()
+    table.archive("search", True)
+    assert changed()
+    table.list_keys()
+    assert not changed()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"scopes": frozenset()}, {"models": ()}, {"models": ("a b",)}, {"adapters": ("x" * 129,)}, {"seconds": 0.0},
+        {"seconds": float("nan")}, {"name": "x" * 129}, {"scopes": SCOPES, "models": ("a",)},
+        {"models": ("*",) * 65}, {"scopes": frozenset((Scope.ADAPTERS,)), "adapters": ("sql-*",)},
+    ],
+)  # fmt: skip
+def test_a_key_that_cannot_be(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadRequest):
+        Wanted("default", **wrong)
+
+
+def test_keys_of_another_pepper_are_noticed(table: KeyTable, database: Database) -> None:
+    with pytest.raises(Conflict, match="another pepper"):
+        KeyTable(database, b"q" * 64)
+
+
+def test_files_that_only_the_owner_reads(tmp_path: Path) -> None:
+    database = open_tables(tmp_path / "data")
+    with database.write() as connection:
+        connection.execute(sa.text("DELETE FROM api_keys"))
+        assert {p.name for p in (tmp_path / "data").iterdir()} >= {FILE, f"{FILE}-wal"}
+        assert {p.stat().st_mode & 0o777 for p in (tmp_path / "data").iterdir()} == {0o600}
+    database.close()
+
+
+def test_addresses_of_databases() -> None:
+    assert url_of("sqlite:////a/b.db").database == "/a/b.db"
+    for wrong in ("mysql://x/y", "sqlite+aiosqlite://", "postgresql://u@h/d", "no url", ""):
+        with pytest.raises(BadRequest):
+            url_of(wrong)
+
+
+def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
+    with pytest.raises(Unavailable) as error:
+        open_tables(tmp_path, f"postgresql+psycopg://u:hidden@/d?host={tmp_path}")
+    assert error.value.code == "database_unavailable"
+    assert "hidden" not in str(error.value)
+    assert error.value.retry_after

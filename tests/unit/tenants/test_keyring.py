@@ -1,0 +1,103 @@
+"""Who shows this key: the table in `tenants.keys.keyring`, row by row."""
+
+import pytest
+
+from registry.errors import RoundhouseError, Unauthorized
+from tenants.caller import EVERYBODY, Caller, Scope
+from tenants.keys import secret
+from tenants.keys.keyring import OPEN, Keyring, Known
+from tests.unit.tenants.conftest import PEPPER, Clock
+
+GOOD, OTHER, EXPIRED, REVOKED, ARCHIVED, UNKNOWN = (secret.make() for _ in range(6))
+FORGED = secret.NewKey(GOOD.id, f"rh-{GOOD.id}_{UNKNOWN.text[12:55]}")
+WRONG = FORGED.text + secret._checksum(FORGED.text)
+SCOPES = frozenset((Scope.INFER,))
+
+
+def known(key: secret.NewKey, team: str = "search", *, expires: float | None = None, revoked: bool = False) -> Known:
+    return Known(secret.digest(PEPPER, key.text), Caller(team, key.id, SCOPES), expires, revoked)
+
+
+def ring(clock: Clock, *, is_open: bool) -> Keyring:
+    keys = {
+        GOOD.id: known(GOOD),
+        OTHER.id: known(OTHER, "speech", expires=clock.now + 10),
+        EXPIRED.id: known(EXPIRED, expires=clock.now),
+        REVOKED.id: known(REVOKED, revoked=True),
+        ARCHIVED.id: known(ARCHIVED, "old"),
+    }
+    return Keyring(keys, PEPPER, is_open=is_open, archived=["old"], clock=clock)
+
+
+@pytest.mark.parametrize("shown", [[], ["none"], ["sk-abc"], [GOOD.text], [GOOD.text, "x"], ["rh-"], ["x" * 100_000]])
+def test_a_server_without_keys_asks_for_none(shown: list[str]) -> None:
+    assert OPEN.who(shown) is EVERYBODY
+
+
+def test_a_server_that_others_reach_asks_before_there_is_a_key(clock: Clock) -> None:
+    with pytest.raises(Unauthorized):
+        Keyring({}, PEPPER, is_open=False, clock=clock).who(["x"])
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_an_active_key_is_its_caller(clock: Clock, is_open: bool) -> None:
+    keys = ring(clock, is_open=is_open)
+    assert keys.who([GOOD.text]) == Caller("search", GOOD.id, SCOPES)
+    assert keys.who([GOOD.text, GOOD.text]).team == "search", "the same key in two headers"
+    assert keys.who([OTHER.text]).team == "speech"
+    clock.now += 10
+    with pytest.raises(Unauthorized, match="expired"):
+        keys.who([OTHER.text])
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize(
+    ("shown", "code"),
+    [
+        ([EXPIRED.text], "api_key_expired"),
+        ([REVOKED.text], "api_key_revoked"),
+        ([ARCHIVED.text], "team_archived"),
+        ([UNKNOWN.text], "invalid_api_key"),
+        ([WRONG], "invalid_api_key"),
+        ([GOOD.text[:-1]], "invalid_api_key"),
+        ([GOOD.text + "a"], "invalid_api_key"),
+        ([GOOD.text * 2000], "invalid_api_key"),
+        ([GOOD.text, OTHER.text], "invalid_api_key"),
+        ([GOOD.text, "x"], "invalid_api_key"),
+    ],
+)
+def test_what_is_refused(clock: Clock, is_open: bool, shown: list[str], code: str) -> None:
+    with pytest.raises(Unauthorized) as error:
+        ring(clock, is_open=is_open).who(shown)
+    assert error.value.code == code
+    assert error.value.status == 401
+    assert not any(text in error.value.message for text in shown), "a key is never repeated"
+
+
+@pytest.mark.parametrize("shown", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
+def test_who_shows_no_key_of_ours(clock: Clock, shown: list[str]) -> None:
+    assert ring(clock, is_open=True).who(shown) is EVERYBODY
+    with pytest.raises(RoundhouseError) as error:
+        ring(clock, is_open=False).who(shown)
+    assert error.value.code == ("invalid_api_key" if shown else "missing_api_key")
+
+
+def test_another_pepper_refuses_every_key(clock: Clock) -> None:
+    keys = Keyring({GOOD.id: known(GOOD)}, b"other" * 10, is_open=False, clock=clock)
+    with pytest.raises(Unauthorized, match="wrong"):
+        keys.who([GOOD.text])
+
+
+def test_what_a_caller_sees() -> None:
+    assert EVERYBODY.sees("anything", "at all")
+    assert not EVERYBODY.is_limited
+    caller = Caller("t", models=("llama", "qwen*"), adapters=("sql-*", "qwen-2:*"))
+    assert caller.is_limited
+    assert caller.sees("llama")
+    assert caller.sees("llama", "sql-fast")
+    assert not caller.sees("llama", "legal")
+    assert caller.sees("qwen-2", "legal")
+    assert not caller.sees("gpt", "sql-fast")
+    assert not caller.sees("LLAMA")
+    assert caller.sees("llama@3")
+    assert caller.sees("llama@3", "sql-fast")

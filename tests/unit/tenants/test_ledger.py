@@ -1,0 +1,220 @@
+"""The ledger in both databases: rows, sums, restarts, reports."""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from registry.errors import BadRequest
+from registry.storage.database import Database
+from tenants.keys.records import Wanted
+from tenants.keys.table import KeyTable
+from tenants.ledger import report
+from tenants.ledger.dates import span
+from tenants.ledger.report import By, Question, Used, parsed_by, used
+from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.table import LedgerTable
+from tenants.storage.opening import open_tables
+
+HOUR, DAY = 3600, 86_400
+_UIDS = itertools.count()
+
+
+def entry(at: float = 0.0, *, team: str = "search", model: str = "m", adapter: str = "") -> Entry:
+    uid = f"uid-{next(_UIDS)}"
+    return Entry(
+        uid, "req-1", 1, at, team, "key00000", "/v1/chat/completions", model, "rev", adapter, "interactive", "api"
+    )
+
+
+def done(begun: Entry, prompt: int = 0, output: int = 0) -> Settled:
+    return Settled(begun, "done", 200, None, prompt, prompt // 2, output, 1500, 10, 20, 30)
+
+
+@pytest.fixture
+def ledger(database: Database) -> LedgerTable:
+    return LedgerTable(database, "server-1")
+
+
+def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Database) -> None:
+    one = entry(10.0)
+    ledger.write([one], [])
+    assert ledger.open_rows() == 1
+    assert used(database, Question(0, DAY)) == [Used((), *[0] * 8)], "what runs is not summed up"
+    ledger.write([], [done(one, 100, 7)])
+    assert ledger.open_rows() == 0
+    assert used(database, Question(0, DAY)) == [Used((), 1, 0, 100, 50, 7, 1500, 10, 30)]
+    with database.read() as connection:
+        row = connection.execute(sa.text("SELECT * FROM ledger")).one()
+    assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
+    assert (row.prompt_tokens, row.completion_tokens, row.first_ms) == (100, 7, 20)
+
+
+def test_beginning_and_end_in_one_transaction(ledger: LedgerTable, database: Database) -> None:
+    entries = [entry(float(i)) for i in range(300)]
+    ledger.write(entries, [done(one, 2, 1) for one in entries])
+    assert used(database, Question(0, HOUR))[0].prompt_tokens == 600
+    assert ledger.differences() == []
+
+
+def test_a_failed_transaction_leaves_nothing(ledger: LedgerTable) -> None:
+    one, other = entry(), entry()
+    ledger.write([one], [])
+    with pytest.raises(sa.exc.IntegrityError):
+        ledger.write([other, one], [done(other, 5)])
+    assert ledger.open_rows() == 1
+    assert ledger.differences() == []
+
+
+def test_what_is_written_again_counts_once(ledger: LedgerTable, database: Database) -> None:
+    """The connection broke at the commit, and nobody knows on which side of it."""
+    one, other = entry(), entry()
+    ledger.write([one, other], [done(one, 5)])
+    ledger.write([], [done(one, 5), done(other, 7)], again=True)
+    assert used(database, Question(0, HOUR))[0].prompt_tokens == 12
+    assert ledger.differences() == []
+
+
+def test_what_a_killed_server_left_is_interrupted(ledger: LedgerTable, database: Database) -> None:
+    other_server = LedgerTable(database, "server-2")
+    mine, theirs, ended = entry(), entry(), entry()
+    ledger.write([mine, ended], [done(ended, 5)])
+    other_server.write([theirs], [])
+    assert ledger.interrupt() == 1
+    assert ledger.interrupt() == 0
+    assert ledger.open_rows() == 1, "another server's is not ours to end"
+    (found,) = used(database, Question(0, HOUR))
+    assert (found.requests, found.interrupted, found.prompt_tokens) == (2, 1, 5)
+    assert ledger.differences() == []
+
+
+def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database) -> None:
+    entries = [entry(team="a"), entry(team="b")]
+    ledger.write(entries, [done(one, 5) for one in entries])
+    with database.write() as connection:
+        connection.execute(sa.text("UPDATE ledger SET prompt_tokens = 6 WHERE team = 'b'"))
+    (found,) = ledger.differences()
+    assert found.names[0] == "b"
+    assert (found.rows[2], found.kept[2]) == (6, 5)
+    with database.write() as connection:
+        connection.execute(sa.text("DELETE FROM ledger"))
+    assert len(ledger.differences()) == 2
+
+
+def test_sums_by_what_is_asked(ledger: LedgerTable, database: Database) -> None:
+    entries = [
+        entry(0, team="a"), entry(HOUR, team="a", model="n"), entry(DAY, team="b", adapter="x@sha256:1"),
+        entry(DAY - 1, team="a"),
+    ]  # fmt: skip
+    ledger.write(entries, [done(one, 1) for one in entries])
+
+    def names(*by: By, begin: int = 0, end: int = 2 * DAY, team: str | None = None) -> dict[tuple[object, ...], int]:
+        return {one.names: one.requests for one in used(database, Question(begin, end, by, team))}
+
+    assert names() == {(): 4}
+    assert names(By.TEAM) == {("a",): 3, ("b",): 1}
+    assert names(By.DAY) == {(0,): 3, (DAY,): 1}
+    assert names(By.HOUR, By.MODEL) == {(0, "m"): 1, (HOUR, "n"): 1, (23 * HOUR, "m"): 1, (DAY, "m"): 1}
+    assert names(By.ADAPTER, begin=DAY) == {("x@sha256:1",): 1}
+    assert names(By.TEAM, team="b") == {("b",): 1}
+    assert names(By.TEAM, end=HOUR) == {("a",): 1}
+    assert names(By.CLASS, By.ENDPOINT, By.KEY) == {("interactive", "/v1/chat/completions", "key00000"): 4}
+
+
+def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MOST", 2)
+    entries = [entry(hour * HOUR) for hour in range(3)]
+    ledger.write(entries, [done(one) for one in entries])
+    assert len(used(database, Question(0, 2 * HOUR, (By.HOUR,)))) == 2
+    with pytest.raises(BadRequest, match="more than 2 rows"):
+        used(database, Question(0, 3 * HOUR, (By.HOUR,)))
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+    database = open_tables(tmp_path_factory.mktemp("ledger"))
+    ledger = LedgerTable(database, "server-1")
+    running: list[Entry] = []
+    tokens = requests = 0
+    for step in data.draw(st.lists(st.sampled_from(["write", "again", "kill"]), max_size=12)):
+        if step == "kill":
+            requests += ledger.interrupt()
+            running = []
+            continue
+        names = data.draw(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 9 * HOUR)), max_size=5))
+        begun = [entry(at, team=team) for team, at in names]
+        running += begun
+        ended = [done(one, data.draw(st.integers(0, 2**40))) for one in running if data.draw(st.booleans())]
+        ledger.write(begun, ended)
+        if step == "again":
+            ledger.write([], ended, again=True)
+        running = [one for one in running if one not in [end.entry for end in ended]]
+        tokens += sum(end.prompt_tokens for end in ended)
+        requests += len(ended)
+    (found,) = used(database, Question(0, DAY))
+    assert (found.prompt_tokens, found.requests) == (tokens, requests)
+    assert ledger.open_rows() == len(running)
+    assert ledger.differences() == []
+    database.close()
+
+
+def test_an_older_database_gets_its_ledger(url: str | None, tmp_path: Path) -> None:
+    """One that was made by the release before: its teams and keys stay."""
+    database = open_tables(tmp_path, url)
+    key, _ = KeyTable(database, b"p" * 64).create(Wanted("default"))
+    with database.write() as connection:
+        for name in ("ledger", "hours"):
+            connection.execute(sa.text(f"DROP TABLE {name}"))
+        connection.execute(sa.text("UPDATE tenants_version SET version_num = '0001'"))
+    database.close()
+    again = open_tables(tmp_path, url)
+    assert KeyTable(again, b"p" * 64).list_keys() == [key]
+    assert LedgerTable(again, "s").differences() == []
+    again.close()
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ((None, None, None), (20_000 * DAY, 20_001 * DAY)),
+        (("1970-01-02", None, None), (DAY, 2 * DAY)),
+        ((None, "1970-01-02", "1970-01-04"), (DAY, 3 * DAY)),
+        ((None, "3600", "7200"), (3600, 7200)),
+        ((None, "1970-01-02", None), (DAY, 20_001 * DAY)),
+    ],
+)
+def test_times(asked: tuple[str | None, str | None, str | None], found: tuple[int, int]) -> None:
+    assert span(*asked, now=20_000 * DAY + 5.0) == found
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("today", None, None), ("1970-13-01", None, None), ("1970-01-01", "1970-01-01", None), (None, "5", "5"),
+        (None, "1795000000000", None), (None, "-5", None), (None, "²", None), ("9999-12-31", None, None),
+        ("20260101", None, None),
+    ],
+)  # fmt: skip
+def test_times_that_are_none(asked: tuple[str | None, str | None, str | None]) -> None:
+    with pytest.raises(BadRequest):
+        span(*asked, now=0.0)
+
+
+def test_what_sums_are_by() -> None:
+    assert parsed_by(["team,model", "day", "team"]) == (By.TEAM, By.MODEL, By.DAY)
+    assert parsed_by([]) == ()
+    with pytest.raises(BadRequest, match="team, key, model"):
+        parsed_by(["password"])
+
+
+def test_rows_that_are_alike_differ_by_uid(ledger: LedgerTable, database: Database) -> None:
+    """Clients may send one X-Request-Id twice."""
+    one = entry()
+    ledger.write([one, replace(one, uid="other")], [done(one, 3)])
+    assert used(database, Question(0, HOUR))[0].requests == 1
+    assert ledger.open_rows() == 1

@@ -1,0 +1,147 @@
+"""The ledger's thread: what it promises while the database answers, and while it does not."""
+
+import asyncio
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from registry.errors import Unavailable
+from tenants.ledger import writer as writer_module
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.report import Question, used
+from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.table import LedgerTable
+from tenants.ledger.writer import LedgerWriter
+from tenants.storage.opening import open_tables
+from tests.unit.tenants.test_ledger import HOUR, done, entry
+
+
+class Gate:
+    """A table whose transactions wait for `go`, and fail as long as `broken`; `seen` is what was committed."""
+
+    def __init__(self) -> None:
+        self.go, self.entered = threading.Event(), threading.Event()
+        self.go.set()
+        self.broken = False
+        self.seen: list[tuple[list[str], list[str], bool]] = []
+
+    def write(self, begun: Sequence[Entry], ended: Sequence[Settled], *, again: bool = False) -> None:
+        self.entered.set()
+        self.go.wait()
+        if self.broken:
+            raise Unavailable("no")
+        self.seen.append(([one.uid for one in begun], [one.entry.uid for one in ended], again))
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    monkeypatch.setattr(writer_module, "RETRY_SECONDS", 0.001)
+    return Gate()
+
+
+def over(gate: Gate) -> LedgerWriter:
+    return LedgerWriter(cast(LedgerTable, gate))
+
+
+async def test_what_comes_meanwhile_is_one_transaction(gate: Gate) -> None:
+    writer = over(gate)
+    gate.go.clear()
+    first = writer.begin(entry())
+    await asyncio.to_thread(gate.entered.wait)
+    others = [entry() for _ in range(50)]
+    waiting = [writer.begin(one) for one in others]
+    for one in others[:20]:
+        writer.end(done(one))
+    assert not first.done()
+    gate.go.set()
+    await asyncio.gather(first, *waiting)
+    assert [len(begun) for begun, _, _ in gate.seen] == [1, 50]
+    assert gate.seen[1][1] == [one.uid for one in others[:20]]
+    await writer.close()
+
+
+async def test_written_is_a_promise(gate: Gate) -> None:
+    writer = over(gate)
+    one = entry()
+    await writer.begin(one)
+    writer.end(done(one))
+    await writer.written()
+    assert gate.seen[-1][1] == [one.uid]
+    await writer.close()
+
+
+async def test_nothing_runs_that_cannot_be_told_of(gate: Gate) -> None:
+    writer = over(gate)
+    running = entry()
+    await writer.begin(running)
+    gate.broken = True
+    refused = entry()
+    with pytest.raises(Unavailable) as error:
+        await writer.begin(refused)
+    assert (error.value.code, error.value.retry_after) == ("ledger_unavailable", 5)
+    writer.end(done(refused))
+    writer.end(done(running))
+    await writer.written()
+    gate.broken = False
+    later = entry()
+    await writer.begin(later)
+    await writer.written()
+    ended = [uid for _, uids, _ in gate.seen for uid in uids]
+    assert ended == [running.uid], "its end was kept; the end of what never began is none"
+    assert any(again for _, uids, again in gate.seen if uids)
+    assert refused.uid not in [uid for begun, _, _ in gate.seen for uid in begun]
+    await writer.close()
+
+
+async def test_a_client_that_leaves_before_the_commit(gate: Gate) -> None:
+    writer = over(gate)
+    gate.go.clear()
+    one = entry()
+    begun = writer.begin(one)
+    begun.cancel()
+    writer.end(done(one))
+    gate.go.set()
+    await writer.written()
+    assert [uid for begun_, _, _ in gate.seen for uid in begun_] == [one.uid]
+    assert [uid for _, ended, _ in gate.seen for uid in ended] == [one.uid]
+    await writer.close()
+
+
+async def test_a_stop_writes_what_has_come(gate: Gate) -> None:
+    writer = over(gate)
+    entries = [entry() for _ in range(2500)]
+    for one in entries:
+        writer.begin(one)
+        writer.end(done(one))
+    await writer.close()
+    assert sum(len(ended) for _, ended, _ in gate.seen) == 2500
+    assert max(len(begun) + len(ended) for begun, ended, _ in gate.seen) <= writer_module.MOST
+
+
+async def test_a_stop_does_not_wait_for_a_database_that_is_gone(gate: Gate) -> None:
+    writer = over(gate)
+    one = entry()
+    await writer.begin(one)
+    gate.broken = True
+    writer.end(done(one))
+    await writer.close()
+    assert [uid for _, ended, _ in gate.seen for uid in ended] == []
+
+
+async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
+    database = open_tables(tmp_path)
+    first = Ledger(tmp_path)
+    assert not first.is_kept
+    await first.keep(database)
+    await first.begin(entry())
+    await first.close()
+    second = Ledger(tmp_path)
+    await second.keep(database)
+    (found,) = used(database, Question(0, HOUR))
+    assert (found.requests, found.interrupted) == (1, 1)
+    await second.close()
+    database.close()
+    assert (tmp_path / "server-id").stat().st_mode & 0o777 == 0o600

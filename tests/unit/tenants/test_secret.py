@@ -1,0 +1,73 @@
+"""What a key looks like, and the pepper."""
+
+import os
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import BadRequest, Unavailable
+from tenants.keys import pepper, secret
+
+
+def test_a_key_has_its_id_and_256_bits() -> None:
+    made = [secret.make() for _ in range(200)]
+    assert len({key.text for key in made}) == 200
+    for key in made:
+        assert len(key.text) == 61
+        assert key.text.startswith(f"rh-{key.id}_")
+        assert secret.id_of(key.text) == key.id
+    assert len({key.text[12:55] for key in made}) == 200
+
+
+@given(st.data())
+def test_a_typo_is_found_without_a_look_up(data: st.DataObject) -> None:
+    text = secret.make().text
+    at = data.draw(st.integers(0, len(text) - 1))
+    other = data.draw(st.sampled_from(secret.ALPHABET).filter(lambda letter: letter != text[at]))
+    assert secret.id_of(text[:at] + other + text[at + 1 :]) is None
+    assert secret.id_of(text[:at] + text[at + 1 :]) is None
+
+
+@given(st.text(max_size=80))
+def test_other_texts_are_no_keys(text: str) -> None:
+    assert secret.id_of(text) is None
+    assert secret.id_of(secret.make().text + text) is None or not text
+
+
+def test_a_digest_depends_on_key_and_pepper() -> None:
+    one, other = secret.make().text, secret.make().text
+    digests = {secret.digest(p, text) for p in (b"a" * 32, b"b" * 32) for text in (one, other)}
+    assert len(digests) == 4
+    assert {len(digest) for digest in digests} == {32}
+
+
+def test_the_pepper_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    found: list[bytes] = []
+    threads = [threading.Thread(target=lambda: found.append(pepper.load(tmp_path / "data"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    assert len(set(found)) == 1
+    assert len(found[0]) == 64
+    path = tmp_path / "data" / "pepper"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert os.listdir(tmp_path / "data") == ["pepper"]
+
+
+def test_a_pepper_of_the_environment_needs_no_file(tmp_path: Path) -> None:
+    assert pepper.load(tmp_path, "x" * 32) == b"x" * 32
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(BadRequest, match="too short"):
+        pepper.load(tmp_path, "x" * 31)
+
+
+def test_a_pepper_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "pepper").mkdir()
+    with pytest.raises(Unavailable, match="cannot be read"):
+        pepper.load(tmp_path)
