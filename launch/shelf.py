@@ -29,6 +29,11 @@ class Shelf:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def tidy(self) -> None:
+        """At the start: what a server that was killed had not finished."""
+        for half in self.folder.glob(".*.tmp"):
+            half.unlink(missing_ok=True)
+
     def read(self) -> Shelved:
         """Every recipe. A file that is broken is told of, and does not keep the others away."""
         recipes, faults = list[Recipe](), list[str]()

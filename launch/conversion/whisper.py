@@ -22,6 +22,8 @@ from models.sources.digest import digest
 from registry.errors import EngineFailed, by_status
 from registry.recipes.definition import Recipe, Task
 
+_ROOT = Path(__file__).resolve().parents[2]
+"""Where the process starts: a folder `launch` of the operator's must not stand before ours."""
 SECONDS = 1800.0
 """Longest conversion. large-v3 takes about a minute on two cores."""
 
@@ -43,7 +45,7 @@ class Conversions:
     """
 
     def __init__(self, root: Path, seconds: float = SECONDS) -> None:
-        self._root, self._seconds = root, seconds
+        self._root, self._seconds = root.absolute(), seconds
         self._lock = asyncio.Lock()
 
     def find(self, recipe: Recipe, folder: Path) -> Path | None:
@@ -68,7 +70,8 @@ class Conversions:
         half = place.with_suffix(".half")
         await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder), str(half),
+            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder),
+            str(half), cwd=_ROOT,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None

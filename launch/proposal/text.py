@@ -56,8 +56,8 @@ def _check_code(draft: Draft, listing: Listing, kind: str) -> None:
     own = "auto_map" in listing.json("config.json") and not _in_transformers(kind)
     if own and not draft.asked.get("engine.flags.trust_remote_code"):
         raise Unfit(
-            f"{listing.where} brings its network as code ({kind}), which would be run. If you trust it: --set "
-            "engine.flags.trust_remote_code=true, and pin its revision. Or add a model of a known kind.",
+            f"{listing.where} brings its network as code ({kind}), which would be run. If you trust it, "
+            "set engine.flags.trust_remote_code in a recipe, and pin its revision. Or add a model of a known kind.",
             code="needs_code",
             param="source",
         )

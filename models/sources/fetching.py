@@ -19,6 +19,10 @@ from registry.errors import Unavailable, by_status
 from registry.recipes.definition import HubSource
 
 LINE = 1 << 20
+AT_ONCE = 4
+"""Processes; further downloads wait."""
+_ROOT = Path(__file__).resolve().parents[2]
+"""Where the processes start: a folder `models` of the operator's must not stand before ours."""
 
 
 class Downloads:
@@ -31,12 +35,13 @@ class Downloads:
 
     def __init__(self) -> None:
         self._running: dict[HubSource, _Download] = {}
+        self._places = asyncio.Semaphore(AT_ONCE)
 
     async def fetch(self, source: HubSource, told: Fetched) -> Path:
         """The folder with the files. Raises as `models.sources.resolve.resolve`."""
         download = self._running.get(source)
         if download is None:
-            download = self._running[source] = _Download(source)
+            download = self._running[source] = _Download(source, self._places)
             download.task.add_done_callback(lambda _: self._running.pop(source, None))
         download.listeners.append(told)
         try:
@@ -50,14 +55,18 @@ class Downloads:
 
 
 class _Download:
-    def __init__(self, source: HubSource) -> None:
+    def __init__(self, source: HubSource, places: asyncio.Semaphore) -> None:
         self.listeners: list[Fetched] = []
-        self.task = asyncio.ensure_future(self._run(source))
+        self.task = asyncio.ensure_future(self._in_turn(source, places))
+
+    async def _in_turn(self, source: HubSource, places: asyncio.Semaphore) -> Path:
+        async with places:
+            return await self._run(source)
 
     async def _run(self, source: HubSource) -> Path:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "models.sources.fetch_process", str(os.getpid()), limit=LINE,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True,
+            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True, cwd=_ROOT,
         )  # fmt: skip
         assert process.stdin is not None
         assert process.stdout is not None

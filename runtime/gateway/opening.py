@@ -57,6 +57,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     shelf = Shelf(settings.data_dir / "recipes")
+    await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
     arranged = arrange(recipes, shelved.recipes)
     metrics, names, bounds = Metrics(), Names(arranged.recipes, state), Bounds(settings.max_waiting)
@@ -121,8 +122,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         models,
         adapters,
         Combiner(names, service, adapters),
-        Additions(roster, names, residency, device),
-        Editor(roster, names, residency, state, adapters, device),
+        Additions(roster, names, residency, device, settings.trust_clients),
+        Editor(roster, names, residency, state, adapters, device, settings.trust_clients),
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,

@@ -92,6 +92,9 @@ class Settings(BaseSettings):
         default=(),
         description="Folder below which adapters and models may be added by path; may be given more than once.",
     )
+    trust_clients: Annotated[bool, WHERE] = Field(
+        default=False, description="Clients may set any engine flag of models that they add: some run code of others."
+    )
     run_dir: Path
     """Sockets; a fresh folder per start, removed at the end. The command line makes it."""
     log_level: Annotated[Literal["debug", "info", "warning", "error"], WHERE] = Field(

@@ -12,8 +12,6 @@ from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
 
-FITS = {"fits": "it fits", "fits_after": "it fits once others have left", "does_not_fit": "it does not fit"}
-
 SourceText = Annotated[
     str,
     typer.Argument(
@@ -56,7 +54,7 @@ def add(
         if not as_json:
             _propose(proposal)
         if proposal["fit"] == "does_not_fit":
-            raise Refused(proposal["plan"]["why"], code="insufficient_memory")
+            raise Refused(proposal["advice"], code="insufficient_memory")
         if not yes and not as_json:
             _ask(proposal["id"])
         added = client.post("/v1/models", {**body, "id": proposal["id"]})
@@ -107,10 +105,11 @@ def _propose(found: Json) -> None:
     for text in found["notes"]:
         print(f"- {text}")
     plan = found["plan"]
-    lines = [("this machine", FITS[found["fit"]]), ("needs", size(plan["bytes_needed"]))]
+    lines = [
+        ("this machine", "it does not fit" if found["lacking_bytes"] else found["advice"]),
+        ("needs", size(plan["bytes_needed"])),
+    ]
     lines.append(("free", f"{size(plan['bytes_free'])} of {size(plan['budget_bytes'])}"))
-    if plan["victims"]:
-        lines.append(("would leave", ", ".join(victim["model"] for victim in plan["victims"])))
     if found["lacking_bytes"]:
         lines.append(("lacks", size(found["lacking_bytes"])))
     if found["fetch_bytes"]:

@@ -65,6 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         emit({"url": url, "pid": server, "models": {model["id"]: model["state"] for model in models}})
         return 0
     print(f"\nRoundhouse is ready after {time.monotonic() - began:.1f} s: {url}  (documentation: {url}/docs)")
+    if not models:
+        print("\nThere is no model yet. Add one: roundhouse models add SOURCE (a folder, or ORG/NAME of a hub)")
     for title, command in tries(url, models):
         print(f"\n# {title}\n{command}")
     print("\nCtrl-C stops it: running requests finish first.", flush=True)

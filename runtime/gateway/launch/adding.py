@@ -9,6 +9,7 @@ from launch.files import hub
 from launch.files.listing import list_folder
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
+from launch.proposal.trust import check_flags
 from launch.request import Added, Step, Wanted
 from launch.source import parse_source
 from launch.writing import recipe_text
@@ -50,7 +51,10 @@ class Preview:
 class Additions:
     """`add` and `preview`: see `launch.request`."""
 
-    def __init__(self, roster: Roster, names: Names, residency: ResidencyManager, device: Device) -> None:
+    def __init__(
+        self, roster: Roster, names: Names, residency: ResidencyManager, device: Device, trusted: bool = False
+    ) -> None:
+        self._trusted = trusted
         self._roster, self._names, self._residency, self._device = roster, names, residency, device
         capability = nvml.capability(device.name) if device.kind == "cuda" else None
         self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
@@ -61,6 +65,7 @@ class Additions:
 
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
         """
+        check_flags(wanted.overrides, self._trusted)
         proposal, to_fetch = await asyncio.to_thread(self._look, wanted)
         plan = self._residency.preview(self._need(proposal))
         text = recipe_text(proposal.recipe, proposal.choices, proposal.notes)
@@ -125,8 +130,13 @@ class Additions:
             )
         if recipe.id in self._names.catalog.aliases:
             raise Conflict(f"'{recipe.id}' is an alias already. Give another id.", code="name_in_use", param="id")
+        for alias in recipe.aliases:
+            if alias in self._names.catalog.aliases or alias in self._names.catalog.recipes:
+                raise Conflict(
+                    f"'{alias}' is a model's name already. Give another alias.", code="name_in_use", param="overrides"
+                )
         if preview.plan.verdict == "impossible":
-            raise DoesNotFit(does_not_fit(preview))
+            raise DoesNotFit(advice(preview))
         return True
 
     async def bring(self, entry: ModelEntry) -> AsyncGenerator[Step, None]:
@@ -148,15 +158,21 @@ class Additions:
         return self._residency.fetcher.cancel(self._residency.get(model))
 
 
-def does_not_fit(preview: Preview) -> str:
-    """By how many bytes, and what would fit."""
-    weights, budget = preview.proposal.estimate.weights, preview.plan.budget
-    if weights > budget:
-        hint = "its weights alone are larger: add a smaller model, or a quantized one"
+def advice(preview: Preview) -> str:
+    """Whether it fits, in words: at once, after whom, or by how many bytes not, and then what would."""
+    plan = preview.plan
+    if plan.victims:
+        return f"It fits once {', '.join(victim.id for victim in plan.victims)} has left."
+    if plan.verdict == "wait":
+        return "It fits once a model that is busy, pinned or just loaded has left."
+    if plan.verdict != "impossible":
+        return "It fits."
+    if preview.proposal.estimate.weights > plan.budget:
+        hint = "Its weights alone are larger: add a smaller model, or a quantized one."
     else:
-        hint = "set a smaller context_length or memory.kv_cache, or fewer memory.adapters.device"
-    lacks = f" It lacks {preview.short_by:,} bytes ({size_words(preview.short_by)})" if preview.short_by else ""
-    return f"{preview.plan.why.rstrip('.')}.{lacks}; {hint}." if lacks else f"{preview.plan.why} Or {hint}."
+        hint = "A smaller context_length or memory.kv_cache would do, or fewer memory.adapters.device."
+    lacks = f" It lacks {preview.short_by:,} bytes ({size_words(preview.short_by)})." if preview.short_by else ""
+    return f"{plan.why}{lacks} {hint}"
 
 
 def _headers(folder: Path) -> Weights | None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from launch.files.listing import list_folder
 from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import Choice, put, recipe_of
+from launch.proposal.trust import check_flags
 from launch.writing import changed, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
@@ -53,7 +54,9 @@ class Editor:
         state: State,
         adapters: Adapters,
         device: Device,
+        trusted: bool = False,
     ) -> None:
+        self._trusted = trusted
         self._roster, self._names, self._residency = roster, names, residency
         self._state, self._adapters, self._device = state, adapters, device
 
@@ -70,6 +73,7 @@ class Editor:
 
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
         """
+        check_flags(changes, self._trusted)
         before = self._recipe(name)
         if before.is_former:
             raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")

@@ -7,7 +7,7 @@ from msgspec import Meta
 
 from launch.request import Added, Step
 from registry.recipes.definition import Task
-from runtime.gateway.launch.adding import Preview
+from runtime.gateway.launch.adding import Preview, advice
 from runtime.gateway.launch.editing import Edited, Removed
 from runtime.gateway.launch.reloading import Reloaded
 from runtime.gateway.views.values import Count, ModelView, PlanView, plan_view
@@ -35,6 +35,7 @@ class ProposalView(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChoiceView]
     notes: list[str]
     fit: Fit
+    advice: Annotated[str, Meta(description="The same in words, with what would fit if it does not.")]
     plan: PlanView
     lacking_bytes: Annotated[int, Meta(ge=0, description="By so many it does not fit.")]
     weights_bytes: Count
@@ -98,6 +99,7 @@ def proposal_view(preview: Preview) -> ProposalView:
         choices=[ChoiceView(c.key, _words(c.value), c.why) for c in preview.proposal.choices],
         notes=list(preview.proposal.notes),
         fit=fit,
+        advice=advice(preview),
         plan=plan_view(plan),
         lacking_bytes=preview.short_by,
         weights_bytes=preview.proposal.estimate.weights,

@@ -114,6 +114,7 @@ def test_a_stream_goes_on_while_models_come_change_and_go(
         edited = server.http.patch("/v1/models/my-chat", json={"changes": {"batching.max_requests": 8}})
         assert edited.status_code == 200, edited.text
         assert server.http.delete("/v1/models/passing").json()["deleted"] is True
+        assert 'model="passing"' not in server.http.get("/metrics").text
         rest = [line for line in lines if line.startswith("data: {")]
     pieces = [json.loads(line.removeprefix("data: ")) for line in (first, *rest)]
     text = "".join(one["choices"][0]["delta"].get("content") or "" for one in pieces if one["choices"])

@@ -85,6 +85,7 @@ def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Serv
         answers(server, model)
         assert server.model(model)["revision"] == commit
     assert len([one for one in hub.asked if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
+    assert hub.tokens == {"Bearer hf_secret"}
     assert f"revision: {commit}" in server.http.get("/v1/models/reranker/recipe").text
 
 

@@ -32,6 +32,8 @@ class FakeHub:
     """Send other bytes than were pushed, as many."""
     gate: threading.Event | None = None
     """The second half of a file of more than GATED bytes waits for it."""
+    tokens: set[str | None] = field(default_factory=set)
+    """What came as Authorization."""
     asked: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
@@ -64,6 +66,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         hub, path = self.hub, urlsplit(self.path).path
         hub.asked.append(f"{self.command} {path}")
+        hub.tokens.add(self.headers.get("Authorization"))
         parts = path.strip("/").split("/")
         if hub.fail_with is not None:
             return self._send(hub.fail_with, b"{}", body)

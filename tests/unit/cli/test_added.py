@@ -16,7 +16,8 @@ def proposal(**more: Any) -> dict[str, Any]:
     return {
         "object": "model.proposal", "id": "mine", "task": "chat", "engine": "vllm", "recipe": "id: mine\n",
         "choices": [{"key": "context_length", "value": "512", "why": "all that the model was made for"}],
-        "notes": ["It has no chat template."], "fit": "fits", "plan": PLAN, "lacking_bytes": 0, "weights_bytes": 9,
+        "notes": ["It has no chat template."], "fit": "fits", "advice": "It fits.",
+        "plan": PLAN, "lacking_bytes": 0, "weights_bytes": 9,
         "fetch_bytes": 2**20, **more,
     }  # fmt: skip
 
@@ -39,7 +40,7 @@ def test_add_shows_the_reasons_and_adds_on_yes(adding: FakeServer, run: Run) -> 
     )
     assert result.exit_code == 0, result.stderr
     assert "all that the model was made for" in result.stdout
-    assert "it fits" in result.stdout
+    assert "It fits." in result.stdout
     assert "to fetch      1.0 MiB" in result.stdout
     assert "mine: added, the first request loads it" in result.stdout
     looked, added = (asked.json for asked in adding.asked if asked.method == "POST")
@@ -67,9 +68,7 @@ def test_a_folder_that_is_here_is_sent_with_its_whole_path(adding: FakeServer, r
 
 
 def test_what_does_not_fit_is_refused_with_the_sum(server: FakeServer, run: Run) -> None:
-    server.on(
-        "POST", "/v1/models", proposal(fit="does_not_fit", lacking_bytes=2**30, plan={**PLAN, "why": "too large"})
-    )
+    server.on("POST", "/v1/models", proposal(fit="does_not_fit", lacking_bytes=2**30, advice="too large"))
     result = run("models", "add", "org/name", "--yes")
     assert result.exit_code == 1
     assert "too large" in result.stderr

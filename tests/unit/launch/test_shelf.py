@@ -41,6 +41,8 @@ def test_a_file_that_was_being_written_when_the_server_died_is_nothing(tmp_path:
     keep(shelf, recipe("a"))
     (tmp_path / ".half.tmp").write_text("id: b\nvers")
     assert [one.id for one in shelf.read().recipes] == ["a"]
+    shelf.tidy()
+    assert [file.name for file in tmp_path.iterdir()] == ["a@1.yaml"]
 
 
 def test_a_broken_file_keeps_no_other_away(tmp_path: Path) -> None:

@@ -1,0 +1,74 @@
+"""The use case of an addition, over the real manager of models, as far as it goes without a server."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from launch.proposal.trust import check_flags
+from launch.request import Wanted
+from registry.errors import DoesNotFit, Forbidden
+from runtime.gateway.launch.adding import Additions, advice
+from runtime.server.device import Device
+from tests.unit.residency.scripted import World
+
+RERANK = Wanted("package:models.starter/pack/starter-rerank")
+MIB = 2**20
+
+
+def additions(folder: Path, budget: int) -> tuple[World, Additions]:
+    world = World(folder, budget=budget)
+    roster: Any = SimpleNamespace(recipe=lambda _: None)
+    names: Any = SimpleNamespace(catalog=SimpleNamespace(aliases={}, recipes={}))
+    return world, Additions(roster, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
+
+
+async def test_a_model_that_does_not_fit_is_refused_with_the_bytes_that_lack(tmp_path: Path) -> None:
+    _, adding = additions(tmp_path, 200 * MIB)
+    found = await adding.preview(RERANK)
+    assert found.plan.verdict == "impossible"
+    assert found.short_by == found.proposal.estimate.total - 200 * MIB > 0
+    assert f"It lacks {found.short_by:,} bytes" in advice(found)
+    with pytest.raises(DoesNotFit, match="It lacks"):
+        [step async for step in adding.add(RERANK)]
+
+
+async def test_weights_that_are_larger_than_all_ask_for_a_smaller_model(tmp_path: Path) -> None:
+    _, adding = additions(tmp_path, MIB)
+    assert "a smaller model, or a quantized one" in advice(await adding.preview(RERANK))
+
+
+async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
+    world, adding = additions(tmp_path, 2048 * MIB)
+    assert advice(await adding.preview(RERANK)) == "It fits."
+    world.manager.get("a").needed = 1900 * MIB
+    await world.ask("a")
+    world.manager.get("a").bytes = 1900 * MIB
+    found = await adding.preview(RERANK)
+    assert advice(found) == "It fits once a has left."
+    assert world.witness.events == ["loaded a"], "a preview changes nothing"
+    await world.manager.close()
+    await world.pool.close()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"engine.flags.trust_remote_code": True},
+        {"engine.flags": {"tool-parser-plugin": "/tmp/x.py"}},
+        {"engine": {"name": "vllm", "flags": {"load_format": "pt"}}},
+        {"engine.flags.logits_processors": ["x:y"]},
+    ],
+)
+def test_flags_that_name_files_or_code_are_not_for_clients(asked: dict[str, object]) -> None:
+    with pytest.raises(Forbidden) as refused:
+        check_flags(asked, trusted=False)
+    assert refused.value.code == "flag_not_allowed"
+    check_flags(asked, trusted=True)
+
+
+def test_harmless_flags_are() -> None:
+    check_flags(
+        {"engine.flags.tool_call_parser": "hermes", "engine.flags.kv-cache-dtype": "fp8", "dtype": "auto"}, False
+    )
