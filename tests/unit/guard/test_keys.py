@@ -220,7 +220,11 @@ def test_what_is_no_bearer_is_no_key() -> None:
         ("/v1/audio/transcriptions", lambda b: b["error"]["type"] == "invalid_request_error"),
     ],
 )
-@pytest.mark.parametrize("key", ["rh-wrong", EXPIRED.text, LIMITED.text[:-2], "x" * 9000], ids=lambda key: key[:8])
+@pytest.mark.parametrize(
+    "key",
+    ["rh-wrong", EXPIRED.text, LIMITED.text[:-2], "x" * 9000],
+    ids=["made-up", "expired", "truncated", "oversized"],
+)
 async def test_a_401_is_in_the_dialect_of_its_path(server: Served, path: str, inside: Any, key: str) -> None:
     found = await ask(server, f"POST {path}", f"x-api-key: {key}\r\n".encode(), {"model": "embed"})
     assert found.status == 401
