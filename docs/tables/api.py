@@ -9,6 +9,7 @@ PAGES = {
     "/v1/unload_lora_adapter": "adapters.md",
     "/v1/models": "models.md",
     "/v1/usage": "teams.md",
+    "/v1/organization": "teams.md",
     "/v1/recipes": "models.md",
     "/v1/reload": "models.md",
     "/v1/status": "operations.md",

@@ -2,12 +2,16 @@
 
 import asyncio
 import time
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from registry.errors import Forbidden, NotFound
 from tenants.caller import Caller, Scope
 from tenants.ledger.keeping import Ledger
+
+if TYPE_CHECKING:
+    from registry.storage.database import Database
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -43,6 +47,15 @@ class UsageReport:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
+    def database(self) -> "Database":
+        """Where the sums are. Raises NotFound (no_ledger)."""
+        if self._ledger.database is None:
+            raise NotFound(
+                "This server keeps no ledger yet: it begins with the first team or key (roundhouse teams create).",
+                code="no_ledger",
+            )
+        return self._ledger.database
+
     async def ask(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None, by: list[str]
     ) -> UsageReportView:
@@ -50,11 +63,7 @@ class UsageReport:
 
         Raises NotFound (no_ledger), BadRequest, Forbidden, Unavailable.
         """
-        if self._ledger.database is None:
-            raise NotFound(
-                "This server keeps no ledger yet: it begins with the first team or key (roundhouse teams create).",
-                code="no_ledger",
-            )
+        database = self.database()
         from tenants.ledger.dates import span
         from tenants.ledger.report import Question, parsed_by, used
 
@@ -65,7 +74,7 @@ class UsageReport:
         asked = parsed_by(by)
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
-        found = await asyncio.to_thread(used, self._ledger.database, Question(first, last, asked, team))
+        found = await asyncio.to_thread(used, database, Question(first, last, asked, team))
         data = [
             UsedView(
                 **{FIELDS[word]: name for word, name in zip(asked, one.names, strict=True)},  # type: ignore[arg-type]

@@ -23,6 +23,7 @@ NOT_RUN = {
     ("operations.md", "make serve"): "starts the server that all other blocks ask",
     ("operations.md", "make serve PORT=9000"): "starts another server on a port that may be taken",
     ("teams.md", "roundhouse teams create"): "closes the server that all other blocks ask",
+    ("teams.md", "from openai import OpenAI"): "shows a key, as the next",
     ("teams.md", "roundhouse usage report"): "there is no ledger on the server that all other blocks ask",
     ("teams.md", "curl -s"): "shows a key, and there is none on the server that all other blocks ask",
     ("performance.md", "make bench"): "takes 21 minutes",

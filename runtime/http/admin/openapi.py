@@ -22,7 +22,10 @@ from runtime.http.admin.answers import (
 )
 from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
 from runtime.http.openapi_parts import (
+    ANY_OBJECT,
+    BOOLEAN,
     CONFLICT,
+    COUNT,
     MANAGEMENT,
     STRING,
     TEXT,
@@ -32,6 +35,7 @@ from runtime.http.openapi_parts import (
     array,
     either,
     json_body,
+    nullable,
     other_answer,
     record,
     ref,
@@ -68,6 +72,23 @@ SCHEMAS: dict[str, Json] = {
         ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
+    "UsagePage": record(
+        {
+            "object": {"const": "page"},
+            "data": array(
+                record(
+                    {
+                        "object": {"const": "bucket"},
+                        "start_time": COUNT,
+                        "end_time": COUNT,
+                        "results": array(ANY_OBJECT),
+                    }
+                )
+            ),
+            "has_more": BOOLEAN,
+            "next_page": nullable(STRING),
+        }
+    ),
     "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
     "RegisterForm": record(
         {
@@ -168,6 +189,16 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("get", "/v1/usage"): Operation(
         "getUsage", _OPERATIONS, "What teams used", answer("UsageReport"), errors=(*MANAGEMENT, 503)
     ),
+    **{
+        ("get", f"/v1/organization/usage/{kind}"): Operation(
+            f"get{name}Usage", _OPERATIONS, f"What teams used of {what}, as OpenAI tells it", answer("UsagePage"),
+            errors=(*MANAGEMENT, 503),
+        )
+        for kind, name, what in (
+            ("completions", "Completions", "chat and text"), ("embeddings", "Embeddings", "embeddings"),
+            ("audio_transcriptions", "Transcriptions", "speech"),
+        )
+    },
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT

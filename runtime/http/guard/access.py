@@ -20,6 +20,7 @@ PUBLIC = frozenset(
 _ASSETS = "/docs/assets/"
 _INFERENCE = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
 _INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
+_ADMIN = frozenset((Scope.ADMIN,))
 _USAGE = frozenset((Scope.USAGE, Scope.ADMIN))
 _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/models": (SCOPES, _MODELS),
@@ -35,6 +36,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/status": (_MODELS, _MODELS),
     "/metrics": (_MODELS, _MODELS),
     "/v1/usage": (_USAGE, _USAGE),
+    "/v1/organization": (_ADMIN, _ADMIN),
 }
 """The beginning of a path: scopes of which one is needed to read, and to change something."""
 

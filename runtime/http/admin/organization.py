@@ -1,0 +1,132 @@
+"""`GET /v1/organization/usage/...`: what was used as OpenAI's SDK asks for it. A team is a project of its."""
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from fastapi import Request
+from fastapi.responses import Response
+
+from registry.errors import BadRequest
+from runtime.http.admin.answers import json_answer
+from runtime.http.audio.endpoints import TASKS
+from runtime.http.middleware import CurrentGateway
+from runtime.http.sending import Route
+
+if TYPE_CHECKING:
+    from tenants.ledger.organization import Asked, Bucket
+
+COMPLETIONS = (
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate", "/generate_stream", "/",
+    "/api/chat", "/api/generate",
+)  # fmt: skip
+EMBEDDINGS = ("/v1/embeddings", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings")
+_LISTS = ("project_ids", "api_key_ids", "models", "group_by")
+_SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
+
+
+def _numbers(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    counts = {"object": f"organization.usage.{kind}.result", "num_model_requests": row["requests"]}
+    if kind == "audio_transcriptions":
+        return {**counts, "seconds": round(row["audio_ms"] / 1e3)}
+    counts["input_tokens"] = row["prompt_tokens"]
+    if kind == "embeddings":
+        return counts
+    cached = row["cached_tokens"]
+    return {
+        **counts, "output_tokens": row["completion_tokens"], "input_cached_tokens": cached,
+        "input_uncached_tokens": row["prompt_tokens"] - cached,
+    }  # fmt: skip
+
+
+def _bucket(bucket: "Bucket", kind: str) -> dict[str, Any]:
+    groups = {"project_id": None, "user_id": None, "api_key_id": None, "model": None}
+    if kind == "completions":
+        groups |= {"batch": None, "service_tier": None}
+    results = [
+        {**groups, **{name: row[name] for name in groups if name in row}, **_numbers(row, kind)}
+        for row in bucket.results
+    ]
+    return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
+
+
+async def _usage(request: Request, gateway: CurrentGateway, kind: str, endpoints: tuple[str, ...]) -> Response:
+    database = gateway.usage.database()
+    from tenants.ledger.organization import page_of
+
+    page = await asyncio.to_thread(page_of, database, _asked(request.query_params.multi_items(), endpoints))
+    return json_answer(
+        {
+            "object": "page",
+            "data": [_bucket(bucket, kind) for bucket in page.buckets],
+            "has_more": page.next is not None,
+            "next_page": None if page.next is None else str(page.next),
+        }
+    )
+
+
+async def completions(request: Request, gateway: CurrentGateway) -> Response:
+    """Tokens of chat and text, by the hour or the day."""
+    return await _usage(request, gateway, "completions", COMPLETIONS)
+
+
+async def embeddings(request: Request, gateway: CurrentGateway) -> Response:
+    """Tokens of embeddings, by the hour or the day."""
+    return await _usage(request, gateway, "embeddings", EMBEDDINGS)
+
+
+async def audio(request: Request, gateway: CurrentGateway) -> Response:
+    """Seconds of recordings, by the hour or the day."""
+    return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
+
+
+def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...]) -> "Asked":
+    """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
+    from tenants.ledger.organization import Asked
+
+    lists: dict[str, list[str]] = {name: [] for name in _LISTS}
+    single: dict[str, str] = {}
+    for name, value in items:
+        bare = name.removesuffix("[]")
+        if bare in lists:
+            lists[bare].append(value)
+        elif name in _SINGLE:
+            single[name] = value
+        else:
+            raise BadRequest(f"Parameters are {', '.join((*_SINGLE, *_LISTS))}.", param=name, code="unknown_parameter")
+    number = partial(_number, single)
+    begin = number("start_time")
+    if begin is None:
+        raise BadRequest("Give start_time, in seconds since 1970.", param="start_time")
+    end = number("end_time")
+    return Asked(
+        begin=begin,
+        end=int(time.time()) + 1 if end is None else end,
+        width=single.get("bucket_width", "1d"),
+        limit=number("limit"),
+        page=number("page"),
+        group_by=tuple(dict.fromkeys(lists["group_by"])),
+        endpoints=endpoints,
+        projects=tuple(lists["project_ids"]),
+        keys=tuple(lists["api_key_ids"]),
+        models=tuple(lists["models"]),
+        batch={"true": True, "false": False}.get(single.get("batch", "")),
+    )
+
+
+def _number(single: Mapping[str, str], name: str) -> int | None:
+    text = single.get(name)
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise BadRequest(f"{name} is a whole number, times in seconds since 1970.", param=name)
+    return int(text)
+
+
+ROUTES: list[Route] = [
+    ("/v1/organization/usage/completions", completions, ["GET"]),
+    ("/v1/organization/usage/embeddings", embeddings, ["GET"]),
+    ("/v1/organization/usage/audio_transcriptions", audio, ["GET"]),
+]

@@ -1,0 +1,136 @@
+"""OpenAI's own SDK reads the ledger: pages of buckets."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.organization import Asked, page_of
+from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.table import LedgerTable
+from tenants.storage.opening import open_tables
+from tests.unit.http.fakes import FakeGateway, application
+
+DAY, HOUR = 86_400, 3600
+
+
+def row(uid: str, at: int, team: str, endpoint: str, *, source: str = "api", audio: int = 0) -> Settled:
+    entry = Entry(uid, uid, 1, at, team, f"key-{team}", endpoint, f"{team}-model", "r", "", "interactive", source)
+    return Settled(entry, "done", 200, None, 100, 40, 7, audio)
+
+
+ROWS = [
+    row("a", 5, "search", "/v1/chat/completions"),
+    row("b", DAY + HOUR, "search", "/api/chat"),
+    row("c", DAY + 2 * HOUR, "speech", "/v1/messages", source="batch"),
+    row("d", 5, "search", "/v1/embeddings"),
+    row("e", 5, "speech", "/v1/audio/transcriptions", audio=2600),
+    row("f", 5, "search", "/v1/rerank"),
+]
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[openai.AsyncOpenAI]:
+    database = open_tables(tmp_path / "data")
+    LedgerTable(database, "other").write([one.entry for one in ROWS], ROWS)
+    ledger = Ledger(tmp_path / "data")
+    await ledger.keep(database)
+    transport = httpx2.ASGITransport(app=application(FakeGateway(tmp_path, ledger=ledger)))
+    http = httpx2.AsyncClient(transport=transport)
+    async with openai.AsyncOpenAI(
+        admin_api_key="x", api_key="x", base_url="http://test/v1", http_client=http, max_retries=0
+    ) as found:
+        yield found
+    await ledger.close()
+    database.close()
+
+
+async def test_buckets_and_groups(client: openai.AsyncOpenAI) -> None:
+    usage = client.admin.organization.usage
+    page = await usage.completions(start_time=0, end_time=3 * DAY)
+    assert [(b.start_time, b.end_time, len(b.results)) for b in page.data] == [
+        (0, DAY, 1), (DAY, 2 * DAY, 1), (2 * DAY, 3 * DAY, 0),
+    ]  # fmt: skip
+    (first,) = page.data[0].results
+    assert first.object == "organization.usage.completions.result"
+    assert (first.input_tokens, first.input_cached_tokens, first.output_tokens) == (100, 40, 7)
+    assert (first.num_model_requests, first.project_id) == (1, None)
+    assert (page.has_more, page.next_page) == (False, None)
+    names = ["project_id", "api_key_id", "model", "batch", "service_tier"]
+    grouped = await usage.completions(start_time=DAY, end_time=2 * DAY, group_by=names)  # type: ignore[arg-type]
+    found = [one for bucket in grouped.data for one in bucket.results]
+    assert [tuple(getattr(one, name) for name in names) for one in found] == [
+        ("search", "key-search", "search-model", False, "default"),
+        ("speech", "key-speech", "speech-model", True, "default"),
+    ]
+
+
+async def test_filters(client: openai.AsyncOpenAI) -> None:
+    usage = client.admin.organization.usage
+
+    async def count(**filters: Any) -> int:
+        page = await usage.completions(start_time=0, end_time=3 * DAY, **filters)
+        return sum(one.num_model_requests for b in page.data for one in b.results)  # type: ignore[union-attr]
+
+    assert await count() == 3
+    assert await count(project_ids=["speech"]) == 1
+    assert await count(project_ids=["speech", "search"], models=["search-model"]) == 2
+    assert await count(api_key_ids=["key-nobody"]) == 0
+    assert await count(batch=True) == 1
+    assert await count(batch=False) == 2
+
+
+async def test_other_tasks(client: openai.AsyncOpenAI) -> None:
+    usage = client.admin.organization.usage
+    embedded = (await usage.embeddings(start_time=0, end_time=DAY)).data[0].results[0]
+    assert (embedded.object, embedded.input_tokens) == ("organization.usage.embeddings.result", 100)
+    heard = (await usage.audio_transcriptions(start_time=0, end_time=DAY)).data[0].results[0]
+    assert (heard.object, heard.seconds) == ("organization.usage.audio_transcriptions.result", 3)
+
+
+async def test_pages(client: openai.AsyncOpenAI) -> None:
+    usage = client.admin.organization.usage
+    seen: list[int] = []
+    page = await usage.completions(start_time=0, end_time=30 * HOUR, bucket_width="1h", limit=12)
+    while True:
+        seen += [bucket.start_time for bucket in page.data]
+        if page.next_page is None:
+            break
+        assert page.has_more
+        page = await usage.completions(
+            start_time=0, end_time=30 * HOUR, bucket_width="1h", limit=12, page=page.next_page
+        )
+    assert seen == [hour * HOUR for hour in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "param"),
+    [
+        ({"bucket_width": "1m"}, "bucket_width"), ({"group_by": ["user_id"]}, "group_by"), ({"limit": 32}, "limit"),
+        ({"end_time": 0}, "end_time"), ({"user_ids": ["x"]}, "user_ids[]"), ({"page": "x"}, "page"),
+    ],
+)  # fmt: skip
+async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any], param: str) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        await client.admin.organization.usage.completions(**{"start_time": 1, **wrong})
+    assert error.value.param == param
+
+
+def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
+    from runtime.http.admin.organization import _asked
+
+    repeated, brackets = (
+        _asked([("start_time", "5"), (name, "model"), (name, "batch")], ()) for name in ("group_by", "group_by[]")
+    )
+    assert repeated.group_by == brackets.group_by == ("model", "batch")
+
+
+def test_no_time_is_no_bucket(tmp_path: Path) -> None:
+    database = open_tables(tmp_path)
+    page = page_of(database, Asked(0, DAY, page=5 * DAY))
+    assert (page.buckets, page.next) == ([], None)
+    database.close()
