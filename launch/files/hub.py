@@ -43,8 +43,7 @@ def _fetch_small(source: HubSource, names: list[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    disable_progress_bars("huggingface_hub.snapshot_download")
-    disable_progress_bars("huggingface_hub.http_get")
+    disable_progress_bars()
     with hub_errors(source):
         return Path(
             snapshot_download(

@@ -33,7 +33,7 @@ class FakeHub:
     gate: threading.Event | None = None
     """The second half of a file of more than GATED bytes waits for it."""
     tokens: set[str | None] = field(default_factory=set)
-    """What came as Authorization."""
+    """What came as Authorization with requests for what is there."""
     asked: list[str] = field(default_factory=list)
     """'METHOD path' of each request."""
 
@@ -66,7 +66,6 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self, body: bool) -> None:
         hub, path = self.hub, urlsplit(self.path).path
         hub.asked.append(f"{self.command} {path}")
-        hub.tokens.add(self.headers.get("Authorization"))
         parts = path.strip("/").split("/")
         if hub.fail_with is not None:
             return self._send(hub.fail_with, b"{}", body)
@@ -76,6 +75,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(401, b"{}", body, {"X-Error-Code": "RepoNotFound"})
         if repo in hub.gated and not api:
             return self._send(403, b"{}", body, {"X-Error-Code": "GatedRepo"})
+        hub.tokens.add(self.headers.get("Authorization"))
         commit = hub.commit(repo, parts[5] if api else parts[3])
         if commit is None:
             return self._send(404, b"{}", body, {"X-Error-Code": "RevisionNotFound"})
