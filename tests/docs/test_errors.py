@@ -100,7 +100,6 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (503, "model_failed"): "unit/http/test_request_records.py",
     (503, "no_space"): "unit/http/audio/test_upload.py",
     (503, "out_of_memory"): "contract/speech/test_audio.py",
-    (503, "model_failed"): "unit/http/test_request_records.py",
     (503, "queue_timeout"): "system/surfaces/test_models.py",
     (404, "model_version_not_found"): "system/added/test_folders.py",
     (409, "model_in_use"): "system/added/test_recipes.py",
