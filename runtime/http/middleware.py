@@ -84,7 +84,10 @@ class ContextMiddleware:
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
-                MutableHeaders(scope=message)["X-Request-Id"] = context.id
+                headers = MutableHeaders(scope=message)
+                headers["X-Request-Id"] = context.id
+                if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
+                    headers["Request-Id"] = context.id
             await send(message)
 
         await self.app(scope, receive, with_id)

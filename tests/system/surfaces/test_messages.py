@@ -25,6 +25,7 @@ def test_messages_and_their_events(claude: Anthropic) -> None:
     plain = claude.messages.create(**asked)
     assert (plain.content[0].type, plain.stop_reason, plain.model) == ("text", "end_turn", "uppercase")
     assert plain.usage.output_tokens == len("HELLO WORLD") + 1
+    assert (plain._request_id or "").startswith("req-")
     kinds: list[str] = []
     for event in claude.messages.create(**asked, stream=True):
         if not kinds or kinds[-1] != event.type:
