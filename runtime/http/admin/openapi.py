@@ -135,7 +135,8 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "removeModel", _MODELS, "Remove a model that was added", answer("ModelRemoved"), errors=(*CONFLICT, 500, 503)
     ),
     ("get", "/v1/models/{model}/recipe"): Operation(
-        "exportModel", _MODELS, "A model's recipe", {"application/yaml": STRING}, errors=MANAGEMENT
+        "exportModel", _MODELS, "A model's recipe, as a recipe file has it", {"application/yaml": {"type": "object"}},
+        errors=MANAGEMENT,
     ),
     ("delete", "/v1/models/{model}/download"): Operation(
         "cancelDownload", _MODELS, "Stop bringing a model's files", answer("Model"), errors=MANAGEMENT

@@ -183,7 +183,7 @@ class Writer:
         part = choice.message or _Part(choice.text)
         for index, call in enumerate(part.tool_calls or ()):
             self._calls[index] = call
-        return self._last(part, choice)
+        return self._last(part, choice, self._called())
 
     def line(self, data: bytes) -> Answer | None:
         """What an event of the stream tells; None: nothing yet."""
@@ -203,11 +203,10 @@ class Writer:
 
     def calls(self) -> Answer | None:
         """A line with the functions that are called, whole; None: there are none."""
-        return self._made(_Part(""), _Choice(), done=False) if self._calls else None
+        return self._made(_Part(""), _Choice(), self._called(), done=False) if self._calls else None
 
     def last(self) -> Answer:
         """A stream's last line."""
-        self._calls.clear()
         return self._last(_Part(""), _Choice())
 
     def only(self, reason: str) -> Answer:
@@ -230,12 +229,17 @@ class Writer:
             known.function.name = known.function.name or call.function.name
             known.function.arguments = (known.function.arguments or "") + (call.function.arguments or "")
 
-    def _last(self, part: _Part, choice: _Choice) -> Answer:
-        counts = {"prompt_eval_count": self.usage.prompt_tokens, "eval_count": self.usage.completion_tokens or 0}
-        return self._made(part, choice, done=True, done_reason=self.reason, **counts, **self.watch.durations())
+    def _called(self) -> list[Called] | None:
+        """Calls are told when all their pieces have come, never with the text that comes between them."""
+        return [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
 
-    def _made(self, part: _Part, choice: _Choice, *, done: bool, **more: Any) -> Answer:
-        calls = [made for call in self._calls.values() if (made := _called(call, self.reason))] or None
+    def _last(self, part: _Part, choice: _Choice, calls: list[Called] | None = None) -> Answer:
+        counts = {"prompt_eval_count": self.usage.prompt_tokens, "eval_count": self.usage.completion_tokens or 0}
+        return self._made(part, choice, calls, done=True, done_reason=self.reason, **counts, **self.watch.durations())
+
+    def _made(
+        self, part: _Part, choice: _Choice, calls: list[Called] | None = None, *, done: bool, **more: Any
+    ) -> Answer:
         told: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:
             told["logprobs"] = choice.logprobs.content

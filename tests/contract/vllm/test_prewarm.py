@@ -27,7 +27,7 @@ async def main():
     engine, base = VllmEngine(), Path(sys.argv[1])
     await engine.load(chat_fixtures.recipe(base), base, "cpu", lambda progress: None)
     (core,) = await engine._engine.collective_rpc(modules)
-    print(len(before), sorted(modules() - before), sorted(core - before))
+    print(len(before), sorted(modules() - before), sorted(core - before), flush=True)
     await engine.close()
 
 asyncio.run(main())

@@ -201,7 +201,6 @@ def test_responses_with_instructions_tools_and_a_schema(client: OpenAI) -> None:
         ({"functions": [{"name": "f", "parameters": {}}]}, "functions"),
         ({"web_search_options": {}}, "web_search_options"),
         ({"modalities": ["text", "audio"], "audio": {"voice": "alloy", "format": "wav"}}, "audio"),
-        ({"store": True}, "store"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "multimodal"),
         ({"extra_body": {"thinking_token_budget": 9}}, "reasoning"),
         ({"reasoning_effort": "high"}, "reasoning_effort"),
@@ -235,7 +234,6 @@ def test_what_changes_no_answer_is_let_through(client: OpenAI) -> None:
     ("more", "words"),
     [
         ({"tools": [{"type": "web_search_preview"}]}, "web_search_preview"),
-        ({"store": True}, "not stored"),
         ({"background": True}, "background"),
         ({"previous_response_id": "resp_1"}, "resp_1"),
         ({"extra_body": {"nonsense": 1}}, "nonsense"),

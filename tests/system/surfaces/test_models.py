@@ -97,6 +97,6 @@ def test_a_pin_holds_against_unload_and_loads_nothing(server: Server) -> None:
 
 
 def test_a_wrong_method_is_a_405_that_says_so(server: Server) -> None:
-    for method, path in (("PATCH", "/v1/models"), ("DELETE", "/v1/models/starter-chat"), ("GET", "/v1/embeddings")):
+    for method, path in (("PATCH", "/v1/models"), ("PUT", "/v1/models/starter-chat"), ("GET", "/v1/embeddings")):
         answer = server.http.request(method, path)
         assert (answer.status_code, answer.json()["error"]["code"]) == (405, "method_not_allowed")
