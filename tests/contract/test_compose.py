@@ -10,7 +10,6 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -24,6 +23,7 @@ from registry.errors import EngineFailed, Unavailable, Unfit
 from starter_training import figures
 from starter_training.chat.answers import BASE, Question, Served
 from starter_training.chat.tasks.conversations import heldout
+from tests.children import running
 from tests.unit.adapters import makers
 from tests.unit.adapters.rig import Rig
 
@@ -141,13 +141,13 @@ async def test_a_process_that_takes_too_long_or_dies_is_told(
     assert late.value.code == "compose_timeout"
 
     def kill(_: Progress) -> None:
-        (child,) = (c for c in psutil.Process().children() if "adapters.compose.process" in c.cmdline())
+        (child,) = running("adapters.compose.process")
         child.send_signal(signal.SIGKILL)
 
     with pytest.raises(EngineFailed, match="was ended") as died:
         await compose(job(base, stored, tmp_path / "died", "linear"), 300, kill)
     assert died.value.code == "compose_failed"
-    assert not [c for c in psutil.Process().children() if "adapters.compose.process" in c.cmdline()]
+    assert not running("adapters.compose.process")
 
 
 async def test_it_ends_with_the_one_who_asked(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:

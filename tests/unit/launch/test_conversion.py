@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import psutil
 import pytest
 
 from launch.conversion.whisper import Conversions, needs_conversion
@@ -12,6 +11,7 @@ from launch.files.listing import list_folder
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
+from tests.children import running
 from tests.unit.launch.whisper import SPEECH, save_whisper
 
 RECIPE = Recipe.model_validate(
@@ -50,7 +50,7 @@ async def test_a_conversion_that_takes_too_long_is_ended(checkpoint: Path, tmp_p
     with pytest.raises(EngineFailed) as refused:
         await conversions.make(RECIPE, checkpoint)
     assert refused.value.code == "conversion_failed"
-    assert not [p for p in psutil.Process().children() if "launch.conversion.process" in " ".join(p.cmdline())]
+    assert not running("launch.conversion.process")
     assert conversions.find(RECIPE, checkpoint) is None
 
 

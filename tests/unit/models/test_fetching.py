@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import psutil
 import pytest
 
 from models.sources import repository
 from models.sources.fetching import Downloads
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import HubSource
+from tests.children import running
 from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
@@ -59,7 +59,7 @@ async def test_two_who_want_the_same_share_one_process(hub: FakeHub, source: Hub
     downloads = Downloads()
     both = [asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2)]
     await until_half(hub, tmp_path)
-    assert len([p for p in psutil.Process().children() if "fetch_process" in " ".join(p.cmdline())]) == 1
+    assert len(running("fetch_process")) == 1
     hub.gate.set()
     one, other = await asyncio.gather(*both)
     assert one == other
@@ -88,7 +88,7 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not [p for p in psutil.Process().children() if p.is_running() and "fetch_process" in " ".join(p.cmdline())]
+    assert not running("fetch_process")
     hub.gate.set()
     folder = await downloads.fetch(source, nobody)
     assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
@@ -102,9 +102,8 @@ async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
     downloads = Downloads()
     task = asyncio.create_task(downloads.fetch(source, nobody))
     await until_half(hub, tmp_path)
-    for process in psutil.Process().children():
-        if "fetch_process" in " ".join(process.cmdline()):
-            process.kill()
+    for process in running("fetch_process"):
+        process.kill()
     with pytest.raises(Unavailable) as refused:
         await task
     assert refused.value.code == "download_ended"
