@@ -23,7 +23,7 @@ from registry.errors import EngineFailed, Unavailable, Unfit
 from starter_training import figures
 from starter_training.chat.answers import BASE, Question, Served
 from starter_training.chat.tasks.conversations import heldout
-from tests.children import running
+from tests.children import children, running
 from tests.unit.adapters import makers
 from tests.unit.adapters.rig import Rig
 
@@ -136,18 +136,19 @@ async def test_dare_is_what_its_seed_makes_it(
 async def test_a_process_that_takes_too_long_or_dies_is_told(
     base: Base, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
+    others = children()
     with pytest.raises(Unavailable) as late:
         await compose(job(base, stored, tmp_path / "late", "linear"), 0.01)
     assert late.value.code == "compose_timeout"
 
     def kill(_: Progress) -> None:
-        (child,) = running("adapters.compose.process")
+        (child,) = running("adapters.compose.process", others)
         child.send_signal(signal.SIGKILL)
 
     with pytest.raises(EngineFailed, match="was ended") as died:
         await compose(job(base, stored, tmp_path / "died", "linear"), 300, kill)
     assert died.value.code == "compose_failed"
-    assert not running("adapters.compose.process")
+    assert not running("adapters.compose.process", others)
 
 
 async def test_it_ends_with_the_one_who_asked(base: Base, stored: tuple[Path, ...], tmp_path: Path) -> None:

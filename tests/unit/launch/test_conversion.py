@@ -11,7 +11,7 @@ from launch.files.listing import list_folder
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
-from tests.children import running
+from tests.children import children, running
 from tests.unit.launch.whisper import SPEECH, save_whisper
 
 RECIPE = Recipe.model_validate(
@@ -46,11 +46,12 @@ async def test_what_needs_none_is_served_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_a_conversion_that_takes_too_long_is_ended(checkpoint: Path, tmp_path: Path) -> None:
+    others = children()
     conversions = Conversions(tmp_path, seconds=0.01)
     with pytest.raises(EngineFailed) as refused:
         await conversions.make(RECIPE, checkpoint)
     assert refused.value.code == "conversion_failed"
-    assert not running("launch.conversion.process")
+    assert not running("launch.conversion.process", others)
     assert conversions.find(RECIPE, checkpoint) is None
 
 

@@ -13,7 +13,7 @@ from models.sources import repository
 from models.sources.fetching import Downloads
 from registry.errors import NotFound, Unavailable
 from registry.recipes.definition import HubSource
-from tests.children import running
+from tests.children import children, running
 from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import FakeHub, serve
 
@@ -55,11 +55,12 @@ async def until_half(hub: FakeHub, root: Path) -> None:
 
 
 async def test_two_who_want_the_same_share_one_process(hub: FakeHub, source: HubSource, tmp_path: Path) -> None:
+    others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
     both = [asyncio.create_task(downloads.fetch(source, nobody)) for _ in range(2)]
     await until_half(hub, tmp_path)
-    assert len(running("fetch_process")) == 1
+    assert len(running("fetch_process", others)) == 1
     hub.gate.set()
     one, other = await asyncio.gather(*both)
     assert one == other
@@ -81,6 +82,7 @@ async def test_one_who_leaves_does_not_end_it_for_the_other(hub: FakeHub, source
 async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     hub: FakeHub, source: HubSource, tmp_path: Path
 ) -> None:
+    others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
     task = asyncio.create_task(downloads.fetch(source, nobody))
@@ -88,7 +90,7 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert not running("fetch_process")
+    assert not running("fetch_process", others)
     hub.gate.set()
     folder = await downloads.fetch(source, nobody)
     assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
@@ -98,11 +100,12 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
 async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
     hub: FakeHub, source: HubSource, tmp_path: Path
 ) -> None:
+    others = children()
     hub.gate = threading.Event()
     downloads = Downloads()
     task = asyncio.create_task(downloads.fetch(source, nobody))
     await until_half(hub, tmp_path)
-    for process in running("fetch_process"):
+    for process in running("fetch_process", others):
         process.kill()
     with pytest.raises(Unavailable) as refused:
         await task
