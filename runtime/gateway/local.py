@@ -141,6 +141,11 @@ class LocalLease:
         return self._turn.pool
 
     @property
+    def first_goal(self) -> float | None:
+        pool = self._entry.recipe.pools.get(self.pool)
+        return None if pool is None else pool.ttft
+
+    @property
     def context_length(self) -> int | None:
         return context_length(self._entry)
 

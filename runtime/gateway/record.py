@@ -60,6 +60,10 @@ class RequestRecord:
     """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte."""
     entry: Entry | None = None
     """How it began in the ledger, if there is one."""
+    pool: str = ""
+    """The part of the target's places that it ran in; '': none, or it never ran."""
+    first_goal: float | None = None
+    """Seconds within which it was to begin."""
 
 
 class Sink(Protocol):
@@ -162,7 +166,11 @@ class Recorder:
         if self._first is not None:
             seconds["first"] = self._first - self._began
         usage = total(lease.usage for lease in self._leases)
-        record = RequestRecord(self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry)
+        lease = self._leases[-1] if self._leases else None
+        record = RequestRecord(
+            self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry,
+            "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
+        )  # fmt: skip
         for sink in self._sinks:
             try:
                 sink.take(record)

@@ -323,6 +323,14 @@ class Placement:
     def waiting_by_class(self) -> dict[ServiceClass, int]:
         return {one: self._waiting.classes[one] for one in ServiceClass}
 
+    def running_in(self, pool: str) -> int:
+        return self._running.pools.running(pool)
+
+    def make_room(self, claim: Claim) -> str | None:
+        """In a full queue: the newest request of who has more in it than this one's team would, by weight and class;
+        it waits no more. None: this one is the one too many."""
+        return self._waiting.make_room(claim)
+
     def waiting_in(self, pool: str) -> int:
         return self._waiting.pools[pool]
 

@@ -154,11 +154,8 @@ class ModelQueue:
         recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
-        if len(self._waiting) >= self.recipe.queue.max_waiting:
-            raise QueueFull(
-                f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
-                retry_after=self.predicted_wait(claim),
-            )
+        if len(self._waiting) >= self.recipe.queue.max_waiting and not self._made_room(claim):
+            raise self._full(claim)
         pool = self.recipe.pools.get(claim.pool)
         if pool is not None and self.policy.waiting_in(claim.pool) >= pool.max_waiting:
             raise QueueFull(
@@ -206,6 +203,22 @@ class ModelQueue:
                 self.pump()
             elif not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
+
+    def _made_room(self, claim: Claim) -> bool:
+        """Whoever fills a queue does not keep others out of it: its newest request is refused instead of theirs."""
+        found = self.policy.make_room(claim)
+        if found is None:
+            return False
+        ticket = self._waiting[found]
+        if not ticket.turn.done():
+            ticket.turn.set_exception(self._full(ticket.claim))
+        return True
+
+    def _full(self, claim: Claim) -> QueueFull:
+        return QueueFull(
+            f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
+            retry_after=self.predicted_wait(claim),
+        )
 
     def release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.id, None) is None:

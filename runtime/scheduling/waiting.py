@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.fair.accounts import Group, Ties
+from runtime.scheduling.fair.accounts import Account, Group, Ties
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.fair.floors import Floors
 from runtime.scheduling.fair.lane import Lane, rank
@@ -36,6 +36,8 @@ class Waiting:
         self.floors = Floors(floor)
         self.pools: Counter[str] = Counter()
         """How many wait, by pool."""
+        self._of_team: dict[Account, dict[str, None]] = {}
+        """The requests of each, the newest last."""
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -55,6 +57,7 @@ class Waiting:
         due = latest if claim.due is None else min(claim.due, latest)
         request = QueuedRequest(request_id, digest, now, self._arrivals, claim, ties, due)
         self._by_id[request_id] = request
+        self._of_team.setdefault(team, {})[request_id] = None
         lanes = self._lanes.setdefault(digest, {}).setdefault(claim.service_class, {})
         if claim.pool not in lanes:
             lanes[claim.pool] = Lane()
@@ -76,6 +79,10 @@ class Waiting:
                 del self._lanes[digest][claim.service_class]
                 if not self._lanes[digest]:
                     del self._lanes[digest]
+        mine = self._of_team[request.ties.team]
+        del mine[request_id]
+        if not mine:
+            del self._of_team[request.ties.team]
         _less(self._counts, digest)
         _less(self.classes, claim.service_class)
         _less(self.pools, claim.pool)
@@ -121,6 +128,24 @@ class Waiting:
             if head is not None and (best is None or head.rank < best.rank):
                 best = head
         return None if best is None else best.request
+
+    def make_room(self, claim: Claim) -> str | None:
+        """Take out the newest request of the team, in this class or a lower one, that has most waiting for its weight;
+        none where that is the claim's own. Gives its id."""
+        mine = self._teams[claim.service_class].find(claim.team)
+        own = ((mine.waiting if mine is not None else 0) + 1) / claim.weight
+        for service_class in reversed(ServiceClass):
+            if service_class < claim.service_class:
+                break
+            group = self._teams[service_class].waiting
+            if not group:
+                continue
+            largest = max(group, key=lambda team: team.waiting / team.weight)
+            if service_class > claim.service_class or (largest is not mine and largest.waiting / largest.weight > own):
+                newest = next(reversed(self._of_team[largest]))
+                self.remove(newest)
+                return newest
+        return None
 
     def work_before(self, claim: Claim) -> float:
         """The work that would be done before that of a request which came now, if nobody came after it."""
