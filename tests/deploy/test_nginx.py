@@ -82,11 +82,11 @@ def proxy(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.real
 def test_a_client_streams_through_tls(proxy: Proxy) -> None:
-    with OpenAI(base_url=f"https://127.0.0.1:{proxy.port}/v1", api_key="none", http_client=proxy.http) as client:
-        stream = client.chat.completions.create(
-            model="uppercase", messages=[{"role": "user", "content": "hello world"}], temperature=0, stream=True
-        )
-        assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == "HELLO WORLD"
+    client = OpenAI(base_url=f"https://127.0.0.1:{proxy.port}/v1", api_key="none", http_client=proxy.http)
+    stream = client.chat.completions.create(
+        model="uppercase", messages=[{"role": "user", "content": "hello world"}], temperature=0, stream=True
+    )
+    assert "".join(c.choices[0].delta.content or "" for c in stream if c.choices) == "HELLO WORLD"
 
 
 @pytest.mark.real
