@@ -13,6 +13,7 @@ from typing import Any
 
 from models.chat.vllm import core, fail_fast, process
 from registry.errors import EngineFailed
+from registry.limits import Limits
 
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
@@ -96,7 +97,9 @@ def configuration(arguments: Namespace, device: str) -> Any:
     return config
 
 
-def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
+def start_engine(
+    arguments: Namespace, device: str, threads: int, limits: Limits, swap_tokens: int | None = None
+) -> Any:
     """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -105,6 +108,8 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
     os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
+    os.environ[process.FOLLOW] = f"{limits.follow_seconds} {limits.follow_token_seconds}"
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, limits.grammar_cache >> 20)))
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
         os.environ[process.CAUSE] = str(cause)
