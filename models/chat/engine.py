@@ -198,11 +198,11 @@ class VllmEngine:
     async def close(self) -> None:
         self._state = "closed"
         self._children.unwatch()
-        self._checker.close()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         running = launch.processes(self._engine)
         engine, self._engine, self._app = self._engine, None, None
+        await self._checker.close()
         if engine is not None:
             await asyncio.to_thread(launch.stop_engine, engine, running, CLOSE_WITHIN)
 

@@ -98,31 +98,38 @@ class Checker:
             self._given_up = answer
             raise
         if not line:
-            self._forget()
+            await self._end()
             raise EngineFailed("the process that checks grammars has ended")
         return msgspec.json.decode(line, type=Verdict)
 
     async def _started(self) -> None:
-        if self._judge is not None or self._closed:
+        if self._judge is not None:
             return
-        self._judge = judge = await start.in_new_thread(self._fork)
+        if not self._closed:
+            self._judge = await start.in_new_thread(self._fork)
+        if self._closed:  # perhaps meanwhile
+            await self._end()
+            raise EngineFailed("the engine was closed")
+        assert self._judge is not None
+        judge = self._judge
         loop = asyncio.get_running_loop()
         self._reader = reader = asyncio.StreamReader(ESCAPED * self._limits.grammar_bytes)
         self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(judge.orders, "wb", 0))
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
 
-    def _forget(self) -> None:
+    async def _end(self) -> None:
+        """Returns when nothing is left of the process: the end of one with much memory may take seconds."""
         judge, self._judge = self._judge, None
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         if judge is not None:
             judge.process.kill()
-            judge.process.join(1)
+            await asyncio.to_thread(judge.process.join)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the process. A check that runs ends with EngineFailed."""
         self._closed = True
-        self._forget()
+        await self._end()
 
 
 def _bytes(verdict: Verdict) -> int:

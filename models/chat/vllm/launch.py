@@ -15,6 +15,8 @@ from models.chat.vllm import core, fail_fast, process
 from registry.errors import EngineFailed
 from registry.limits import Limits
 
+GONE_WITHIN = 60.0
+"""Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
@@ -127,12 +129,13 @@ def start_engine(
 
 
 def stop_engine(engine: Any, children: list[Any], within: float) -> None:
-    """End the engine's processes, by force after `within` seconds. Blocks."""
+    """End the engine's processes, by force after `within` seconds. Blocks until nothing is left of them: the end of one
+    with much memory may take seconds, and nobody else would ask for it."""
     engine.shutdown(within)
     for child in children:
         if child.is_alive():
             child.kill()
-        child.join(within)
+        child.join(GONE_WITHIN)
 
 
 def sleep_mode_available() -> bool:

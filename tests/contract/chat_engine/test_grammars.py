@@ -143,3 +143,9 @@ async def test_the_bound_on_memory_is_of_one_grammars_own_process(bench: Bench) 
     status, code, _ = await _outcome(bench, CHAT, body)
     assert status == 200 or code in NAMED
     assert bench.engine._host_bytes() - before < USUAL.compile_memory
+
+
+@pytest.mark.parametrize("value", [[], ["a"], [{"choice": ["a"]}], "a", 5, True], ids=str)
+async def test_structured_outputs_that_are_no_object_are_400(bench: Bench, value: object) -> None:
+    status, _, _ = await _outcome(bench, CHAT, {"messages": HELLO, "max_tokens": 8, "structured_outputs": value})
+    assert status == 400
