@@ -23,6 +23,7 @@ TEAMS = sa.Table(
     sa.Column("name", sa.String(128), nullable=False),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("archived", sa.Double),
+    sa.Column("weight", sa.Double, nullable=False, server_default="1"),
     sa.Column("timezone", sa.String(64), nullable=False, server_default="UTC"),
 )
 KEYS = sa.Table(
@@ -39,6 +40,9 @@ KEYS = sa.Table(
     sa.Column("expires", sa.Double),
     sa.Column("revoked", sa.Double),
     sa.Column("replaces", sa.String(8)),
+    sa.Column("service_class", sa.String(16)),
+    sa.Column("ceiling", sa.String(16)),
+    sa.Column("timeout", sa.Double),
 )
 LIMITS = sa.Table(
     "limits",

@@ -194,7 +194,8 @@ def test_an_older_database_gets_what_it_lacks(url: str | None, tmp_path: Path, m
             connection.execute(sa.text(f"INSERT INTO ledger ({columns}) VALUES ({values})"))
     old.close()
     again = open_tables(tmp_path, url)
-    assert [team.id for team in KeyTable(again, b"p" * 64).list_teams()] == ["search", "default"]
+    teams = KeyTable(again, b"p" * 64).list_teams()
+    assert [(team.id, team.weight) for team in teams] == [("search", 1.0), ("default", 1.0)]
     ledger = LedgerTable(again, "s")
     assert ledger.interrupt() == (made_by == "0002")
     again.close()

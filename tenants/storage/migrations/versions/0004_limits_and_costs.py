@@ -3,7 +3,7 @@
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "0004", "0002"
+revision, down_revision = "0004", "0003"
 _COUNTS = ("pairs", "device_us", "cold_ms", "cost_micro", "own_micro")
 
 
