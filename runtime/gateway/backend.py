@@ -12,6 +12,7 @@ from models.messages import EmbedRequest, Event, RerankRequest, TranscribeReques
 from registry.files.abilities import Ability
 from registry.records import Version
 from runtime.gateway.context import RequestContext
+from tenants.costs.prices import PriceList
 
 LOCAL = "local"
 
@@ -32,6 +33,8 @@ class Target:
     """`local`, or a provider's id."""
     abilities: frozenset[Ability] = frozenset()
     """What it can do beside its task."""
+    price: PriceList | None = None
+    """By which requests are charged; None: they are free."""
 
     @property
     def label(self) -> str | None:

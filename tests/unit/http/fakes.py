@@ -30,6 +30,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
@@ -47,6 +48,7 @@ from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
+from tenants.limits.limiter import Limiter
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -141,6 +143,7 @@ class FakeGateway:
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
+        limiter: Limiter | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -197,6 +200,7 @@ class FakeGateway:
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
+            LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
