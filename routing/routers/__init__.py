@@ -1,0 +1,6 @@
+"""What a router is.
+
+definition.py   its YAML
+router.py       ready to decide
+versions.py     its content as files, by digest
+"""
