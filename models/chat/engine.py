@@ -19,7 +19,7 @@ from models.chat.grammars.checker import Checker
 from models.chat.names import Renamer
 from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
-from models.chat.vllm import launch, prewarm
+from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.usage import METER, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
@@ -41,8 +41,7 @@ class VllmEngine:
         self._adapters: EngineAdapters | None = None
         self._fields: fields.Fields = {}
         self._model = ""
-        self._typical = False
-        self._cuts, self._strict = False, False
+        self._typical, self._cuts, self._strict = False, False, False
         self._state = "new"
         self._checker = Checker(lambda: process.start(self._engine))
         self._sleeper: Sleeper | None = None
@@ -102,6 +101,7 @@ class VllmEngine:
             admission.guard(self._engine, self._checker)
             await self._checker.begin()
             await self._engine.reset_prefix_cache()
+            counting.count_from_now(self._engine)
             adapters = self._adapters if arguments.enable_lora else None
             self._sleeper = Sleeper(self._engine, self._app, recipe.id, adapters, on_device, self._host_bytes)
             asleep = await self._sleeper.expected() if arguments.enable_sleep_mode else None
@@ -190,6 +190,9 @@ class VllmEngine:
             self._alive()
             raise EngineFailed("the engine does not answer") from error
         self._children.alive()
+
+    async def metrics(self) -> bytes:
+        return counting.text(self._engine)
 
     async def close(self) -> None:
         self._state = "closed"

@@ -4,8 +4,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Literal
 
-from runtime.scheduling.rank import ServiceClass
 from tenants.caller import EVERYBODY, Caller
+from tenants.classes import ServiceClass
 
 Source = Literal["api", "batch", "shadow", "evaluation", "probe"]
 

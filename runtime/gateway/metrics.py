@@ -98,6 +98,19 @@ class Metrics:
         self.host_budget = Gauge(
             "roundhouse_host_budget_bytes", "The same in host memory beside a GPU; 0 on a CPU.", registry=r
         )
+        self.device_used = Gauge(
+            "roundhouse_device_memory_used_bytes",
+            "Memory in use there by all programs: of the GPU; without one, of the machine.",
+            ["device"], registry=r,
+        )  # fmt: skip
+        self.device_total = Gauge(
+            "roundhouse_device_memory_total_bytes", "Memory that there is.", ["device"], registry=r
+        )
+        self.device_busy = Gauge(
+            "roundhouse_device_utilization_ratio",
+            "How busy it is, 0 to 1: the GPU in its last sample; all cores of a CPU since the metrics were read last.",
+            ["device"], registry=r,
+        )  # fmt: skip
         self.state = Gauge(
             "roundhouse_model_state", "1 for the state that the model is in.", ["model", "state"], registry=r
         )

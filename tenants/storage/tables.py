@@ -21,6 +21,7 @@ TEAMS = sa.Table(
     sa.Column("name", sa.String(128), nullable=False),
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("archived", sa.Double),
+    sa.Column("weight", sa.Double, nullable=False, server_default="1"),
 )
 KEYS = sa.Table(
     "api_keys",
@@ -36,6 +37,9 @@ KEYS = sa.Table(
     sa.Column("expires", sa.Double),
     sa.Column("revoked", sa.Double),
     sa.Column("replaces", sa.String(8)),
+    sa.Column("service_class", sa.String(16)),
+    sa.Column("ceiling", sa.String(16)),
+    sa.Column("timeout", sa.Double),
 )
 KEYRING = sa.Table(
     "keyring",

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import core, fail_fast, process
+from models.chat.vllm import core, counting, fail_fast, process
 from registry.errors import EngineFailed
 
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
@@ -110,7 +110,9 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
         os.environ[process.CAUSE] = str(cause)
         try:
             others = set(multiprocessing.active_children())
-            engine = AsyncLLM.from_vllm_config(config, disable_log_stats=arguments.disable_log_stats)
+            engine = AsyncLLM.from_vllm_config(
+                config, stat_loggers=counting.loggers(), disable_log_stats=arguments.disable_log_stats
+            )
             engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
             return engine
         except Exception as error:

@@ -176,17 +176,21 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
     database.close()
 
 
-def test_an_older_database_gets_its_ledger(url: str | None, tmp_path: Path) -> None:
+def test_an_older_database_gets_what_came_later(url: str | None, tmp_path: Path) -> None:
     """One that was made by the release before: its teams and keys stay."""
     database = open_tables(tmp_path, url)
     key, _ = KeyTable(database, b"p" * 64).create(Wanted("default"))
     with database.write() as connection:
         for name in ("ledger", "hours"):
             connection.execute(sa.text(f"DROP TABLE {name}"))
+        connection.execute(sa.text("ALTER TABLE teams DROP COLUMN weight"))
+        for name in ("service_class", "ceiling", "timeout"):
+            connection.execute(sa.text(f"ALTER TABLE api_keys DROP COLUMN {name}"))
         connection.execute(sa.text("UPDATE tenants_version SET version_num = '0001'"))
     database.close()
     again = open_tables(tmp_path, url)
     assert KeyTable(again, b"p" * 64).list_keys() == [key]
+    assert [team.weight for team in KeyTable(again, b"p" * 64).list_teams()] == [1.0]
     assert LedgerTable(again, "s").differences() == []
     again.close()
 
