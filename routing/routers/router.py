@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from registry.recipes.router import RouterSpec
 from routing.deciding.rules import Rules
 from routing.intents.model import Acceptance, IntentModel
-from routing.routers.definition import RouterSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
