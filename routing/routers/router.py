@@ -21,6 +21,13 @@ class Router:
         object.__setattr__(self, "rules", Rules(self.spec.rules))
 
     @property
+    def embedding(self) -> str | None:
+        """The model that is asked for a text's vector; None: nothing here was fitted for one."""
+        wanted = self.spec.intents.embedding if self.spec.intents else None
+        fitted = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
+        return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
+
+    @property
     def label(self) -> str:
         """`auto@v1`, as answers tell it."""
         return f"{self.spec.id}@{self.tag}"

@@ -1,17 +1,17 @@
 """The gateway: one object, whole from the start, that everything outside this room uses.
 
-A request: `record` it, `resolve` its name, `lease` the target, run a call (`runtime.gateway.backend`).
-Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`.
+A request: `record` it, `choose` what its name means, `lease` the target, run a call (`runtime.gateway.backend`).
+Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`, `routers`.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from registry.errors import NotFound, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
+from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
@@ -20,16 +20,21 @@ from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.switch import Switch
+from runtime.gateway.routing.targets import Targets
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
 from tenants.caller import Caller
 from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
 
 Phase = Literal["starting", "ready", "stopping"]
+Calls = Callable[[int | None], Sequence[Call]]
 
 
 class Gateway:
@@ -58,6 +63,8 @@ class Gateway:
         callers: Callers,
         ledger: LedgerSink,
         usage: UsageReport,
+        routers: Keeper,
+        queues: Mapping[str, ModelQueue],
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
@@ -65,6 +72,9 @@ class Gateway:
         self.uploads = Uploads(settings.max_uploads)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
         self.callers, self.usage, self._ledger = callers, usage, ledger
+        self.routers = routers
+        targets = Targets(self.resolve, residency, queues)
+        self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -85,6 +95,16 @@ class Gateway:
         entry = self._residency.get(found.recipe.id)
         abilities = abilities_of(entry.recipe, entry.path)
         return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities)
+
+    async def choose(self, parsed: Wanted, endpoint: str, calls: Calls, context: RequestContext) -> Target:
+        """`resolve`; of a router's name, whom it chooses. calls: asked for only if it is one.
+
+        Raises also Unavailable (no_route).
+        """
+        router = self.routers.find(self._names.bare(parsed))
+        if router is None:
+            return self.resolve(parsed, context.caller)
+        return await self.switch.route(router, endpoint, calls(None), parsed, context)
 
     def coming(self, target: Target) -> Coming | None:
         """How far it is; None: it can answer at once."""
