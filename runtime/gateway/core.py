@@ -69,7 +69,7 @@ class Gateway:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
-        self.uploads = Uploads(settings.max_uploads)
+        self.uploads = Uploads(settings.max_uploads, settings.limits)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
         self.callers, self.usage, self._ledger = callers, usage, ledger
         self.routers = routers
