@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.failures import Refused, ServerFailed, UsageError
-from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
@@ -162,7 +162,7 @@ def edit(
 
 def remove(
     model: ModelName,
-    force: Annotated[bool, typer.Option("--force", help="Also if it is pinned, or the base of adapters.")] = False,
+    force: Force = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
