@@ -86,7 +86,7 @@ async def remove(
     force: Annotated[bool, Query()] = False,
     purge: Annotated[bool, Query()] = False,
 ) -> Response:
-    """Take a model out that was added here, or one former version. Running requests finish; files stay unless purged."""
+    """Take a model out that was added here, or one former version; `purge` takes its files along."""
     return json_answer(removed_view(await gateway.editor.remove(name, force=force, purge=purge)))
 
 
