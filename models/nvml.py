@@ -69,6 +69,15 @@ def used_by(device: str, processes: Iterable[int]) -> int | None:
     return None if not told or None in told else sum(map(int, told))
 
 
+def busy(device: str) -> float | None:
+    """The share of the last sample period, of up to a second, in which a kernel ran; None where it is not told."""
+    try:
+        with _opened(device) as (nvml, handle):
+            return float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+    except NoGpu:
+        return None
+
+
 @contextmanager
 def _opened(device: str) -> Iterator[tuple[Any, Any]]:
     try:

@@ -74,6 +74,15 @@ class Breakable(Protocol):
     """Called on the event loop, once, when a loaded engine has ended by itself, with how. Its calls end after that."""
 
 
+@runtime_checkable
+class Counting(Protocol):
+    """An engine that counts for itself what it does."""
+
+    async def metrics(self) -> bytes:
+        """As Prometheus text. Also while it sleeps."""
+        ...
+
+
 class ChatAnswer(Protocol):
     """The events of one chat call: Started, Chunk..., Finished."""
 

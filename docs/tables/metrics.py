@@ -13,6 +13,13 @@ LORA_INFO = (
     "vLLM's own series, by our adapter names, so that dashboards made for it go on working. Its value is the time.",
 )
 
+VLLM = (
+    code("vllm:*"),
+    "",
+    "`model_name`, `engine`",
+    "What each chat model's vLLM counts by itself, see [vLLM's own series](#vllms-own-series).",
+)
+
 
 def metrics() -> str:
     """Series, type, labels, meaning."""
@@ -23,7 +30,7 @@ def metrics() -> str:
             kind_ = next(word for word, of in _KINDS.items() if isinstance(value, of))
             labels = ", ".join(code(label) for label in value._labelnames)
             rows.append((code(value._name + suffix), kind_, labels, value._documentation))
-    return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO])
+    return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO, VLLM])
 
 
 _KINDS: dict[str, type] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}

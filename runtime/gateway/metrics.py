@@ -51,6 +51,24 @@ class Metrics:
             "roundhouse_batch_size", "Inputs that shared an engine step (embed, rerank, speech).",
             ["model"], buckets=_SIZES, registry=r,
         )  # fmt: skip
+        self.team_requests = Counter(
+            "roundhouse_team_requests",
+            "Requests by team, class and outcome; the 200 first teams, then `other`.",
+            ["team", "service_class", "outcome"], registry=r,
+        )  # fmt: skip
+        self.team_tokens = Counter(
+            "roundhouse_team_tokens", "Tokens by team, class and kind (prompt, cached, completion).",
+            ["team", "service_class", "kind"], registry=r,
+        )  # fmt: skip
+        self.team_cost = Counter(
+            "roundhouse_team_cost", "List price of what teams used, in the server's currency.", ["team"], registry=r
+        )
+        self.limits = Counter(
+            "roundhouse_limited_requests",
+            "Requests that found no room in a limit, by team (or key's team), kind and what was done: refused, warned, "
+            "shadow (let in, and counted).",
+            ["owner", "kind", "done"], registry=r,
+        )  # fmt: skip
         self.load = Histogram(
             "roundhouse_load_seconds", "From the decision to load until ready.", ["model"], buckets=_LOAD, registry=r
         )
@@ -98,6 +116,19 @@ class Metrics:
         self.host_budget = Gauge(
             "roundhouse_host_budget_bytes", "The same in host memory beside a GPU; 0 on a CPU.", registry=r
         )
+        self.device_used = Gauge(
+            "roundhouse_device_memory_used_bytes",
+            "Memory in use there by all programs: of the GPU; without one, of the machine.",
+            ["device"], registry=r,
+        )  # fmt: skip
+        self.device_total = Gauge(
+            "roundhouse_device_memory_total_bytes", "Memory that there is.", ["device"], registry=r
+        )
+        self.device_busy = Gauge(
+            "roundhouse_device_utilization_ratio",
+            "How busy it is, 0 to 1: the GPU in its last sample; all cores of a CPU since the metrics were read last.",
+            ["device"], registry=r,
+        )  # fmt: skip
         self.state = Gauge(
             "roundhouse_model_state", "1 for the state that the model is in.", ["model", "state"], registry=r
         )

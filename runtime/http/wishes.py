@@ -19,7 +19,7 @@ The first of these that says something counts. A class above the key's ceiling i
 import math
 import re
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,7 @@ class _Body(msgspec.Struct):
 _DECODER = msgspec.json.Decoder(_Body)
 
 
-def context_of_headers(id_: str, headers: Iterable[tuple[bytes, bytes]]) -> RequestContext:
+def context_of_headers(id_: str, headers: Sequence[tuple[bytes, bytes]]) -> RequestContext:
     """Raises BadRequest for a class or time that is none."""
     found = {name: value.decode("latin-1").strip() for name, value in headers}
     arrived = time.monotonic()
@@ -70,6 +70,7 @@ def context_of_headers(id_: str, headers: Iterable[tuple[bytes, bytes]]) -> Requ
         first_by=None if reading is None else _patience(reading, arrived),
         preference=parse_preference(headers),
         asked=asked,
+        headers=headers,
     )
     return _settled(context)
 

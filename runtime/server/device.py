@@ -78,6 +78,24 @@ def _gpu() -> tuple[str, int] | None:
     return found.name, found.total
 
 
+def machine_total(device: Device) -> int:
+    """Bytes that there are, whatever models may use of them: a container's limit does not count here."""
+    return psutil.virtual_memory().total if device.kind == "cpu" else device.total
+
+
+def used_of(device: Device) -> tuple[int | None, float | None]:
+    """Bytes that are used there, by all programs, and how busy it is, from 0 to 1; None: not told.
+
+    Of a CPU: this machine's memory, and all its cores since the last call.
+    """
+    if device.kind == "cpu":
+        return psutil.virtual_memory().used, psutil.cpu_percent() / 100
+    try:
+        return nvml.gpu(device.name).used, nvml.busy(device.name)
+    except nvml.NoGpu:
+        return None, None
+
+
 def memory_of(device: Device) -> Memory:
     """How memory that comes back is seen there."""
     return HostMemory() if device.kind == "cpu" else GpuMemory(lambda: nvml.gpu(device.name).used)

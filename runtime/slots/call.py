@@ -32,6 +32,7 @@ class FrameCall:
         self._link, self.uid = link, uid
         self.loaded: Loaded | None = None
         self.held: Held | None = None
+        self.counted = b""
         self.usage: Usage | None = None
         self._arrived: asyncio.Queue[frames.FromSlot] = asyncio.Queue()
         self._buffered = 0
@@ -70,7 +71,7 @@ class FrameCall:
                     yield frame.progress
                 case frames.Done():
                     self._over = True
-                    self.loaded, self.held = frame.loaded, frame.held
+                    self.loaded, self.held, self.counted = frame.loaded, frame.held, frame.counted
                 case frames.Failed():
                     self._over = True
                     raise frame.error()

@@ -75,7 +75,11 @@ class Wake(Frame, frozen=True):
     """Come back from sleep."""
 
 
-ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake
+class Count(Frame, frozen=True):
+    """What the engine counts by itself, as Prometheus text in `Done`; empty where it does not."""
+
+
+ToSlot = Load | Call | Stage | Place | Drop | Cancel | Ping | Prewarm | Sleep | Wake | Count
 
 
 # --- slot to gateway -----------------------------------------------------------------------------------------------
@@ -99,10 +103,11 @@ class Emit(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The call ended well; a load, a sleep and a wake bring what is held afterwards."""
+    """The call ended well; a load, a sleep and a wake bring what is held afterwards, `Count` what was counted."""
 
     loaded: Loaded | None = None
     held: Held | None = None
+    counted: bytes = b""
 
 
 class Failed(Frame, frozen=True):

@@ -130,6 +130,10 @@ class SlotLink(Protocol):
         """Send a frame and return the call; use it as a context manager. Raises Unavailable when away."""
         ...
 
+    async def counted(self, timeout: float) -> bytes:
+        """What its engine counts by itself, as Prometheus text; empty: nothing, or no answer in `timeout` seconds."""
+        ...
+
     async def command(self, make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
         """A call without events; what is held after a sleep or a wake.
 

@@ -8,6 +8,7 @@
 | Wake                     | Failed                 | Failed                       | wakes                        |
 | Ping                     | Failed; while a load runs: Done | asks the engine     | asks the engine              |
 | Ping, while that goes on | -                      | Done                         | Done                         |
+| Count                    | Failed                 | what the engine counts       | the same                     |
 | Cancel                   | nothing                | cancels the task, which      | nothing                      |
 |                          |                        | aborts the work in the engine; a sleep or wake goes on      |
 | its engine ends by itself | -                     | Broken, once no load or      | Broken                       |
@@ -39,7 +40,7 @@ from models.messages import (
     TranscribeRequest,
     Usage,
 )
-from models.protocol import Breakable, ChatEngine, EmbedEngine, Engine, RerankEngine, TranscribeEngine
+from models.protocol import Breakable, ChatEngine, Counting, EmbedEngine, Engine, RerankEngine, TranscribeEngine
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.slots import frames
@@ -155,6 +156,9 @@ class SlotServer:
                     held = await asyncio.shield(asyncio.ensure_future(self._change(isinstance(frame, frames.Sleep))))
                     out.put(frames.Done(uid, held=held))
                     return
+                case frames.Count():
+                    out.put(frames.Done(uid, counted=await self._counted()))
+                    return
                 case frames.Call() | frames.Stage() | frames.Place() | frames.Drop():
                     await self._work(frame, out)
             out.put(frames.Done(uid))
@@ -210,6 +214,10 @@ class SlotServer:
             return held
         finally:
             self._changing = False
+
+    async def _counted(self) -> bytes:
+        engine = self._ready()
+        return await engine.metrics() if isinstance(engine, Counting) else b""
 
     async def _requests_gone(self) -> None:
         """A cancelled request may still be on its way out of the engine. Raises EngineFailed if one stays."""

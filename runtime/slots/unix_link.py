@@ -125,6 +125,17 @@ class UnixSlotLink:
             self._kills.look()  # who was killed before this sign of life was not this one
             return call.held
 
+    async def counted(self, timeout: float) -> bytes:
+        try:
+            async with self.call(frames.Count) as call:
+                try:
+                    await asyncio.wait_for(call.done(), timeout)
+                except TimeoutError:
+                    call.over()
+                return call.counted
+        except RoundhouseError:
+            return b""
+
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         """SIGTERM to the process group if there is `grace`, then SIGKILL, which the kernel has 30 s to carry out."""
         if not self.pid:

@@ -14,11 +14,12 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
+from runtime.gateway.views.engine_series import engine_series
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
 from runtime.scheduling.queue import Bounds, ModelQueue
-from runtime.server.device import Device
+from runtime.server.device import Device, machine_total, used_of
 from runtime.slots.pool import SlotPool
 
 IN_MEMORY = (Tier.DEVICE, Tier.HOST)
@@ -143,9 +144,9 @@ class Overview:
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.catalog.adapters(entry.id)]
         m.restarts.set(self._pool.restarts)
-        info = self._lora_info()
+        info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self._queues)
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
-            text = await asyncio.to_thread(_render, m, rows)
+            text = await asyncio.to_thread(_render, m, rows, self._device)
         return text + info
 
     def _lora_info(self) -> bytes:
@@ -173,6 +174,14 @@ class Overview:
         return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
 
 
-def _render(metrics: Metrics, rows: Sequence[AdapterRow]) -> bytes:
+def _render(metrics: Metrics, rows: Sequence[AdapterRow], device: Device) -> bytes:
     fill(metrics, rows)
+    used, busy = used_of(device)
+    for gauge, value in (
+        (metrics.device_used, used),
+        (metrics.device_busy, busy),
+        (metrics.device_total, machine_total(device)),
+    ):
+        if value is not None:
+            gauge.labels(device.name).set(value)
     return metrics.render()

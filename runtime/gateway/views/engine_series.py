@@ -1,0 +1,75 @@
+"""What chat engines count by themselves, under vLLM's own names, with `model_name` to tell them apart.
+
+| model is                | series                                                                        |
+|-------------------------|-------------------------------------------------------------------------------|
+| in memory, or asleep    | all that its vLLM counts; they begin at zero with each load                   |
+| that, but does not tell | as of one that is not in memory                                               |
+| not in memory           | only what runs (0) and what waits, so that something may scale by it          |
+
+Who waits in the gateway counts as waiting, too: hardly anybody ever waits inside of vLLM, since the gateway sends it
+no more than it has room for.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+
+from registry.recipes.definition import Task
+from runtime.residency.entry import ModelEntry
+from runtime.residency.states import ModelState
+from runtime.scheduling.queue import ModelQueue
+
+WITHIN = 1.0
+"""Seconds that a slot gets: one that hangs must not keep the figures of all others back."""
+LOADED = frozenset({ModelState.READY, ModelState.DRAINING, ModelState.ASLEEP})
+RUNNING, WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
+HEADS = {
+    RUNNING: "# HELP vllm:num_requests_running Number of requests in model execution batches.\n"
+    "# TYPE vllm:num_requests_running gauge",
+    WAITING: "# HELP vllm:num_requests_waiting Number of requests waiting, in the gateway or in the engine.\n"
+    "# TYPE vllm:num_requests_waiting gauge",
+}
+
+
+async def engine_series(entries: Iterable[ModelEntry], queues: Mapping[str, ModelQueue]) -> bytes:
+    """Prometheus text; empty without a chat model."""
+    chat = [entry for entry in entries if entry.recipe.task is Task.CHAT]
+    told = await asyncio.gather(*(_told(entry) for entry in chat))
+    waiting = {entry.id: queues[entry.id].waiting for entry in chat if entry.id in queues}
+    return merged(told, waiting) if chat else b""
+
+
+async def _told(entry: ModelEntry) -> str:
+    if entry.link is None or entry.state not in LOADED:
+        return ""
+    return (await entry.link.counted(WITHIN)).decode()
+
+
+def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
+    """One text of several, in which each family stands once. `waiting`: in the gateway, of each chat model."""
+    heads, samples = dict(HEADS), {name: list[str]() for name in HEADS}
+    for text in texts:
+        family = ""
+        for line in text.splitlines():
+            if line.startswith("# HELP "):
+                name = line.split(" ", 3)[2]
+                family = name if name.startswith("vllm:") and not name.endswith("_created") else ""
+                if family:
+                    heads.setdefault(family, line)
+                    samples.setdefault(family, [])
+            elif line.startswith("# TYPE "):
+                if family and "\n" not in heads[family]:
+                    heads[family] += f"\n{line}"
+            elif family and "model_name=" in line:  # else two models would tell the same series
+                samples[family].append(line)
+    for model, count in waiting.items():
+        label = f'model_name="{model}"'
+        samples[WAITING] = [_more(line, count) if label in line else line for line in samples[WAITING]]
+        for name, value in ((RUNNING, 0), (WAITING, count)):
+            if not any(label in line for line in samples[name]):
+                samples[name].append(f'{name}{{engine="0",{label}}} {float(value)}')
+    return "".join("\n".join((heads[name], *lines, "")) for name, lines in samples.items() if lines).encode()
+
+
+def _more(line: str, count: int) -> str:
+    series, _, value = line.rpartition(" ")
+    return f"{series} {float(value) + count}"
