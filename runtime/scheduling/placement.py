@@ -334,9 +334,9 @@ class Placement:
     def waiting_in(self, pool: str) -> int:
         return self._waiting.pools[pool]
 
-    def work_before(self, claim: Claim) -> float:
-        """The work that would be done before that of a request which came now, if nobody came after it."""
-        return self._waiting.work_before(claim)
+    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
+        """See `Waiting.work_before`."""
+        return self._waiting.work_before(claim, exactly=exactly)
 
     @property
     def running(self) -> int:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple, TypeVar
 
 from runtime.scheduling.fair.accounts import Account, Group, Ties
@@ -147,19 +148,27 @@ class Waiting:
                 return newest
         return None
 
-    def work_before(self, claim: Claim) -> float:
-        """The work that would be done before that of a request which came now, if nobody came after it."""
+    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
+        """The work that would be done before that of a request which came now, if nobody came after it.
+
+        As if it were the last of its key; exactly: by its deadline, in O(requests of the team).
+        """
         group = self._teams[claim.service_class]
         team = group.find(claim.team)
         own = claim.work
         if team is not None:
-            mine = claim.work + team.keys.queued(claim.key)
+            mine = claim.work + (self._due_before(team, claim) if exactly else team.keys.queued(claim.key))
             own = mine + team.keys.ahead(claim.key, 1.0, mine)
         level = own + group.ahead(claim.team, claim.weight, own)
         above = sum(self._work(one) for one in ServiceClass if one < claim.service_class)
         if self.floors.share:
             above = min(above, level / self.floors.share)
         return above + level - claim.work
+
+    def _due_before(self, team: Account, claim: Claim) -> float:
+        of_team = (self._by_id[one] for one in self._of_team.get(team, ()))
+        due = inf if claim.due is None else claim.due
+        return sum(one.claim.work for one in of_team if one.claim.key == claim.key and one.due <= due)
 
     def _work(self, service_class: ServiceClass) -> float:
         waiting = self._teams[service_class].waiting

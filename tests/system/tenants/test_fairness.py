@@ -166,10 +166,9 @@ def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
         assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Timeout")
     usual = asked(server, keys["quiet"], headers={"x-stainless-read-timeout": "600"})
     assert usual.status_code == 200
-    with ThreadPoolExecutor(40) as pool:
-        flood = [pool.submit(asked, server, keys["quiet"], 200) for _ in range(40)]
-        eventually(lambda: waiting(server, keys["quiet"]) >= 30)
-        hurried = within("1")
-        assert (hurried.status_code, hurried.json()["error"]["code"]) == (429, "deadline_unreachable"), hurried.text
-        assert 1 <= int(hurried.headers["Retry-After"]) <= 60
-        assert all(done.result().status_code == 200 for done in flood)
+    headers = {"x-api-key": keys["quiet"]}
+    assert server.http.post("/v1/models/starter-chat/unload", headers=headers).status_code == 200
+    hurried = within("0.3")  # a load is never foreseen to take less than a second
+    assert (hurried.status_code, hurried.json()["error"]["code"]) == (429, "deadline_unreachable"), hurried.text
+    assert 1 <= int(hurried.headers["Retry-After"]) <= 60
+    assert asked(server, keys["quiet"]).status_code == 200

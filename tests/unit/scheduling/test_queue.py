@@ -172,20 +172,22 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
 
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) -> None:
     assert await ask(world, None) == 5
-    for _ in range(2000):
-        world.queue._pace.ended(8.0, 1.0)
+    for _ in range(500):
+        world.queue._pace.ended(80.0, 1.0)  # a place is free every 20 s
     world.engine.gate.clear()
-    running = [asyncio.create_task(ask(world, None)) for _ in range(8)]  # four run, four wait
-    while world.engine.running < 4:
-        await asyncio.sleep(0.001)
     now = world.queue._clock()
-    with pytest.raises(Unreachable, match=r"would wait about 10\.\d s now, and this one has 5\.0 s") as error:
-        await world.queue.acquire(None, claim=Claim(due=now + 5.0))
+    running = [asyncio.create_task(ask(world, None, claim=Claim(due=now + 400.0))) for _ in range(8)]
+    while world.engine.running < 4:  # the others wait
+        await asyncio.sleep(0.001)
+    eager = asyncio.create_task(world.queue.acquire(None, claim=Claim(due=now + 60.0)))
+    await asyncio.sleep(0)
+    assert not eager.done(), "it goes before those that wait: their deadlines are later"
+    with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, and this one has") as error:
+        await world.queue.acquire(None, claim=Claim(due=now + 15.0))
     assert 1 <= (error.value.retry_after or 0) <= 60
-    patient = asyncio.create_task(world.queue.acquire(None, claim=Claim(due=now + 500.0)))
     world.engine.gate.set()
+    (await eager).release()
     assert await asyncio.gather(*running) == [5] * 8
-    (await patient).release()
 
 
 async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> None:
