@@ -13,6 +13,7 @@ from registry.files.abilities import Ability
 from registry.records import Version
 from routing.decision import Decision
 from runtime.gateway.context import RequestContext
+from tenants.costs.prices import PriceList
 
 LOCAL = "local"
 
@@ -48,6 +49,8 @@ class Target:
     """`local`, or a provider's id."""
     abilities: frozenset[Ability] = frozenset()
     """What it can do beside its task."""
+    price: PriceList | None = None
+    """By which requests are charged; None: they are free."""
     routed: Routed | None = None
     """Which router chose it, and why; None: it was named itself."""
 

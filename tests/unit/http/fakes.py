@@ -31,6 +31,7 @@ from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
@@ -48,6 +49,7 @@ from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
+from tenants.limits.limiter import Limiter
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -142,6 +144,7 @@ class FakeGateway:
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
+        limiter: Limiter | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -199,6 +202,7 @@ class FakeGateway:
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
+            LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
             self.routers,
             self.queues,
         )
