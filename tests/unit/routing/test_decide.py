@@ -36,8 +36,8 @@ def fitted() -> IntentModel:
     texts = {
         "weather": "will it {} tomorrow in {}", "money": "send {} euros to {}", OUT: "the {} of {}",
     }  # fmt: skip
-    words = "rain snow hail storm wind fog frost sun thunder sleet ten twenty thirty forty fifty".split()
-    places = "rome oslo lima cairo delhi anna bert carl dora emil".split()
+    words = ("rain", "snow", "hail", "storm", "wind", "fog", "frost", "sun", "sleet", "ten", "twenty", "forty", "fifty")
+    places = ("rome", "oslo", "lima", "cairo", "delhi", "anna", "bert", "carl", "dora", "emil")
     examples = [Example(form.format(w, p), label) for label, form in texts.items() for w in words for p in places]
     return train(examples[::2], examples[1::2], options=Options(iterations=30, typos=False)).model
 
