@@ -1,4 +1,4 @@
-"""Routers on the real server: the starter's `auto`, with the adapters that answer and the embedding model that looks."""
+"""Routers on the real server: the starter's `auto`, its adapters, and the embedding model that looks."""
 
 import json
 from collections.abc import Iterator
@@ -72,12 +72,13 @@ def test_the_official_clients_take_it(server: Server) -> None:
     response = client.responses.create(model="auto", input=DATE, max_output_tokens=60, temperature=0)
     assert response.output_text == ANSWER
     anthropic = Anthropic(base_url=server.url, api_key="none")
+    greedy = {"temperature": 0}
     message = anthropic.messages.create(
-        model="auto", max_tokens=60, temperature=0, messages=[{"role": "user", "content": DATE}]
+        model="auto", max_tokens=60, messages=[{"role": "user", "content": DATE}], extra_body=greedy
     )
     assert message.content[0].text == ANSWER  # type: ignore[union-attr]
     with anthropic.messages.stream(
-        model="auto", max_tokens=60, temperature=0, messages=[{"role": "user", "content": DATE}]
+        model="auto", max_tokens=60, messages=[{"role": "user", "content": DATE}], extra_body=greedy
     ) as stream:
         assert stream.get_final_text() == ANSWER
 
