@@ -1,4 +1,4 @@
-"""`roundhouse routers explain` and `eval`: the same decision as for traffic, with nobody asked."""
+"""`roundhouse routers explain` and `eval`: the same decision as for traffic, with nobody asked; `report`: after it."""
 
 from collections import Counter
 from pathlib import Path
@@ -9,7 +9,7 @@ import typer
 from runtime.cli.commands.routers.data import label_of, router, rows, vectors
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table
-from runtime.cli.remote.client import Client
+from runtime.cli.remote.client import Client, part
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name, or NAME@VERSION.", show_default=False)]
 
@@ -95,3 +95,38 @@ def evaluate(
         print(f"{right / (len(given) - outside):.1%} of {len(given) - outside} went where they belong")
     if outside:
         print(f"{abstained / outside:.1%} of {outside} that belong nowhere: the router abstained")
+
+
+def report(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)],
+    days: Annotated[float, typer.Option(min=0.01, max=366.0, help="Look back so far.")] = 7.0,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Show what came of a router's decisions: requests, acceptance and cost of each target; other thresholds.
+
+    Acceptance is what POST /v1/feedback told. It needs a ledger, which begins with the first team or key.
+
+    Example: roundhouse routers report auto --days 1
+    """
+    with Client(url) as client:
+        found = client.get(f"/v1/routers/{part(name)}/report", days=days)
+    if as_json:
+        emit(found)
+        return
+    rows = [
+        [o["target"], o["reason"], str(o["requests"]), _percent(o["accepted"]), f"{o['cost_micro'] / 1e6:.6f}"]
+        for o in found["outcomes"]
+    ]
+    table(["TARGET", "REASON", "REQUESTS", "ACCEPTED", "COST"], rows, right=["REQUESTS", "ACCEPTED", "COST"])
+    points = [
+        [f"{p['threshold']:.2f}", _percent(p["answered"]), _percent(p["accepted"]), f"{p['cost_micro'] / 1e6:.6f}"]
+        for p in found["replay"]
+    ]
+    if points:
+        print("\nWhat another threshold of its intents would have given:")
+        table(["THRESHOLD", "DECIDED", "ACCEPTED", "COST"], points, right=["THRESHOLD", "DECIDED", "ACCEPTED", "COST"])
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"

@@ -131,6 +131,7 @@ def remove(
 app.command()(fitting.fit)
 app.command()(judging.explain)
 app.command("eval")(judging.evaluate)
+app.command()(judging.report)
 
 
 def _told(router: Json, as_json: bool) -> None:
