@@ -17,7 +17,7 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
-from runtime.gateway.local import context_length
+from runtime.gateway.local.backend import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.pricing import price_list
