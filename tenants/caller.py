@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from tenants.classes import ServiceClass
+
 DEFAULT_TEAM = "default"
 EVERY = ("*",)
 """Patterns that every name fits."""
@@ -41,6 +43,14 @@ class Caller:
     """Patterns of adapter names; one with a ':' is held against `base:name`."""
     salt: str = field(default="", repr=False)
     """A secret of the team: prompts with different ones share no cache. '' shares with everybody who has none."""
+    weight: float = 1.0
+    """The team's part of a contended model, beside the others'."""
+    service_class: ServiceClass = ServiceClass.INTERACTIVE
+    """Of requests that name none."""
+    ceiling: ServiceClass = ServiceClass.CRITICAL
+    """The highest class that it may ask for."""
+    timeout: float | None = None
+    """Seconds until the deadline of requests that name none."""
 
     @property
     def is_limited(self) -> bool:

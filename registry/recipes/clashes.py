@@ -3,7 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from registry.recipes.kinds import kind_of
 from registry.recipes.yaml_nodes import Document, Fault, Loc
+
+PROVIDER = "provider"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,7 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
 
     One adapter name on two models is no clash: it is called by its full name, `base:adapter`.
     """
-    faults: list[Fault] = []
+    faults = _providers_twice(documents)
     models: dict[str, _Use] = {}
     for use in _ids(documents):
         if "@" in use.name:
@@ -57,24 +60,48 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
     return faults
 
 
-def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
+def _providers_twice(documents: Iterable[Document]) -> list[Fault]:
+    faults: list[Fault] = []
+    seen: dict[str, _Use] = {}
     for document in documents:
         name = _get(document.data, "id")
-        if isinstance(name, str):
+        if kind_of(document.data) == PROVIDER and isinstance(name, str):
+            use = _Use(name, document, ("id",))
+            if (first := seen.setdefault(name, use)) is not use:
+                faults.append(use.fault(f"provider '{name}' is there twice, first in {first.place}; choose another id"))
+    return faults
+
+
+def _ids(documents: Iterable[Document]) -> Iterator[_Use]:
+    """Of what answers to a name: a provider's models do, and it does not itself."""
+    for document in documents:
+        name = _get(document.data, "id")
+        if not isinstance(name, str):
+            continue
+        if kind_of(document.data) != PROVIDER:
             yield _Use(name, document, ("id",))
+            continue
+        seen: set[str] = set()  # twice in one document is told by its own check
+        for index, model in _listed(document.data, "models"):
+            own = _get(model, "id") or _get(model, "name")
+            if isinstance(own, str) and own not in seen:
+                seen.add(own)
+                yield _Use(f"{name}/{own}", document, ("models", index))
 
 
 def _aliases(documents: Iterable[Document]) -> Iterator[_Use]:
     for document in documents:
-        names = _get(document.data, "aliases")
-        for index, name in enumerate(names if isinstance(names, list) else ()):
-            if isinstance(name, str):
-                yield _Use(name, document, ("aliases", index))
+        of: list[tuple[Loc, object]] = [((), document.data)]
+        if kind_of(document.data) == PROVIDER:
+            of = [(("models", index), model) for index, model in _listed(document.data, "models")]
+        for loc, owner in of:
+            for index, name in _listed(owner, "aliases"):
+                if isinstance(name, str):
+                    yield _Use(name, document, (*loc, "aliases", index))
 
 
 def _adapters(document: Document) -> Iterator[_Use]:
-    adapters = _get(document.data, "adapters")
-    for index, adapter in enumerate(adapters if isinstance(adapters, list) else ()):
+    for index, adapter in _listed(document.data, "adapters"):
         name = _get(adapter, "name")
         if isinstance(name, str):
             yield _Use(name, document, ("adapters", index, "name"))
@@ -82,3 +109,8 @@ def _adapters(document: Document) -> Iterator[_Use]:
 
 def _get(mapping: object, key: str) -> object:
     return mapping.get(key) if isinstance(mapping, dict) else None
+
+
+def _listed(mapping: object, key: str) -> Iterator[tuple[int, object]]:
+    found = _get(mapping, key)
+    return enumerate(found if isinstance(found, list) else ())

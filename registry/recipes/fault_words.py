@@ -22,8 +22,14 @@ EXAMPLES: Mapping[str, str] = {
     "engine.name": "name: vllm",
     "name": "name: my-adapter",
     "revision": "revision: main",
+    "protocol": "protocol: openai",
+    "base_url": "base_url: https://api.example.com/v1",
+    "models": "models: [{name: a-model}]",
 }
-DURATIONS = ("idle_timeout", "min_resident", "drain_deadline", "max_wait")
+DURATIONS = (
+    "idle_timeout", "min_resident", "drain_deadline", "max_wait",
+    "connect", "first_byte", "between_bytes", "whole", "hedge_after",
+)  # fmt: skip
 
 MARKS = ("<path>", "<package>", "<hub>")
 """Behind 'source', pydantic tells which kind of source it read."""
@@ -35,6 +41,9 @@ POINTS: Mapping[str, Loc] = {
     "adapter_places": ("memory", "adapters", "host"),
     "window_padded": ("window", "padded"),
     "window_task": ("window",),
+    "provider_http": ("base_url",),
+    "provider_models": ("models",),
+    "provider_task": ("models",),
 }
 
 
@@ -63,6 +72,9 @@ OTHERS: Mapping[str, str] = {
 """Keys of other servers' settings, and where they go."""
 
 
+SECRETS = ("api_key", "key", "token", "secret")
+
+
 def clean_loc(error: ErrorDetails) -> Loc:
     """The keys and list positions that lead to the fault, without pydantic's marks for kinds of a union."""
     given = error["loc"]
@@ -72,19 +84,24 @@ def clean_loc(error: ErrorDetails) -> Loc:
     return POINTS.get(error["type"], loc)
 
 
-def words(error: ErrorDetails) -> str:
+def words(error: ErrorDetails, schema: type[BaseModel] = Recipe) -> str:
     """One fault, with what to write instead."""
-    loc, kind, given = clean_loc(error), error["type"], _shown(error["input"])
+    loc, kind, given = clean_loc(error), error["type"], shown(error["input"])
     path = _dotted(loc)
     limits = error.get("ctx", {})
     key = loc[-1] if loc else ""
     if loc[:2] == ("engine", "flags") and len(loc) == 3:
         return f"'{path}' cannot be {given}; write true or false, a number, text, or a list of texts"
-    if key in DURATIONS and kind != "greater_than_equal":
+    if key in DURATIONS and kind not in ("greater_than", "greater_than_equal", "extra_forbidden"):
         return f"'{path}' cannot be {given}; write a duration such as 30s, 10m or 2h"
+    if key == "key_env" and kind != "extra_forbidden":
+        return (
+            f"'{path}' is no name of a variable; write one such as OPENAI_API_KEY: "
+            "the key itself is never written into a recipe"
+        )
     match kind:
         case "extra_forbidden":
-            return _unknown_key(loc)
+            return _unknown_key(loc, schema)
         case "missing":
             example = EXAMPLES.get(path) or EXAMPLES.get(str(key)) or f"{key}: ..."
             return f"'{path}' is missing; write '{example}'"
@@ -106,6 +123,8 @@ def words(error: ErrorDetails) -> str:
             return f"'{path}' cannot be {given}; write true or false"
         case "greater_than_equal":
             return f"'{path}' cannot be {given}; write {limits['ge']} or more"
+        case "greater_than":
+            return f"'{path}' cannot be {given}; write more than {limits['gt']}"
         case "less_than_equal":
             return f"'{path}' cannot be {given}; write {limits['le']} or less"
         case "model_type" | "dict_type":
@@ -121,11 +140,13 @@ def words(error: ErrorDetails) -> str:
             return f"'{path}': {error['msg']}" if path else error["msg"]
 
 
-def _unknown_key(loc: Loc) -> str:
+def _unknown_key(loc: Loc, schema: type[BaseModel]) -> str:
     key, here = str(loc[-1]), _dotted(loc[:-1])
-    if key in OTHERS:
+    if key in SECRETS:
+        return f"unknown key '{_dotted(loc)}'; write 'key_env', the name of the environment variable that holds the key"
+    if schema is Recipe and key in OTHERS:
         return f"unknown key '{_dotted(loc)}'; {OTHERS[key]}"
-    models = dict(_models(Recipe, ""))
+    models = dict(_models(schema, ""))
     known = _known(models, loc[:-1])
     if close := difflib.get_close_matches(key, known, n=1):
         return f"unknown key '{_dotted(loc)}'; write '{close[0]}'"
@@ -163,7 +184,8 @@ def _dotted(loc: Loc) -> str:
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc).lstrip(".")
 
 
-def _shown(value: object) -> str:
+def shown(value: object) -> str:
+    """A value as faults quote it."""
     if value is None:
         return "empty"
     if isinstance(value, str):

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from registry.errors import Unfit
 from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
-from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe, Task
+from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe, Strict, Task
+from registry.recipes.provider import Provider
+from registry.recipes.router import RouterSpec
 from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
 
@@ -17,6 +20,15 @@ Misfit = Callable[[Path, Task | None], str | None]
 COMMIT = re.compile(r"^[0-9a-f]{40}\Z")
 
 
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """What recipe files hold, by kind, each in the order of the files."""
+
+    models: tuple[Recipe, ...] = ()
+    providers: tuple[Provider, ...] = ()
+    routers: tuple[RouterSpec, ...] = ()
+
+
 def load_recipes(
     paths: Path | Sequence[Path],
     *,
@@ -24,6 +36,17 @@ def load_recipes(
     may_be_empty: bool = False,
     misfit: Misfit | None = None,
 ) -> tuple[Recipe, ...]:
+    """The models' recipes of `load_documents`."""
+    return load_documents(paths, check_sources=check_sources, may_be_empty=may_be_empty, misfit=misfit).models
+
+
+def load_documents(
+    paths: Path | Sequence[Path],
+    *,
+    check_sources: bool = False,
+    may_be_empty: bool = False,
+    misfit: Misfit | None = None,
+) -> Documents:
     """Read one file, all *.yaml and *.yml of a folder (not of its subfolders), or several of these.
 
     Paths in `source` come back absolute: relative ones start at the recipe file's folder.
@@ -38,26 +61,33 @@ def load_recipes(
         Unfit: `faults` holds every fault of all files, as 'file.yaml:12: what is wrong; what to write instead'.
     """
     files, faults = _files([paths] if isinstance(paths, Path) else paths, may_be_empty)
-    recipes: list[Recipe] = []
+    read: list[Strict] = []
     documents: list[Document] = []
     for file in files:
         found, wrong = read_documents(file)
         faults += wrong
         for document in found:
-            recipe, wrong = validate(document)
+            one, wrong = validate(document)
             faults += wrong
             documents.append(document)
-            if recipe is not None:
-                recipe = _absolute(recipe, file)
-                recipes.append(recipe)
-                faults += _missing(recipe, document, misfit) if check_sources else []
+            if isinstance(one, Recipe):
+                one = _absolute(one, file)
+                faults += _missing(one, document, misfit) if check_sources else []
+            elif isinstance(one, RouterSpec):
+                one = _router_absolute(one, file)
+            if one is not None:
+                read.append(one)
     faults += find_clashes(documents)
     if faults:
         count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
         order = {file: position for position, file in enumerate(files)}
         faults.sort(key=lambda fault: (order.get(fault.file, -1), fault.line))
         raise Unfit(f"The recipes have {count}.", [str(fault) for fault in faults], code="bad_recipe")
-    return tuple(recipes)
+    return Documents(
+        models=tuple(one for one in read if isinstance(one, Recipe)),
+        providers=tuple(one for one in read if isinstance(one, Provider)),
+        routers=tuple(one for one in read if isinstance(one, RouterSpec)),
+    )
 
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:
@@ -98,13 +128,17 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
 
 
 def _absolute(recipe: Recipe, file: Path) -> Recipe:
-    folder = file.parent.absolute()
+    adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in recipe.adapters)
+    return recipe.model_copy(update={"source": _from(file, recipe.source), "adapters": adapters})
 
-    def absolute(source: AnySource) -> AnySource:
-        return PathSource(path=str(folder / source.path)) if isinstance(source, PathSource) else source
 
-    adapters = tuple(a.model_copy(update={"source": absolute(a.source)}) for a in recipe.adapters)
-    return recipe.model_copy(update={"source": absolute(recipe.source), "adapters": adapters})
+def _router_absolute(router: RouterSpec, file: Path) -> RouterSpec:
+    source = router.source and _from(file, router.source)
+    return router.model_copy(update={"source": source})
+
+
+def _from(file: Path, source: AnySource) -> AnySource:
+    return PathSource(path=str(file.parent.absolute() / source.path)) if isinstance(source, PathSource) else source
 
 
 def _missing(recipe: Recipe, document: Document, misfit: Misfit | None) -> list[Fault]:

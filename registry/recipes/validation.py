@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from registry.recipes.definition import Recipe
-from registry.recipes.fault_words import Loc, clean_loc, words
+from registry.recipes.definition import Recipe, Strict
+from registry.recipes.fault_words import Loc, clean_loc, shown, words
+from registry.recipes.kinds import KINDS, kind_of, schema_of
 from registry.recipes.parsers import parser_faults
 from registry.recipes.yaml_nodes import Document, Fault
 
@@ -35,13 +36,33 @@ _LISTS = ("aliases", "adapters")
 PASSES = 6
 
 
-def validate(document: Document) -> tuple[Recipe | None, list[Fault]]:
-    """The recipe, or None and its faults in the order of the file.
+def validate(document: Document) -> tuple[Strict | None, list[Fault]]:
+    """What the document describes, or None and its faults in the order of the file."""
+    schema = schema_of(document.data)
+    if schema is None:
+        text = f"'kind' cannot be {shown(kind_of(document.data))}; write one of: {', '.join(KINDS)}"
+        return None, [document.fault(("kind",), text)]
+    data = copy.deepcopy(document.data)
+    if isinstance(data, dict):
+        data.pop("kind", None)
+    return _model(document, data) if schema is Recipe else _other(document, data, schema)
+
+
+def _other(document: Document, data: Any, schema: type[Strict]) -> tuple[Strict | None, list[Fault]]:
+    try:
+        return schema.model_validate(data), []
+    except ValidationError as refused:
+        errors = [e for e in refused.errors(include_url=False) if e["type"] != "invalid_key"]
+        found = dict.fromkeys(document.fault(clean_loc(e), words(e, schema)) for e in errors)
+        return None, sorted(found, key=lambda fault: fault.line)
+
+
+def _model(document: Document, data: Any) -> tuple[Recipe | None, list[Fault]]:
+    """The recipe of a model.
 
     Pydantic checks a mapping as a whole only after all its fields are good. So the bad ones are replaced and the
     document is checked again, until nothing new comes up.
     """
-    data = copy.deepcopy(document.data)
     faults: dict[Fault, None] = dict.fromkeys(_parsers(document))
     for _ in range(PASSES):
         try:

@@ -43,8 +43,9 @@ from registry.errors import Conflict
 from runtime.scheduling.device_tier import DeviceTier
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
-from runtime.scheduling.rank import Rank, ServiceClass
+from runtime.scheduling.rank import Rank
 from runtime.scheduling.waiting import QueuedRequest, Waiting
+from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
 

@@ -29,8 +29,8 @@ from registry.records import Probe
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
 from runtime.scheduling.lease import Ticket, Turn
 from runtime.scheduling.placement import Placement
-from runtime.scheduling.rank import ServiceClass
 from runtime.slots.link import SlotLink
+from tenants.classes import ServiceClass
 
 
 @dataclass(slots=True)

@@ -1,17 +1,10 @@
 """What decides who goes first: every request in a queue has a rank, and the lowest one is next."""
 
 from dataclasses import dataclass
-from enum import IntEnum
 from math import inf, isnan
 from typing import Self
 
-
-class ServiceClass(IntEnum):
-    """How urgent a request is. Lower goes first."""
-
-    CRITICAL = 0
-    INTERACTIVE = 1
-    BATCH = 2
+from tenants.classes import ServiceClass
 
 
 @dataclass(frozen=True, slots=True, order=True)

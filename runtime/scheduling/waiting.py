@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heapreplace
 from operator import attrgetter
 
-from runtime.scheduling.rank import Rank, ServiceClass
+from runtime.scheduling.rank import Rank
+from tenants.classes import ServiceClass
 
 
 @dataclass(frozen=True, slots=True)

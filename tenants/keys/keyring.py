@@ -41,8 +41,11 @@ class Known:
     revoked: bool
 
     @classmethod
-    def of(cls, key: Key, digest: bytes, salt: str) -> "Known":
-        caller = Caller(key.team, key.id, key.scopes, key.models, key.adapters, salt)
+    def of(cls, key: Key, digest: bytes, salt: str, weight: float = 1.0) -> "Known":
+        default, ceiling = key.classes
+        caller = Caller(
+            key.team, key.id, key.scopes, key.models, key.adapters, salt, weight, default, ceiling, key.timeout
+        )
         return cls(digest, caller, key.expires, key.revoked is not None)
 
 

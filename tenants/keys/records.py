@@ -8,10 +8,14 @@ from typing import Literal
 from registry.errors import BadRequest
 from registry.wording import quoted
 from tenants.caller import EVERY, Scope
+from tenants.classes import ServiceClass
 
 TEAM = re.compile(r"[a-z0-9][a-z0-9_-]{0,63}\Z")
 PATTERN = re.compile(r"[A-Za-z0-9._/:*?\[\]!-]{1,128}\Z")
 LONGEST_NAME, MOST_PATTERNS = 128, 64
+LEAST_WEIGHT, MOST_WEIGHT = 0.001, 1000.0
+MOST_SECONDS = 86_400.0
+"""Of a request's timeout."""
 LIMITABLE = frozenset((Scope.INFER, Scope.USAGE))
 """What a key with patterns may do: the other scopes reach every model and adapter."""
 
@@ -22,6 +26,10 @@ class Team:
     name: str
     created: float
     archived: float | None = None
+    weight: float = 1.0
+    """Its part of a contended model, beside the other teams'."""
+    timezone: str = "UTC"
+    """By whose clock the days and months of its budgets begin."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,9 @@ class Wanted:
     adapters: tuple[str, ...] = EVERY
     seconds: float | None = None
     """Until it expires; None: never."""
+    service_class: ServiceClass | None = None
+    ceiling: ServiceClass | None = None
+    timeout: float | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -42,6 +53,11 @@ class Wanted:
             raise BadRequest(f"A key needs a scope: {', '.join(Scope)}.", param="scopes")
         if self.seconds is not None and not 0 < self.seconds < 1e10:
             raise BadRequest("A key expires after now.", param="expires")
+        if self.timeout is not None and not 0 < self.timeout <= MOST_SECONDS:
+            raise BadRequest(f"A timeout is more than 0 and at most {MOST_SECONDS:.0f} seconds.", param="timeout")
+        default, ceiling = self.service_class, self.ceiling
+        if default is not None and ceiling is not None and default < ceiling:
+            raise BadRequest("The class of a key is not above its ceiling.", param="ceiling")
         for param, patterns in (("models", self.models), ("adapters", self.adapters)):
             _check_patterns(param, patterns)
         reach = self.scopes - LIMITABLE
@@ -68,6 +84,20 @@ class Key:
     revoked: float | None = None
     replaces: str | None = None
     """The key that it was made from by rotation."""
+    service_class: ServiceClass | None = None
+    """Of requests that name none; None: interactive."""
+    ceiling: ServiceClass | None = None
+    """The highest class that it may ask for; None: interactive, or `service_class` where that is higher."""
+    timeout: float | None = None
+    """Seconds until the deadline of requests that name none; None: as long as it takes."""
+
+    @property
+    def classes(self) -> tuple[ServiceClass, ServiceClass]:
+        """The class of requests that name none, and the highest."""
+        default = ServiceClass.INTERACTIVE if self.service_class is None else self.service_class
+        if self.ceiling is None:
+            return default, min(default, ServiceClass.INTERACTIVE)
+        return max(default, self.ceiling), self.ceiling
 
     def state(self, now: float) -> Literal["active", "expired", "revoked"]:
         if self.revoked is not None:
@@ -88,6 +118,12 @@ def check_name(name: str) -> None:
     """Raises BadRequest."""
     if len(name) > LONGEST_NAME or not name.isprintable():
         raise BadRequest(f"A name is at most {LONGEST_NAME} printable characters.", param="name")
+
+
+def check_weight(weight: float) -> None:
+    """Raises BadRequest."""
+    if not LEAST_WEIGHT <= weight <= MOST_WEIGHT:
+        raise BadRequest(f"A weight is {LEAST_WEIGHT} to {MOST_WEIGHT:.0f}; teams have 1.", param="weight")
 
 
 def _check_patterns(param: str, patterns: Sequence[str]) -> None:

@@ -2,7 +2,8 @@
 
 import hmac
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from dataclasses import asdict, replace
 from typing import Any
 
 import sqlalchemy as sa
@@ -11,9 +12,11 @@ from registry.errors import Conflict, NotFound
 from registry.storage.database import Database
 from registry.wording import nearest, quoted
 from tenants.caller import DEFAULT_TEAM, Scope
+from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import Known
-from tenants.keys.records import Key, Team, Wanted, check_name, check_team
+from tenants.keys.records import Key, Team, Wanted, check_name, check_team, check_weight
+from tenants.limits.periods import zone_of
 from tenants.storage.tables import KEYRING, KEYS, TEAMS
 
 _OWNER = b"roundhouse pepper"
@@ -51,15 +54,17 @@ class KeyTable:
             rows = connection.execute(sa.select(TEAMS).order_by(TEAMS.c.created, TEAMS.c.id)).all()
         return [_team(row) for row in rows]
 
-    def create_team(self, id_: str, name: str = "") -> Team:
-        """Raises BadRequest for a bad name, Conflict for one that is taken."""
+    def create_team(self, id_: str, name: str = "", weight: float = 1.0, timezone: str = "UTC") -> Team:
+        """Raises BadRequest for a bad name, weight or zone, Conflict for one that is taken."""
         check_team(id_)
         check_name(name)
-        team = Team(id_, name or id_, self._clock())
+        check_weight(weight)
+        zone_of(timezone)
+        team = Team(id_, name or id_, self._clock(), weight=weight, timezone=timezone)
         with self._database.write() as connection:
             if _find(connection, TEAMS, id_) is not None:
                 raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
-            connection.execute(sa.insert(TEAMS).values(id=team.id, name=team.name, created=team.created))
+            connection.execute(sa.insert(TEAMS).values(asdict(team)))
             _changed(connection)
         return team
 
@@ -74,7 +79,27 @@ class KeyTable:
             at = self._clock() if archived else None
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(archived=at))
             _changed(connection)
-        return Team(team.id, team.name, team.created, at)
+        return replace(team, archived=at)
+
+    def edit_team(
+        self, id_: str, *, name: str | None = None, weight: float | None = None, timezone: str | None = None
+    ) -> Team:
+        """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
+        with self._database.write() as connection:
+            team = _team(self._of_team(connection, id_))
+            if name is not None:
+                check_name(name)
+                team = replace(team, name=name or id_)
+            if weight is not None:
+                check_weight(weight)
+                team = replace(team, weight=weight)
+            if timezone is not None:
+                zone_of(timezone)
+                team = replace(team, timezone=timezone)
+            values = {"name": team.name, "weight": team.weight, "timezone": team.timezone}
+            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
+            _changed(connection)
+        return team
 
     def _of_team(self, connection: sa.Connection, id_: str) -> Any:
         row = _find(connection, TEAMS, id_)
@@ -118,7 +143,16 @@ class KeyTable:
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
             end = now + grace if old.expires is None else min(now + grace, old.expires)
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(expires=end))
-            wanted = Wanted(old.team, old.name, old.scopes, old.models, old.adapters)
+            wanted = Wanted(
+                old.team,
+                old.name,
+                old.scopes,
+                old.models,
+                old.adapters,
+                service_class=old.service_class,
+                ceiling=old.ceiling,
+                timeout=old.timeout,
+            )
             return self._insert(connection, wanted, old.expires, old.id)
 
     def revoke(self, id_: str) -> Key:
@@ -137,6 +171,7 @@ class KeyTable:
             "id": made.id, "team": wanted.team, "name": wanted.name, "hash": secret.digest(self.pepper, made.text),
             "scopes": sorted(wanted.scopes), "models": wanted.models, "adapters": wanted.adapters,
             "created": self._clock(), "expires": expires, "replaces": replaces,
+            "service_class": _label(wanted.service_class), "ceiling": _label(wanted.ceiling), "timeout": wanted.timeout,
         }  # fmt: skip
         connection.execute(sa.insert(KEYS).values(values))
         _changed(connection)
@@ -158,10 +193,9 @@ class KeyTable:
         with self._database.read() as connection:
             revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
             rows = connection.execute(sa.select(KEYS)).all()
-            archived: Sequence[str] = (
-                connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.archived.is_not(None))).scalars().all()
-            )
-        return revision, {row.id: Known.of(_key(row), row.hash, self._salt(row.team)) for row in rows}, list(archived)
+            teams = {team.id: team for team in map(_team, connection.execute(sa.select(TEAMS)))}
+        known = {row.id: Known.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight) for row in rows}
+        return revision, known, [team.id for team in teams.values() if team.archived is not None]
 
 
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
@@ -174,11 +208,20 @@ def _changed(connection: sa.Connection) -> None:
 
 
 def _team(row: Any) -> Team:
-    return Team(row.id, row.name, row.created, row.archived)
+    return Team(row.id, row.name, row.created, row.archived, row.weight, row.timezone)
 
 
 def _key(row: Any) -> Key:
     return Key(
         row.id, row.team, row.name, frozenset(map(Scope, row.scopes)), tuple(row.models), tuple(row.adapters),
-        row.created, row.expires, row.revoked, row.replaces,
+        row.created, row.expires, row.revoked, row.replaces, _class(row.service_class), _class(row.ceiling),
+        row.timeout,
     )  # fmt: skip
+
+
+def _class(label: str | None) -> ServiceClass | None:
+    return None if label is None else ServiceClass.of(label)
+
+
+def _label(service_class: ServiceClass | None) -> str | None:
+    return None if service_class is None else service_class.label

@@ -13,7 +13,7 @@ from runtime.gateway.context import Caller, RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
-from runtime.scheduling.rank import ServiceClass
+from tenants.classes import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank.script import answer as rerank
 

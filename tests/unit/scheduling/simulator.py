@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from runtime.scheduling.placement import Placement, PlacementPlan
-from runtime.scheduling.rank import ServiceClass
+from tenants.classes import ServiceClass
 
 
 @dataclass

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runtime.scheduling.placement import Placement
-from runtime.scheduling.rank import Rank, ServiceClass
+from runtime.scheduling.rank import Rank
+from tenants.classes import ServiceClass
 from tests.unit.scheduling.simulator import Arrival, Served, Witness, simulate
 from tests.unit.scheduling.test_placement import NAMES, within_bound
 

@@ -11,6 +11,7 @@ from alembic.runtime.migration import MigrationContext
 from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavailable
 from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope
+from tenants.classes import ServiceClass
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import Wanted
 from tenants.keys.table import KeyTable
@@ -18,6 +19,8 @@ from tenants.place import FILE
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
 from tests.unit.tenants.conftest import PEPPER, Clock
+
+CRITICAL, INTERACTIVE, BATCH = ServiceClass
 
 
 def ring(table: KeyTable, clock: Clock) -> Keyring:
@@ -121,6 +124,57 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     clock.now += 2000
     with pytest.raises(Conflict, match="expired"):
         table.rotate(newest.id, 1.0)
+
+
+def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:
+    table.create_team("search", weight=2.0)
+    _, text = table.create(Wanted("search"))
+    assert ring(table, clock).who([text]).weight == 2.0
+    before = table.revision()
+    assert table.edit_team("search", weight=4.0).weight == 4.0
+    assert table.edit_team("search", name="Search").weight == 4.0
+    assert table.revision() > before
+    assert ring(table, clock).who([text]).weight == 4.0
+    for wrong in (0.0, -1.0, 1e9, float("nan"), float("inf")):
+        with pytest.raises(BadRequest):
+            table.edit_team("search", weight=wrong)
+        with pytest.raises(BadRequest):
+            table.create_team("other", weight=wrong)
+    with pytest.raises(NotFound):
+        table.edit_team("serch", weight=1.0)
+
+
+@pytest.mark.parametrize(
+    ("default", "ceiling", "expected"),
+    [
+        (None, None, (INTERACTIVE, INTERACTIVE)),
+        (BATCH, None, (BATCH, INTERACTIVE)),
+        (CRITICAL, None, (CRITICAL, CRITICAL)),
+        (None, BATCH, (BATCH, BATCH)),
+        (None, CRITICAL, (INTERACTIVE, CRITICAL)),
+        (BATCH, CRITICAL, (BATCH, CRITICAL)),
+    ],
+)
+def test_the_classes_of_a_key(
+    table: KeyTable,
+    clock: Clock,
+    default: ServiceClass | None,
+    ceiling: ServiceClass | None,
+    expected: tuple[ServiceClass, ServiceClass],
+) -> None:
+    key, text = table.create(Wanted("default", service_class=default, ceiling=ceiling, timeout=30.0))
+    _, rotated = table.rotate(key.id, 60.0)
+    for shown in (text, rotated):
+        caller = ring(table, clock).who([shown])
+        assert (caller.service_class, caller.ceiling, caller.timeout) == (*expected, 30.0)
+
+
+def test_a_class_above_the_ceiling_is_refused() -> None:
+    with pytest.raises(BadRequest, match="ceiling"):
+        Wanted("default", service_class=CRITICAL, ceiling=BATCH)
+    for wrong in (0.0, -1.0, 1e9, float("nan")):
+        with pytest.raises(BadRequest, match="timeout"):
+            Wanted("default", timeout=wrong)
 
 
 def test_every_change_raises_the_revision(table: KeyTable) -> None:

@@ -13,6 +13,7 @@ from runtime.cli.output import ago, emit, note, table
 
 if TYPE_CHECKING:
     from tenants.caller import Scope
+    from tenants.classes import ServiceClass
     from tenants.keys.records import Key
 
 app = typer.Typer(no_args_is_help=True, help="Make, list, rotate and revoke the keys that clients show.")
@@ -57,6 +58,20 @@ def create(
     expires: Annotated[
         str | None, typer.Option("--expires", help="After this time: 90d, 12h, 30m.", show_default="never")
     ] = None,
+    service_class: Annotated[
+        str | None,
+        typer.Option(
+            "--class", help="Of requests that name none: critical, interactive or batch.", show_default="interactive"
+        ),
+    ] = None,
+    ceiling: Annotated[
+        str | None,
+        typer.Option("--ceiling", help="The highest class that it may ask for.", show_default="interactive"),
+    ] = None,
+    timeout: Annotated[
+        str | None,
+        typer.Option("--timeout", help="Deadline of requests that name none: 30s, 5m.", show_default="none"),
+    ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -66,15 +81,27 @@ def create(
     With the first key the server asks everybody for one, within a second.
 
     Examples: roundhouse keys create --team search --name "nightly index" --models starter-embed --expires 90d;
+    roundhouse keys create --team reports --class batch --ceiling batch;
     export ROUNDHOUSE_API_KEY=$(roundhouse keys create --scopes all)
     """
     from tenants.caller import EVERY
     from tenants.keys.records import Wanted
 
     left = None if expires is None else seconds(expires, "--expires")
+    limit = None if timeout is None else seconds(timeout, "--timeout")
     allowed = _scopes(scopes)
     with opened(data_dir, database, make=True) as tables:
-        wanted = Wanted(team, name, allowed, tuple(models or EVERY), tuple(adapters or EVERY), left)
+        wanted = Wanted(
+            team,
+            name,
+            allowed,
+            tuple(models or EVERY),
+            tuple(adapters or EVERY),
+            left,
+            _class(service_class, "--class"),
+            _class(ceiling, "--ceiling"),
+            limit,
+        )
         key, text = tables.create(wanted)
     _told(key, text, as_json)
 
@@ -123,6 +150,16 @@ def _scopes(text: str) -> frozenset["Scope"]:
         raise UsageError(f"--scopes: write some of {', '.join(Scope)} with commas, or all.") from None
 
 
+def _class(text: str | None, option: str) -> "ServiceClass | None":
+    from tenants.classes import CLASSES, ServiceClass
+
+    if text is None:
+        return None
+    if text not in CLASSES:
+        raise UsageError(f"{option} is one of {', '.join(CLASSES)}.")
+    return ServiceClass.of(text)
+
+
 def _told(key: "Key", text: str, as_json: bool) -> None:
     """The key alone on standard output, so that a shell can take it."""
     if as_json:
@@ -137,6 +174,7 @@ def _shown(key: "Key") -> dict[str, Any]:
         "object": "key", "id": key.id, "team": key.team, "name": key.name, "scopes": sorted(key.scopes),
         "models": list(key.models), "adapters": list(key.adapters), "state": key.state(time.time()),
         "created": key.created, "expires": key.expires, "revoked": key.revoked, "replaces": key.replaces,
+        "service_class": key.classes[0].label, "ceiling": key.classes[1].label, "timeout": key.timeout,
     }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runtime.cli.failures import UsageError
 from runtime.cli.local.keys import Database, DataDir, opened
 from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, table
@@ -12,8 +13,11 @@ from runtime.cli.output import ago, emit, table
 if TYPE_CHECKING:
     from tenants.keys.records import Team
 
-app = typer.Typer(no_args_is_help=True, help="List, make and archive the teams that share a server.")
+app = typer.Typer(no_args_is_help=True, help="List, make, change and archive the teams that share a server.")
+WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in tokens."
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
+
+ZONE = "Where days and months of its budgets begin, such as Europe/Berlin."
 
 
 @app.command("list")
@@ -31,26 +35,46 @@ def list_(data_dir: DataDir = None, database: Database = None, as_json: AsJson =
     if as_json:
         emit({"object": "list", "data": [{**asdict(team), "active_keys": active.count(team.id)} for team in teams]})
         return
-    rows = [
-        [t.id, t.name, "archived" if t.archived else "active", str(active.count(t.id)), ago(t.created)] for t in teams
-    ]
-    table(["TEAM", "NAME", "STATE", "KEYS", "MADE"], rows, right=["KEYS"])
+    rows = [[t.id, t.name, _state(t), f"{t.weight:g}", str(active.count(t.id)), ago(t.created)] for t in teams]
+    table(["TEAM", "NAME", "STATE", "WEIGHT", "KEYS", "MADE"], rows, right=["WEIGHT", "KEYS"])
 
 
 @app.command()
 def create(
     team: Id,
     name: Annotated[str, typer.Option("--name", help="For people.", show_default="the id")] = "",
+    weight: Annotated[float, typer.Option("--weight", help=WEIGHT)] = 1.0,
+    timezone: Annotated[str, typer.Option("--timezone", help=ZONE)] = "UTC",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a team. Its keys are made with `roundhouse keys create`.
 
-    Example: roundhouse teams create search --name "Search and ranking"
+    Example: roundhouse teams create search --name "Search and ranking" --weight 2
     """
     with opened(data_dir, database, make=True) as tables:
-        _told(tables.create_team(team, name), as_json)
+        _told(tables.create_team(team, name, weight, timezone), as_json)
+
+
+@app.command()
+def edit(
+    team: Id,
+    name: Annotated[str | None, typer.Option("--name", help="For people.", show_default="as it is")] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help=WEIGHT, show_default="as it is")] = None,
+    timezone: Annotated[str | None, typer.Option("--timezone", help=ZONE, show_default="as it is")] = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change a team. A running server follows within a second, for requests that come then.
+
+    Example: roundhouse teams edit search --weight 4
+    """
+    if name is None and weight is None and timezone is None:
+        raise UsageError("Say what is to change: --name, --weight or --timezone.")
+    with opened(data_dir, database) as tables:
+        _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone), as_json)
 
 
 @app.command()
@@ -77,4 +101,8 @@ def _told(team: "Team", as_json: bool) -> None:
     if as_json:
         emit({"object": "team", **asdict(team)})
     else:
-        print(f"{team.id}: {'archived' if team.archived else 'active'}")
+        print(f"{team.id}: {_state(team)}")
+
+
+def _state(team: "Team") -> str:
+    return "archived" if team.archived else "active"

@@ -58,6 +58,16 @@ def test_archive_and_restore(run: Run) -> None:
     assert run("teams", "restore", "search").stdout.strip() == "search: active"
 
 
+def test_weights_and_classes(run: Run) -> None:
+    assert run("teams", "create", "search", "--weight", "2").exit_code == 0
+    assert run("teams", "edit", "search", "--weight", "4").stdout.strip() == "search: active"
+    assert {team["id"]: team["weight"] for team in listed(run, "teams")} == {"default": 1.0, "search": 4.0}
+    made = json.loads(
+        run("keys", "create", "--class", "batch", "--ceiling", "critical", "--timeout", "5m", "--json").stdout
+    )
+    assert (made["service_class"], made["ceiling"], made["timeout"]) == ("batch", "critical", 300.0)
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "told"),
     [
@@ -68,6 +78,11 @@ def test_archive_and_restore(run: Run) -> None:
         (("keys", "create", "--database", "mysql://u@h/d"), 1, "not 'mysql'"),
         (("teams", "create", "Two Words"), 1, "a-z"),
         (("teams", "create", "default"), 1, "already"),
+        (("teams", "edit", "default"), 2, "--weight"),
+        (("teams", "create", "other", "--weight", "0"), 1, "0.001"),
+        (("keys", "create", "--class", "urgent"), 2, "critical, interactive, batch"),
+        (("keys", "create", "--class", "critical", "--ceiling", "batch"), 1, "ceiling"),
+        (("keys", "create", "--timeout", "2w"), 1, "86400"),
     ],
 )
 def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, told: str) -> None:

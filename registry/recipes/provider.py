@@ -1,0 +1,176 @@
+"""A provider: models that answer elsewhere, over HTTP. A document with `kind: provider`; its key is never in it."""
+
+from enum import StrEnum
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from registry.names import AdapterName, ModelId
+from registry.recipes.definition import Seconds, Size, Strict, Task, Text
+
+
+class Protocol(StrEnum):
+    """Whose wire format a provider speaks."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class Surface(StrEnum):
+    """A path of a provider, after its base URL."""
+
+    CHAT = "chat/completions"
+    COMPLETIONS = "completions"
+    RESPONSES = "responses"
+    MESSAGES = "messages"
+    COUNT_TOKENS = "messages/count_tokens"
+    EMBEDDINGS = "embeddings"
+    RERANK = "rerank"
+    TRANSCRIPTIONS = "audio/transcriptions"
+    TRANSLATIONS = "audio/translations"
+
+
+SPOKEN: dict[Protocol, tuple[Surface, ...]] = {
+    Protocol.OPENAI: (
+        Surface.CHAT,
+        Surface.COMPLETIONS,
+        Surface.RESPONSES,
+        Surface.EMBEDDINGS,
+        Surface.RERANK,
+        Surface.TRANSCRIPTIONS,
+        Surface.TRANSLATIONS,
+    ),
+    Protocol.ANTHROPIC: (Surface.MESSAGES, Surface.COUNT_TOKENS),
+}
+"""What a provider answers that says nothing of it."""
+NEEDED: dict[Task, tuple[Surface, ...]] = {
+    Task.CHAT: (Surface.CHAT, Surface.MESSAGES),
+    Task.EMBED: (Surface.EMBEDDINGS,),
+    Task.RERANK: (Surface.RERANK,),
+    Task.TRANSCRIBE: (Surface.TRANSCRIPTIONS,),
+}
+"""One of these answers a task."""
+Time = Annotated[Seconds, Field(gt=0)]
+Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
+
+
+def _url(value: str) -> str:
+    words = "write a URL such as https://api.example.com/v1, without user, query or fragment"
+    try:
+        parts = urlsplit(value)
+        port = parts.port
+    except ValueError:
+        raise PydanticCustomError("base_url", words) from None
+    plain = not (parts.username or parts.password or parts.query or parts.fragment)
+    if parts.scheme not in ("https", "http") or not parts.hostname or not plain or port == 0:
+        raise PydanticCustomError("base_url", words)
+    return value.rstrip("/")
+
+
+class Timeouts(Strict):
+    """Four bounds on one attempt."""
+
+    connect: Time = Field(default=5.0, description="until a connection is there, its TLS handshake included")
+    first_byte: Time = Field(
+        default=120.0, description="from the request to the first words of the answer; all of it, where it is no stream"
+    )
+    between_bytes: Time = Field(default=60.0, description="silence in mid-answer")
+    whole: Time = Field(default=600.0, description="of a request, over all its attempts")
+
+
+class Prices(Strict):
+    """US dollars: per million tokens, per minute of audio. Figures for the ledger; nothing is charged by them."""
+
+    input: Dollars = 0.0
+    cached_input: Dollars | None = Field(default=None, description="default: as `input`")
+    output: Dollars = 0.0
+    audio_minute: Dollars = 0.0
+
+
+class ProviderModel(Strict):
+    """One model of a provider."""
+
+    name: Text = Field(description="as the provider calls it")
+    id: ModelId | None = Field(default=None, description="served as `provider/id`; default: `name`")
+    aliases: tuple[ModelId, ...] = ()
+    task: Task = Task.CHAT
+    context_length: int | None = Field(default=None, ge=16)
+    max_output: int = Field(
+        default=4096, ge=1, description="tokens of an answer where a protocol demands a bound and the client gave none"
+    )
+    abilities: tuple[Literal["tools", "thinking", "vision"], ...] = ()
+    prices: Prices = Prices()
+    exact: bool = Field(
+        default=False,
+        description="an answer under another model's name is an error; else it is passed on with a warning header",
+    )
+    segments: bool = Field(default=True, description="transcribe: whether it answers in `verbose_json`, with segments")
+    description: str = ""
+
+
+class Provider(Strict):
+    """Where models answer elsewhere, and what is asked of that place."""
+
+    id: AdapterName
+    version: int = Field(ge=1, description="the document's own version; raise it with every change")
+    protocol: Protocol
+    base_url: Annotated[Text, AfterValidator(_url)] = Field(description="up to and with `/v1`")
+    key_env: Variable | None = Field(
+        default=None, description="the environment variable that holds the key; left out: none is sent"
+    )
+    plain_http: bool = Field(default=False, description="`base_url` may be http: what is sent can be read on its way")
+    private_addresses: bool = Field(
+        default=False, description="the host may be this machine or one of a private network"
+    )
+    speaks: tuple[Surface, ...] = Field(
+        default=(), description="paths that it answers; default: what its protocol has. Others are translated"
+    )
+    models: tuple[ProviderModel, ...] = Field(min_length=1)
+    connections: int = Field(default=256, ge=1, le=10_000, description="requests at a time; then 429")
+    timeouts: Timeouts = Timeouts()
+    retries: int = Field(
+        default=2, ge=0, le=5, description="further attempts at one model, before the first byte and within a tenth"
+    )
+    hedge_after: Time | None = Field(
+        default=None, description="ask a second time after so long without a first byte, and take who is first"
+    )
+    max_answer: Size = Field(default=ByteSize(32 * 2**20), description="bytes of an answer")
+    stream_usage: bool = Field(default=True, description="whether `stream_options.include_usage` may be sent")
+    description: str = ""
+
+    @field_validator("speaks", mode="after")
+    @classmethod
+    def _once(cls, value: tuple[Surface, ...]) -> tuple[Surface, ...]:
+        return tuple(dict.fromkeys(value))
+
+    @model_validator(mode="after")
+    def _holds(self) -> Self:
+        if self.base_url.startswith("http:") and not self.plain_http:
+            raise PydanticCustomError(
+                "provider_http", "what is sent to http: can be read on its way; write https, or `plain_http: true`"
+            )
+        seen: set[str] = set()
+        for model in self.models:
+            if (name := self.served(model)) in seen:
+                raise PydanticCustomError(
+                    "provider_models", "'{name}' is listed twice; give one of them another id", {"name": name}
+                )
+            seen.add(name)
+            if not set(NEEDED[model.task]) & set(self.spoken):
+                raise PydanticCustomError(
+                    "provider_task",
+                    "task {task} needs one of these in `speaks`: {paths}",
+                    {"task": model.task.value, "paths": ", ".join(NEEDED[model.task])},
+                )
+        return self
+
+    @property
+    def spoken(self) -> tuple[Surface, ...]:
+        return self.speaks or SPOKEN[self.protocol]
+
+    def served(self, model: ProviderModel) -> str:
+        """The name by which clients ask for it."""
+        return f"{self.id}/{model.id or model.name}"

@@ -1,0 +1,27 @@
+"""What a router decides of one request."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The target, and everything that is needed to see why. The same for traffic, for explain and offline."""
+
+    target: str
+    """A name that resolves: a model, an adapter (`name`, `name@ref`, `base:name`) or a provider's model."""
+    reason: str
+    """Which stage decided and on what, as one word without blanks: `rule:tools`, `intent:dates`, `abstained`, ..."""
+    scores: Mapping[str, float] = field(default_factory=dict)
+    """What the stages measured, such as the probabilities of the likeliest intents. 0 to 1."""
+    alternatives: tuple[str, ...] = ()
+    """The other targets that were left when the last stage chose, best first."""
+    saw: Mapping[str, str] = field(default_factory=dict)
+    """What of the request and of the targets the stages looked at, in words."""
+    fallbacks: tuple[str, ...] = ()
+    """Who may answer instead if the target fails before its first byte, in the router's order; never the target."""
+
+    @property
+    def score(self) -> float | None:
+        """Of what decided, or of the likeliest that was not sure enough; None: it was no matter of degree."""
+        return self.scores.get(self.reason.partition(":")[2], max(self.scores.values(), default=None))

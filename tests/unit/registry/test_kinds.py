@@ -1,0 +1,76 @@
+"""Documents of recipe files that are no models: their kind decides what they are read as."""
+
+import pytest
+
+from registry.recipes.definition import Task
+from registry.recipes.loading import load_documents, load_recipes
+from registry.recipes.provider import Protocol, Surface
+from tests.unit.registry.recipe_files import GOOD, Write, faults
+
+PROVIDER = """kind: provider
+id: there
+version: 1
+protocol: openai
+base_url: https://api.example.com/v1/
+key_env: THERE_KEY
+models:
+  - name: big-one
+    aliases: [big]
+  - {name: vectors, task: embed}
+"""
+
+
+def test_each_kind_has_its_place(write: Write) -> None:
+    found = load_documents(
+        path := write(GOOD.format("a") + "---\n" + PROVIDER + "---\nkind: model\n" + GOOD.format("b"))
+    )
+    assert [model.id for model in found.models] == ["a", "b"] == [model.id for model in load_recipes(path)]
+    (provider,) = found.providers
+    assert (provider.base_url, provider.protocol) == ("https://api.example.com/v1", Protocol.OPENAI)
+    assert [provider.served(model) for model in provider.models] == ["there/big-one", "there/vectors"]
+    assert [model.task for model in provider.models] == [Task.CHAT, Task.EMBED]
+    assert Surface.CHAT in provider.spoken
+    assert Surface.MESSAGES not in provider.spoken
+    assert provider.max_answer == 32 * 2**20
+
+
+@pytest.mark.parametrize(
+    ("was", "text", "said"),
+    [
+        ("kind: provider", "kind: mode", ["r.yaml:1: 'kind' cannot be 'mode'; write one of: model, provider, router"]),
+        ("kind: provider", "kind: [1]", ["r.yaml:1: 'kind' cannot be a list; write one of: model, provider, router"]),
+        ("https:", "http:", ["r.yaml:5: 'base_url': what is sent to http: can be read on its way; write https, or "
+                             "`plain_http: true`"]),
+        ("https://api", "https://me:pw@api", ["r.yaml:5: 'base_url': write a URL such as https://api.example.com/v1, "
+                                              "without user, query or fragment"]),
+        ("THERE_KEY", "sk-12345", ["r.yaml:6: 'key_env' is no name of a variable; write one such as "
+                                   "OPENAI_API_KEY: the key itself is never written into a recipe"]),
+        ("key_env", "api_key", ["r.yaml:6: unknown key 'api_key'; write 'key_env', the name of the environment "
+                                "variable that holds the key"]),
+        ("protocol: openai", "protocol: grpc",
+         ["r.yaml:4: 'protocol' cannot be 'grpc'; write 'openai' or 'anthropic'"]),
+        ("version: 1\n", "", ["r.yaml:1: 'version' is missing; write 'version: 1'"]),
+        ("version: 1", "version: 1\ntimeouts: {whole: 0, connect: soon}",
+         ["r.yaml:4: 'timeouts.connect' cannot be 'soon'; write a duration such as 30s, 10m or 2h",
+          "r.yaml:4: 'timeouts.whole' cannot be 0; write more than 0"]),
+        ("protocol: openai", "protocol: anthropic",
+         ["r.yaml:7: 'models': task embed needs one of these in `speaks`: embeddings"]),
+        ("vectors, task: embed", "big-one",
+         ["r.yaml:7: 'models': 'there/big-one' is listed twice; give one of them another id"]),
+        ("name: vectors, task: embed", "name: vectors, prices: {inputs: 1}",
+         ["r.yaml:10: unknown key 'models[1].prices.inputs'; write 'input'"]),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, said: list[str]) -> None:
+    assert was in PROVIDER
+    assert faults(write(PROVIDER.replace(was, text))) == said
+
+
+def test_names_that_mean_two_things(write: Write) -> None:
+    text = GOOD.format("there/vectors") + "aliases: [big]\n---\n" + PROVIDER + "---\n" + PROVIDER.replace("big", "huge")
+    assert faults(write(text)) == [
+        "r.yaml:16: alias 'big' is used twice, first in r.yaml:6; choose another alias",
+        "r.yaml:17: id 'there/vectors' is used twice, first in r.yaml:1; choose another id",
+        "r.yaml:20: provider 'there' is there twice, first in r.yaml:9; choose another id",
+        "r.yaml:28: id 'there/vectors' is used twice, first in r.yaml:1; choose another id",
+    ]
