@@ -16,7 +16,7 @@ BOMBS = [json.loads(json.dumps(bomb)) for bomb in (ATTACKS | TOOLS).values()]
 MOST = 3 << 20
 """Bytes of a body, below the server's own bound, so that most are looked at."""
 DEEPEST = 600
-"""Levels that are parsed here: where Python's stack ends while hypothesis counts its garbage, the whole process does."""
+"""Levels that are parsed here: where Python's stack ends while hypothesis counts garbage, the process does too."""
 CHAT = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages")
 FEW = {"max_tokens": 6, "max_output_tokens": 6, "max_new_tokens": 6}
 NUMBERS = (0, -1, 1, 128, 129, 2**31, 2**53, 2**63, 2**64, -(2**63), 1e308, -1e-308, 0.5)
