@@ -75,6 +75,13 @@ class Limits(BaseModel):
         ENTRIES,
         "vLLM works them out, and sends them, for each answer",
     )
+    logprobs: int = _limit(
+        131_072,
+        "`logprobs` or `top_logprobs`, times answers, times `max_tokens` (else the context), if the answer is no stream",
+        ENTRIES,
+        "they are written in one piece on that loop: 1.2 million (128 answers, 20 for each of 480 tokens) kept an "
+        "engine silent until it was restarted",
+    )
     request_id_letters: int = _limit(128, "letters of a `request_id`", "400 `invalid_value`", "it goes into logs")
     grammar_bytes: ByteSize = _limit(
         128 * KIB, "bytes of a schema or grammar", TOO_LARGE, "OpenAI takes schemas of 120,000 characters"

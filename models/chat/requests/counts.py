@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from models.chat.requests.tokens import FIELDS
 from registry.errors import BadRequest
 from registry.limits import Limits
 
@@ -36,8 +37,7 @@ def check(path: str, body: bytes, context_length: int, limits: Limits) -> None:
         _parts(data, name, limits)
     for name in OTHERS & data.keys():
         _within(_entries(data, name), limits.entries, name)
-    answers = _prompts(data) * _number(data, "n", 1)
-    _within(answers, limits.answers, "n" if "n" in data else "prompt")
+    _answers(data, context_length, limits)
     if "logit_bias" in data:
         _within(_entries(data, "logit_bias"), limits.biases, "logit_bias")
     if bytes(data.get("echo", b"")) == b"true" and "logprobs" in data:
@@ -46,6 +46,27 @@ def check(path: str, body: bytes, context_length: int, limits: Limits) -> None:
         _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), limits.prompt_logprobs, "prompt_logprobs")
     if path in CHATTING:
         _roles(data)
+
+
+def _answers(data: Mapping[str, msgspec.Raw], context_length: int, limits: Limits) -> None:
+    """How many there are to be, and how much is to be told of their tokens at once."""
+    answers = _prompts(data) * _number(data, "n", 1)
+    if answers > limits.answers:
+        raise BadRequest(
+            f"This request is for {answers} answers; up to {limits.answers} are given. Send it in parts.",
+            param="n" if "n" in data else "prompt",
+            code="too_many_entries",
+        )
+    name = "top_logprobs" if "top_logprobs" in data else "logprobs"
+    tokens = min((_number(data, field, context_length) for field in FIELDS), default=context_length)
+    told = answers * _number(data, name, 0) * min(tokens, context_length)
+    if told > limits.logprobs and bytes(data.get("stream", b"")) != b"true":
+        raise BadRequest(
+            f"This request is for up to {told} logprobs in one piece; up to {limits.logprobs} are given. Ask for a "
+            "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
+            param=name,
+            code="too_many_entries",
+        )
 
 
 def _internal(data: Mapping[str, msgspec.Raw], limits: Limits) -> None:

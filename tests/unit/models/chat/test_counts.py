@@ -43,6 +43,9 @@ def test_lists(name: str, count: int) -> None:
         ({"n": 128, "echo": True, "logprobs": 20}, "logprobs"),
         ({"n": 128, "prompt": ["a"] * 300}, "n"),
         ({"prompt": [[1]] * 1025}, "prompt"),
+        ({"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 480}, "top_logprobs"),
+        ({"n": 128, "logprobs": 20, "max_tokens": 10**9}, "logprobs"),
+        ({"prompt": ["a"] * 300, "logprobs": 1}, "logprobs"),
         ({"chat_template_kwargs": {str(i): 1 for i in range(2049)}}, "chat_template_kwargs"),
         ({"documents": [{}] * 2049}, "documents"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
@@ -66,7 +69,10 @@ def test_refused_by_name(body: dict[str, Any], param: str) -> None:
         {"messages": [{"role": 5}, {}], "logit_bias": 3, "stop": None, "tools": {}, "n": "x", "request_id": 7},
         {"messages": 5, "priority": 0, "kv_transfer_params": None, "request_id": "chatcmpl-1"},
         {"n": 128, "prompt_logprobs": 1},
-        {"n": 128, "logprobs": 20, "prompt": [1] * 5_000, "echo": False, "metadata": None, "bad_words": 5},
+        {"n": 12, "logprobs": 20, "prompt": [1] * 5_000, "echo": False, "metadata": None, "bad_words": 5},
+        {"n": 128, "logprobs": True, "top_logprobs": 20, "stream": True},
+        {"n": 128, "logprobs": True, "top_logprobs": 20, "max_completion_tokens": 50},
+        {"n": 128, "logprobs": True},
     ],
 )
 def test_let_through(body: dict[str, Any]) -> None:
