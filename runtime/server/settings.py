@@ -26,6 +26,7 @@ class Shown:
 
 
 WHERE, MEMORY, BOUNDS = Shown("Where"), Shown("Models and memory"), Shown("Bounds")
+COSTS = Shown("Costs")
 TIMES = Shown("Times, in seconds")
 HOSTS, ORIGINS = (
     Shown(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
@@ -121,6 +122,15 @@ class Settings(BaseSettings):
     )
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need: faster loads."
+    )
+    currency: Annotated[str, COSTS] = Field(
+        default="USD", pattern=r"^[A-Z]{3}$", description="Of all prices: three letters, such as EUR."
+    )
+    machine_price: Annotated[float, COSTS] = Field(
+        default=0.0, ge=0, le=1e6, description="What this machine costs an hour: requests are charged their part of it."
+    )
+    cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
+        default="caller", description="Who is charged a load's time: who caused it, or nobody by itself."
     )
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."

@@ -29,7 +29,9 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
@@ -47,6 +49,7 @@ from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
+from tenants.limits.limiter import Limiter
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -141,6 +144,7 @@ class FakeGateway:
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
+        limiter: Limiter | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -175,6 +179,7 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
+        self.routers = Keeper(folder / "routers", self.state, self.names)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
@@ -192,11 +197,14 @@ class FakeGateway:
             Combiner(self.names, self.service, adapters),
             Additions(roster, self.names, residency, device),
             Editor(roster, self.names, residency, self.state, adapters, device),
-            Reloading(roster, ()),
+            Reloading(roster, (), self.routers.open),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
+            LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            self.routers,
+            self.queues,
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
