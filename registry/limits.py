@@ -77,7 +77,7 @@ class Limits(BaseModel):
     )
     logprobs: int = _limit(
         131_072,
-        "`logprobs` or `top_logprobs`, times answers, times `max_tokens` (else the context), if the answer is no stream",
+        "`logprobs` or `top_logprobs` times answers times `max_tokens` (else the context) of what is no stream",
         ENTRIES,
         "they are written in one piece on that loop: 1.2 million (128 answers, 20 for each of 480 tokens) kept an "
         "engine silent until it was restarted",
