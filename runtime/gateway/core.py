@@ -28,6 +28,7 @@ from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.server.settings import Settings
+from tenants.administration import Administration
 from tenants.caller import Caller
 from tenants.costs.device import DeviceTime
 from tenants.keys.keyring import Callers
@@ -65,6 +66,7 @@ class Gateway:
         ledger: LedgerSink,
         usage: UsageReport,
         limits: LimitSink,
+        administration: Administration,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
@@ -74,6 +76,7 @@ class Gateway:
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks)
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
+        self.administration = administration
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 

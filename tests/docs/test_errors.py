@@ -74,6 +74,13 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (403, "insufficient_scope"): "unit/http/test_usage.py",
     (403, "model_not_allowed"): "unit/guard/test_keys.py",
     (404, "no_ledger"): "unit/http/test_usage.py",
+    (404, "no_prices"): "unit/http/test_usage.py",
+    (404, "account_not_found"): "unit/http/test_administration.py",
+    (404, "key_not_found"): "unit/http/test_administration.py",
+    (404, "limit_not_found"): "unit/http/test_administration.py",
+    (404, "team_not_found"): "unit/http/test_administration.py",
+    (404, "request_not_found"): "unit/http/test_usage.py",
+    (409, "request_running"): "unit/tenants/costs/test_costs.py",
     (503, "database_unavailable"): "unit/tenants/test_key_table.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",
     (403, "flag_not_allowed"): "unit/launch/test_adding.py",
@@ -125,8 +132,6 @@ ELSEWHERE: dict[tuple[int, str], str] = {
 """The file of `tests` in which the code is expected."""
 NOT_PROVOKED: dict[tuple[int, str], str] = {
     (400, "unprocessable_request"): "what vLLM fails on without saying why; each such body that is known is refused",
-    (404, "key_not_found"): "the command line's own",
-    (404, "team_not_found"): "the command line's own",
     (409, "other_pepper"): "the start's and the command line's",
     (409, "team_archived"): "the command line's own",
     (409, "team_exists"): "the command line's own",

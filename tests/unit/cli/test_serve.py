@@ -25,7 +25,7 @@ OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
-    "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot",
+    "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
@@ -36,7 +36,8 @@ OTHER = {
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
-UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots", "database")
+UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots", "database",
+             "provider_prices")  # fmt: skip
 HIDDEN = {"run_dir", "pepper"}
 """The command line makes the one; the other is a secret, and others on the machine can read options."""
 

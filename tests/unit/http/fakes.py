@@ -45,10 +45,12 @@ from runtime.server.settings import Settings
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
+from tenants.administration import Administration
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
+from tenants.watch import KeyWatch
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -144,6 +146,7 @@ class FakeGateway:
         callers: Callers | None = None,
         ledger: Ledger | None = None,
         limiter: Limiter | None = None,
+        watch: KeyWatch | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -201,6 +204,7 @@ class FakeGateway:
             LedgerSink(kept),
             UsageReport(kept),
             LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            Administration(watch or KeyWatch(self.settings.keys)),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
