@@ -14,6 +14,7 @@ PAGES = {
     "/v1/usage/comparison": "costs.md",
     "/v1/organization": "organization.md",
     "/v1/recipes": "models.md",
+    "/v1/route": "routing.md",
     "/v1/reload": "models.md",
     "/v1/status": "operations.md",
     "/health": "operations.md",

@@ -24,6 +24,7 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
@@ -118,7 +119,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     roster = Roster(
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
-    reloading = Reloading(roster, settings.recipes)
+    routers = Keeper(settings.data_dir / "routers", state, names)
+    reloading = Reloading(roster, settings.recipes, routers.open)
 
     gateway = Gateway(
         settings,
@@ -138,6 +140,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         UsageReport(ledger, settings.currency, settings.provider_prices),
         LimitSink(limiter, settings.max_audio_seconds),
         Administration(keys),
+        routers,
+        queues,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -156,6 +160,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
                 await adapters.register_of(entry.recipe)  # else when its files have been fetched
         names.refresh()
         adapters.hold_all_pins()
+        await reloading.begin()
         if gateway.phase == "starting":
             gateway.phase = "ready"
         if settings.prewarm:

@@ -29,9 +29,10 @@ from runtime.http.openapi_parts import (
 )
 from runtime.http.organization import openapi as organization
 from runtime.http.rerank import openapi as rerank
+from runtime.http.routing import openapi as routing
 from runtime.http.text_generation import openapi as generate
 
-_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, organization)
+_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, organization, routing)
 OPERATIONS: dict[tuple[str, str], Operation] = {}
 SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
 for _table in _TABLES:
@@ -47,6 +48,7 @@ TAGS = [
     {"name": "Models", "description": "What exists, where it is, and residency by hand."},
     {"name": "Adapters", "description": "LoRA adapters: register, versions, aliases, pins."},
     {"name": "Organization", "description": "Teams, keys, limits, usage and costs; OpenAI's administration too."},
+    {"name": "Routers", "description": "One name in front of several targets: whom it chooses, and why."},
     {"name": "Operations", "description": "Health, metrics, status."},
 ]
 

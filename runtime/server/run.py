@@ -65,7 +65,7 @@ LOOK = 0.5
 def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.LitServer:
     """The LitServer with all endpoints. Its API process opens the gateway."""
     process = ApiProcess(settings, recipes, device)
-    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes))
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes), settings.limits)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
