@@ -12,6 +12,7 @@ from registry.errors import NotFound, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
+from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
@@ -20,7 +21,6 @@ from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.local import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.pricing import price_list
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
