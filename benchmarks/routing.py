@@ -14,8 +14,8 @@ from benchmarks.harness import Bench
 from benchmarks.load.client import request_bytes
 from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
-from benchmarks.models import ROOT
 from benchmarks.peers.servers import Roundhouse
+from benchmarks.report.environment import ROOT
 
 DATA = ROOT.parent / "shared" / "data" / "intents150.jsonl"
 STARTER = ROOT / "recipes" / "starter"
