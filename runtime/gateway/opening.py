@@ -42,6 +42,7 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.administration import Administration
 from tenants.costs.prices import MILLION
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
@@ -136,8 +137,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,
         LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
-        UsageReport(ledger, settings.currency),
+        UsageReport(ledger, settings.currency, settings.provider_prices),
         LimitSink(limiter, settings.max_audio_seconds),
+        Administration(keys),
         routers,
         queues,
     )
