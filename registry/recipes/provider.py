@@ -138,6 +138,10 @@ class Provider(Strict):
         default=None, description="ask a second time after so long without a first byte, and take who is first"
     )
     max_answer: Size = Field(default=ByteSize(32 * 2**20), description="bytes of an answer")
+    bound: Literal["max_completion_tokens", "max_tokens"] = Field(
+        default="max_completion_tokens",
+        description="its name for the bound of an answer, where a request is translated",
+    )
     stream_usage: bool = Field(default=True, description="whether `stream_options.include_usage` may be sent")
     description: str = ""
 
