@@ -1,9 +1,10 @@
 """One provider: its connections, a breaker per model, a budget of further attempts, and the calls under way."""
 
+import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 from models.messages import (
@@ -30,6 +31,7 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
+Events = AsyncGenerator[Event, None]
 Told = Callable[[str, str, str], None]
 """Provider, model and outcome of an attempt, for metrics."""
 
@@ -52,6 +54,7 @@ class Upstream:
         self._told, self._clock, self._chance = told, clock, chance
         self._budget = retry.Budget()
         self._connection: Connection | None = None
+        self._left = asyncio.Event()
 
     @property
     def connection(self) -> Connection:
@@ -60,9 +63,20 @@ class Upstream:
             self._connection = Connection(self.provider)
         return self._connection
 
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
     async def close(self) -> None:
         if self._connection is not None:
             await self._connection.close()
+
+    async def leave_behind(self) -> None:
+        """Closed once what is under way has ended."""
+        while self.running:
+            self._left.clear()
+            await self._left.wait()
+        await self.close()
 
     def enter(self, first: bool) -> None:
         """One request more. Raises QueueFull."""
@@ -78,6 +92,7 @@ class Upstream:
 
     def leave(self) -> None:
         self.running -= 1
+        self._left.set()
 
     def again(self, error: Exception, attempt: int, left: float | None) -> float | None:
         """Seconds until the same request may be sent once more; None: it may not."""
@@ -148,13 +163,14 @@ class Attempt:
     def begun(self) -> bool:
         return self._passing is not None and self._passing.begun
 
-    async def chat(self, path: str, body: Mapping[str, Any]) -> AsyncIterator[Event]:
+    async def chat(self, path: str, body: Mapping[str, Any]) -> Events:
         planned = plan(self._upstream.provider, self._model, path, body)
         self._sent = len(planned.body)
-        async for event in self._guarded(self._chat(planned)):
-            yield event
+        async with aclosing(self._guarded(self._chat(planned))) as events:
+            async for event in events:
+                yield event
 
-    async def task(self, request: EmbedRequest | RerankRequest | TranscribeRequest) -> AsyncIterator[Event]:
+    async def task(self, request: EmbedRequest | RerankRequest | TranscribeRequest) -> Events:
         match request:
             case EmbedRequest():
                 events = self._embed(request, tasks.embed_body(request, self._model))
@@ -162,16 +178,18 @@ class Attempt:
                 events = self._rerank(request, tasks.rerank_body(request, self._model))
             case TranscribeRequest():
                 events = self._transcribe(request)
-        async for event in self._guarded(events):
-            yield event
+        async with aclosing(self._guarded(events)) as guarded:
+            async for event in guarded:
+                yield event
 
-    async def _guarded(self, events: AsyncIterator[Event]) -> AsyncIterator[Event]:
+    async def _guarded(self, events: Events) -> Events:
         """With the breaker before and after it, and a provider's nonsense as its error."""
         permit = self._upstream.admit(self._model)
         error: BaseException | None = None
         try:
-            async for event in events:
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    yield event
         except BadAnswer as bad:
             error = faults.bad_answer(self._upstream.provider.id, str(bad))
             raise error from None
@@ -188,7 +206,7 @@ class Attempt:
             self._upstream.ended(self._model, permit, error, self.begun)
 
     # --- the chat family --------------------------------------------------------------------------------------------
-    async def _chat(self, planned: Planned) -> AsyncIterator[Event]:
+    async def _chat(self, planned: Planned) -> Events:
         async with self._upstream.connection.post(planned.surface, planned.body, self._request_id, self._by) as reply:
             if reply.status != 200:
                 body = await self._refused(reply)
@@ -199,8 +217,9 @@ class Attempt:
             if planned.stream != reply.is_stream:
                 raise BadAnswer("answered with a stream, or none, where it was asked otherwise")
             events = self._streamed(planned, reply) if planned.stream else self._whole(planned, reply)
-            async for event in events:
-                yield event
+            async with aclosing(events):
+                async for event in events:
+                    yield event
 
     async def _refused(self, reply: Reply) -> bytes:
         """The body of what is the client's own fault. Raises what is not."""
@@ -209,7 +228,7 @@ class Attempt:
             return body
         raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
 
-    async def _whole(self, planned: Planned, reply: Reply) -> AsyncIterator[Event]:
+    async def _whole(self, planned: Planned, reply: Reply) -> Events:
         heard = self._heard = Heard(self._shown)
         data, parts = heard.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
@@ -221,7 +240,7 @@ class Attempt:
         yield Chunk(data)
         yield Finished(heard.usage)
 
-    async def _streamed(self, planned: Planned, reply: Reply) -> AsyncIterator[Event]:
+    async def _streamed(self, planned: Planned, reply: Reply) -> Events:
         passing = self._passing = Passing(planned.surface, self._shown, planned.usage_wanted)
         self._heard = passing.heard
         splitter, held, opened = sse.Splitter(LONGEST_EVENT), bytearray(), False
@@ -276,21 +295,21 @@ class Attempt:
         self._heard = Heard(self._shown, model=said)
         return self._other_model()
 
-    async def _embed(self, request: EmbedRequest, body: bytes) -> AsyncIterator[Event]:
+    async def _embed(self, request: EmbedRequest, body: bytes) -> Events:
         result, usage, said = tasks.embedded(await self._asked(Surface.EMBEDDINGS, body), len(request.inputs))
         self._answered_by(said)
         self._usage = usage
         yield result
         yield Finished(usage)
 
-    async def _rerank(self, request: RerankRequest, body: bytes) -> AsyncIterator[Event]:
+    async def _rerank(self, request: RerankRequest, body: bytes) -> Events:
         result, usage, said = tasks.ranked(await self._asked(Surface.RERANK, body), len(request.documents))
         self._answered_by(said)
         self._usage = usage
         yield result
         yield Finished(usage)
 
-    async def _transcribe(self, request: TranscribeRequest) -> AsyncIterator[Event]:
+    async def _transcribe(self, request: TranscribeRequest) -> Events:
         surface = Surface.TRANSLATIONS if request.task == "translate" else Surface.TRANSCRIPTIONS
         form = tasks.transcribe_form(request, self._model)
         info, segments, usage = tasks.transcribed(await self._asked(surface, form))

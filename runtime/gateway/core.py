@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
-from registry.errors import NotFound, Unavailable
+from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
@@ -19,6 +19,7 @@ from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
+from runtime.gateway.providers.directory import Directory
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.uploads import Uploads
@@ -58,6 +59,7 @@ class Gateway:
         callers: Callers,
         ledger: LedgerSink,
         usage: UsageReport,
+        providers: Directory,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
@@ -65,6 +67,7 @@ class Gateway:
         self.uploads = Uploads(settings.max_uploads)
         self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
         self.callers, self.usage, self._ledger = callers, usage, ledger
+        self.providers = providers
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -81,6 +84,8 @@ class Gateway:
 
     def resolve(self, wanted: Wanted, caller: Caller) -> Target:
         """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
+        if (elsewhere := self.providers.resolve(wanted, caller)) is not None:
+            return elsewhere
         name, found = self._names.resolve(wanted, caller)
         entry = self._residency.get(found.recipe.id)
         abilities = abilities_of(entry.recipe, entry.path)
@@ -105,6 +110,18 @@ class Gateway:
             if begun is not None:
                 await begun
             yield lease
+
+    def patience(self, target: Target) -> float | None:
+        """Seconds that a request without a deadline may take; None: no such bound."""
+        return self._backend(target).patience(target)
+
+    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+        """Seconds after which it may be sent to the same target once more; None: it may not."""
+        return self._backend(target).again(context, target, error)
+
+    def failed_attempt(self, recorder: Recorder, error: RoundhouseError) -> None:
+        """An attempt has ended and another one follows: the ledger has a row of each."""
+        self._ledger.take(recorder.attempt_failed(error))
 
     async def kept(self) -> None:
         """Returns once the ledger holds the ends of what has ended."""

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -16,6 +17,7 @@ from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
+from runtime.http.attempts import attempts
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
 
@@ -64,7 +66,14 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     opened: Head | None = None
     try:
         target = recorder.target = gateway.resolve(parsed.wanted, recorder.context.caller)
-        parts = _parts(gateway, recorder, parsed, target)
+        parts = attempts(
+            gateway,
+            recorder,
+            target,
+            (),
+            lambda name: gateway.resolve(replace(parsed.wanted, name=name, adapter=None), recorder.context.caller),
+            lambda found: _parts(gateway, recorder, parsed, found),
+        )
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             parts = with_progress(target.model, lambda: gateway.coming(target), parts)
         async with aclosing(parts):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -10,8 +10,7 @@ from typing import NoReturn
 from watchfiles import awatch
 
 from registry.errors import Unfit
-from registry.recipes.definition import Recipe
-from registry.recipes.loading import load_recipes
+from registry.recipes.loading import Documents, load_documents
 from runtime.gateway.launch.roster import Roster
 
 log = logging.getLogger("roundhouse.gateway")
@@ -28,21 +27,26 @@ class Reloaded:
 class Reloading:
     """Args:
     paths: the files and folders of `--recipes`.
+    others: who takes what is no model in them.
     """
 
-    def __init__(self, roster: Roster, paths: Sequence[Path]) -> None:
-        self._roster, self._paths = roster, tuple(paths)
+    def __init__(
+        self, roster: Roster, paths: Sequence[Path], others: Sequence[Callable[[Documents], None]] = ()
+    ) -> None:
+        self._roster, self._paths, self._others = roster, tuple(paths), tuple(others)
 
     async def reload(self) -> Reloaded:
         """Have the models follow the files. A faulty file changes nothing."""
         try:
-            given: tuple[Recipe, ...] = await asyncio.to_thread(load_recipes, self._paths, may_be_empty=True)
+            given: Documents = await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
         except Unfit as unfit:
             self._roster.faults = unfit.faults
             for fault in unfit.faults:
                 log.error("the recipes stay as they were", extra={"cause": fault})
             return Reloaded((), unfit.faults)
-        arranged = await self._roster.read_again(given)
+        arranged = await self._roster.read_again(given.models)
+        for take in self._others:
+            take(given)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
         return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
 
