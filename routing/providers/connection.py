@@ -69,7 +69,10 @@ class Reply:
             yield data
 
     async def whole(self) -> bytes:
-        return b"".join([chunk async for chunk in self.chunks()])
+        found: list[bytes] = []
+        async for chunk in self.chunks(lambda: bool(found)):
+            found.append(chunk)
+        return b"".join(found)
 
     async def error_body(self) -> bytes:
         """The beginning of it."""

@@ -102,7 +102,7 @@ class Heard:
             changed = True
         for key in NESTED:
             inner = parts.get(key)
-            if inner is not None and bytes(inner[:1]) == b"{":
+            if inner is not None and bytes(inner)[:1] == b"{":
                 nested = msgspec.json.decode(inner, type=dict[str, msgspec.Raw])
                 if self._in(nested):
                     parts[key] = msgspec.Raw(msgspec.json.encode(nested))
@@ -203,7 +203,7 @@ def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
 def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
     """Responses has the error within the response, or flat in its event."""
     inner = parts.get("response")
-    if inner is not None and bytes(inner[:1]) == b"{":
+    if inner is not None and bytes(inner)[:1] == b"{":
         return bytes(inner)
     return data if "error" in parts else b'{"error":' + data + b"}"
 

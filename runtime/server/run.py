@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import NoReturn
@@ -131,9 +131,7 @@ class ApiProcess:
         self._shutdown.ending()
 
 
-def run(
-    settings: Settings, documents: Documents, device: Device, beside: Callable[[], object] | None = None
-) -> int:
+def run(settings: Settings, documents: Documents, device: Device, beside: Callable[[], object] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
 
     `beside` runs in a thread of the main process meanwhile.

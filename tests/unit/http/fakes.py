@@ -14,6 +14,7 @@ from launch.shelf import Shelf, Shelved
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
+from registry.recipes.provider import Provider
 from registry.records import Version
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
@@ -28,6 +29,8 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.providers.backend import ProviderBackend
+from runtime.gateway.providers.directory import Directory
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.metrics import RequestMetrics
@@ -141,6 +144,7 @@ class FakeGateway:
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
+        providers: Sequence[Provider] = (),
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -181,11 +185,16 @@ class FakeGateway:
             lambda r: ModelQueue(r, self.bounds, self._want, self._gave_back), files, self.state, self.metrics,
             adapters.register_of,
         )  # fmt: skip
+        self.providers = Directory(self.names, providers, self.metrics.provider_attempt)
         self.gateway = Gateway(
             self.settings,
             self.names,
             residency,
-            [*backends, LocalBackend(residency, self.queues, self.service_stored, self.metrics)],
+            [
+                *backends,
+                LocalBackend(residency, self.queues, self.service_stored, self.metrics),
+                ProviderBackend(self.providers),
+            ],
             [*sinks, RequestMetrics(self.metrics), self.records],
             models,
             adapters,
@@ -197,6 +206,7 @@ class FakeGateway:
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
+            self.providers,
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
