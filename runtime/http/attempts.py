@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from registry.errors import (
     EngineFailed,
@@ -72,7 +73,7 @@ async def attempts(
             await asyncio.sleep(seconds)
         else:
             gateway.failed_attempt(recorder, found)
-            target = following
+            target = replace(following, asked=target.asked)
 
 
 async def _first(recorder: Recorder, target: Target, parts: Parts, others: int) -> Part | RoundhouseError:
