@@ -12,6 +12,7 @@ RoundhouseError
 ├── UnsupportedMedia 415          a body that is not JSON, where JSON is wanted
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
+├── LimitExceeded 429             a limit of the team or the key has no room; `binding` lists every one
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
@@ -25,7 +26,8 @@ RoundhouseError
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 LONGEST = 3_500
 """Bytes of a message: it may quote what was sent, and is sent back."""
@@ -112,6 +114,35 @@ class Unfit(RoundhouseError):
 
 class QueueFull(RoundhouseError):
     status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """One limit that had no room, in the units that users write. seconds: until it has, if nothing else comes."""
+
+    limit_id: str
+    kind: str
+    owner: str
+    subject: str
+    limit: float
+    remaining: float
+    seconds: float
+    reason: str
+
+
+class LimitExceeded(RoundhouseError):
+    """A limit that somebody set for this team or key. `should_retry`: whether a try after `retry_after` makes sense.
+
+    `levels`: by kind of limit, what is left: limit, remaining, seconds until all of it is there.
+    """
+
+    status, type, code = 429, "requests", "rate_limit_exceeded"
+
+    def __init__(self, message: str, binding: Sequence[Refusal], *, retry_after: float | None) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.binding = tuple(binding)
+        self.should_retry = True
+        self.levels: Mapping[str, tuple[int, int, float]] = {}
 
 
 class HeadersTooLarge(RoundhouseError):

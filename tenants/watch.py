@@ -20,7 +20,9 @@ LOOK_SECONDS = 0.5
 
 
 class KeyWatch:
-    """`tenants.keys.keyring.Callers`. opened: told once, as soon as there is a database.
+    """`tenants.keys.keyring.Callers`.
+
+    opened: told once, as soon as there is a database; changed: whenever a team, key or limit was.
 
     | keys                         | who shows none                          | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
@@ -29,8 +31,14 @@ class KeyWatch:
     | the database does not answer | as before; at the start it is an error  | one try               |
     """
 
-    def __init__(self, place: Place, opened: "Callable[[Database], Awaitable[None]] | None" = None) -> None:
-        self._place, self._opened = place, opened
+    def __init__(
+        self,
+        place: Place,
+        opened: "Callable[[Database], Awaitable[None]] | None" = None,
+        changed: "Callable[[Database], Awaitable[None]] | None" = None,
+    ) -> None:
+        self._place, self._opened, self._changed = place, opened, changed
+        self._told = -1
         self._database: Database | None = None
         self._table: KeyTable | None = None
         self._revision = -1
@@ -60,6 +68,9 @@ class KeyWatch:
             if self._opened is not None and self._database is not None:
                 await self._opened(self._database)
                 self._opened = None
+            if self._changed is not None and self._database is not None and self._told != (now := self._revision):
+                await self._changed(self._database)
+                self._told = now
 
     async def _watch(self) -> None:
         while True:

@@ -24,6 +24,7 @@ from models.chat.vllm.usage import METER, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.errors import EngineFailed, NotFound, RoundhouseError
+from registry.limits import USUAL, Limits
 from registry.recipes.definition import Recipe
 
 LEAVE_WITHIN = 5.0
@@ -35,7 +36,8 @@ CLOSE_WITHIN = 2.0
 class VllmEngine:
     """A loaded chat model. See `models.protocol` for what each method does in each state."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Limits = USUAL) -> None:
+        self._limits = limits
         self._engine: Any = None
         self._app: Any = None
         self._adapters: EngineAdapters | None = None
@@ -43,7 +45,7 @@ class VllmEngine:
         self._model = ""
         self._typical, self._cuts, self._strict = False, False, False
         self._state = "new"
-        self._checker = Checker(lambda: process.start(self._engine))
+        self._checker = Checker(lambda: process.start(self._engine, limits), limits)
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
@@ -76,8 +78,10 @@ class VllmEngine:
         try:
             threads = settings.threads(path)
 
+            limits, swap_tokens = self._limits, settings.swap_tokens(recipe)
+
             def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads, settings.swap_tokens(recipe))
+                self._engine = launch.start_engine(arguments, device, threads, limits, swap_tokens)
 
             starting = asyncio.create_task(start.in_new_thread(start_engine))
             await start.child_or_end(starting)
@@ -197,11 +201,11 @@ class VllmEngine:
     async def close(self) -> None:
         self._state = "closed"
         self._children.unwatch()
-        self._checker.close()
         for exchange in list(self._running):
             exchange.fail(EngineFailed("the engine was closed"))
         running = launch.processes(self._engine)
         engine, self._engine, self._app = self._engine, None, None
+        await self._checker.close()
         if engine is not None:
             await asyncio.to_thread(launch.stop_engine, engine, running, CLOSE_WITHIN)
 
@@ -260,11 +264,12 @@ class VllmEngine:
         if request.path not in guard.PATHS:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
-        guard.bounded(request.path, request.body, config.max_model_len, text_only=not config.is_multimodal_model)
+        context, text_only = config.max_model_len, not config.is_multimodal_model
+        guard.bounded(request.path, request.body, context, self._limits, text_only=text_only)
         asked = guard.asked_model(request.body)
         guard.typical(request.body, able=self._typical)
         fields.check(self._fields, request.path, request.body)
-        counts.check(request.path, request.body, config.max_model_len)
+        counts.check(request.path, request.body, context, self._limits)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):

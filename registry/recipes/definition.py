@@ -224,6 +224,21 @@ class Expected(Strict):
     note: str = ""
 
 
+Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class Prices(Strict):
+    """What requests are charged, in the server's currency, to a millionth of it. What is left out is free."""
+
+    input: Money = Field(default=0.0, description="of a million prompt tokens")
+    cached_input: Money | None = Field(
+        default=None, description="of a million prompt tokens that were in the cache; left out: as `input`"
+    )
+    output: Money = Field(default=0.0, description="of a million tokens that are made")
+    audio_hour: Money = Field(default=0.0, description="of an hour of a recording")
+    pairs: Money = Field(default=0.0, description="of a thousand pairs of query and document")
+
+
 class RecipeAdapter(Strict):
     """An adapter that is registered at start if its name is not there yet."""
 
@@ -259,6 +274,7 @@ class Recipe(Strict):
     aliases: tuple[ModelId, ...] = ()
     adapters: tuple[RecipeAdapter, ...] = ()
     expected: Expected = Expected()
+    price: Prices = Prices()
     description: str = ""
     owned_by: str = "roundhouse"
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_v
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId
-from registry.recipes.definition import Seconds, Size, Strict, Task, Text
+from registry.recipes.definition import Prices, Seconds, Size, Strict, Task, Text
 
 
 class Protocol(StrEnum):
@@ -53,7 +53,6 @@ NEEDED: dict[Task, tuple[Surface, ...]] = {
 }
 """One of these answers a task."""
 Time = Annotated[Seconds, Field(gt=0)]
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
 
 
@@ -81,15 +80,6 @@ class Timeouts(Strict):
     whole: Time = Field(default=600.0, description="of a request, over all its attempts")
 
 
-class Prices(Strict):
-    """US dollars: per million tokens, per minute of audio. Figures for the ledger; nothing is charged by them."""
-
-    input: Dollars = 0.0
-    cached_input: Dollars | None = Field(default=None, description="default: as `input`")
-    output: Dollars = 0.0
-    audio_minute: Dollars = 0.0
-
-
 class ProviderModel(Strict):
     """One model of a provider."""
 
@@ -102,7 +92,7 @@ class ProviderModel(Strict):
         default=4096, ge=1, description="tokens of an answer where a protocol demands a bound and the client gave none"
     )
     abilities: tuple[Literal["tools", "thinking", "vision"], ...] = ()
-    prices: Prices = Prices()
+    price: Prices = Prices()
     exact: bool = Field(
         default=False,
         description="an answer under another model's name is an error; else it is passed on with a warning header",

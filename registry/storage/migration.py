@@ -15,8 +15,8 @@ LOCK = 0x726F756E64
 """The number of the lock by which several gateways take turns on PostgreSQL."""
 
 
-def upgrade(database: Database, scripts: Path) -> None:
-    """Run what is missing of the migrations in a folder, all in one transaction.
+def upgrade(database: Database, scripts: Path, to: str = "head") -> None:
+    """Run what is missing of the migrations in a folder up to a revision, all in one transaction.
 
     Raises Conflict when a newer version has written the database, Unavailable.
     """
@@ -31,7 +31,7 @@ def upgrade(database: Database, scripts: Path) -> None:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         config.attributes["connection"] = connection
         try:
-            command.upgrade(config, "head")
+            command.upgrade(config, to)
         except CommandError as error:
             raise Conflict(
                 "The database was written by a newer Roundhouse. Start that version, or use another database.",

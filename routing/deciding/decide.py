@@ -55,7 +55,7 @@ class _Deciding:
     def _stages(self) -> str:
         passed, rule = self.router.rules.holding(self.features)
         self.inside = self.spec.stay_inside or any(r.stay_inside for r in [*passed, *([rule] if rule else [])])
-        names = [goal.name for goal in self.spec.targets]
+        names = [target.name for target in self.spec.targets]
         self.left, why_not = usable(names, self.facts, self.features, self.inside)  # 0
         self.saw |= {f"not:{name}": why for name, why in why_not.items()}
         if self.inside:

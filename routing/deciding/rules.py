@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
+from registry.recipes.router import Rule, When, compiled
 from routing.features import Features
-from routing.routers.definition import Rule, When, compiled
 
 LONGEST_VALUE = 1024
 """Characters of a header's value that a pattern is held against."""

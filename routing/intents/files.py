@@ -57,17 +57,17 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
     if heads.vectors is not None:
         tensors |= {"vectors": heads.vectors.weights, "vectors_bias": heads.vectors.bias}
         tensors |= {"centroids": heads.vectors.centroids}
-    is_intents = isinstance(model, IntentModel)
     told = {
         "format": 1,
-        "kind": "intents" if is_intents else "complexity",
+        "kind": "intents" if isinstance(model, IntentModel) else "complexity",
         "labels": heads.labels,
         "alone": asdict(heads.alone),
         "both": asdict(heads.both) if heads.both else None,
         "embedding": heads.embedding,
-        "precision": model.precision if is_intents else 0.0,
+        "precision": model.precision if isinstance(model, IntentModel) else 0.0,
     }
-    return save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(told)})
+    data: bytes = save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(told)})
+    return data
 
 
 def from_bytes(data: bytes) -> IntentModel | Acceptance:
@@ -113,8 +113,8 @@ def digest_of(data: bytes) -> str:
 
 def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int, ...] | int) -> Any:
     found = tensors.get(name)
-    fits = found is not None and found.dtype == kind
-    if not fits or (found.ndim != shape if isinstance(shape, int) else found.shape != shape):
+    wrong = found is None or found.dtype != kind
+    if found is None or wrong or (found.ndim != shape if isinstance(shape, int) else found.shape != shape):
         raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
     if not math.isfinite(float(np.abs(found).max(initial=0.0))):
         raise _unfit(f"its tensor '{name}' holds numbers that are none")

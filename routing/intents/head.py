@@ -109,5 +109,5 @@ def signs(z: Array, p: Array, cosine: Array | float) -> Array:
 
 
 def sigmoid(x: Array) -> Array:
-    made: Array = 1 / (1 + np.exp(-np.clip(x, -30, 30)))
+    made: Array = (1 / (1 + np.exp(-np.clip(x, -30, 30)))).astype(np.float32)
     return made

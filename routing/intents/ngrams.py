@@ -19,6 +19,7 @@ _BASE = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xBF58476D1CE4E5B9)
 _WORD = re.compile(r"\w+|[^\w\s]")
 _BLANKS = re.compile(r"\s+")
+_DIGIT = re.compile(r"\d")
 
 Places = npt.NDArray[np.int64]
 Weights = npt.NDArray[np.float32]
@@ -32,10 +33,12 @@ class Pieces(NamedTuple):
 
 
 def plain(text: str) -> str:
-    """Lower case, one blank between words, compatibility forms brought together; the middle of long texts left out."""
+    """Lower case, one blank between words, compatibility forms brought together, each digit a 0 (which number it is
+    tells no intent); the middle of long texts left out.
+    """
     if len(text) > MAX_CHARACTERS:
         text = f"{text[: MAX_CHARACTERS // 2]} {text[-MAX_CHARACTERS // 2 :]}"
-    return _BLANKS.sub(" ", unicodedata.normalize("NFKC", text).lower()).strip()
+    return _BLANKS.sub(" ", _DIGIT.sub("0", unicodedata.normalize("NFKC", text).lower())).strip()
 
 
 def pieces(text: str, buckets: int) -> Pieces:

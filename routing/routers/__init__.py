@@ -1,6 +1,7 @@
 """What a router is.
 
-definition.py   its YAML
-router.py       ready to decide
-versions.py     its content as files, by digest
+router.py     ready to decide
+content.py    its definition and models as files, by digest
+
+Its YAML is `registry.recipes.router`, its versions and aliases are `registry.state`'s.
 """

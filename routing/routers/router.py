@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 
+from registry.recipes.router import RouterSpec
 from routing.deciding.rules import Rules
 from routing.intents.model import Acceptance, IntentModel
-from routing.routers.definition import RouterSpec
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -19,6 +19,13 @@ class Router:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", Rules(self.spec.rules))
+
+    @property
+    def embedding(self) -> str | None:
+        """The model that is asked for a text's vector; None: nothing here was fitted for one."""
+        wanted = self.spec.intents.embedding if self.spec.intents else None
+        fitted = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
+        return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
 
     @property
     def label(self) -> str:

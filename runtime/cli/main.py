@@ -8,9 +8,9 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
-from runtime.cli.commands import adapters, chat, doctor, inspect, models, serve, transcribe, vectors
+from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models, serve, transcribe, vectors
 from runtime.cli.commands.setting_options import WithSettings
-from runtime.cli.commands.tenants import keys, teams, usage
+from runtime.cli.commands.tenants import keys, limits, teams, usage
 from runtime.cli.failures import EXIT_CODES, Failure
 from runtime.cli.options import URL
 
@@ -74,10 +74,13 @@ app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
 app.add_typer(models.app, name="models", rich_help_panel="Server")
 app.add_typer(adapters.app, name="adapters", rich_help_panel="Server")
 app.add_typer(teams.app, name="teams", rich_help_panel="Server")
 app.add_typer(keys.app, name="keys", rich_help_panel="Server")
+app.add_typer(limits.app, name="limits", rich_help_panel="Server")
 app.add_typer(usage.app, name="usage", rich_help_panel="Server")
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(chat.chat)
 app.command(rich_help_panel="Requests", epilog=EXIT_CODES)(vectors.embed)

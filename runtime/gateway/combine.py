@@ -10,8 +10,9 @@ from adapters.compose.run import compose
 from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.sources import MadeHere
+from adapters.types import Base
 from registry.catalog import Resolved
-from registry.errors import BadRequest, Unavailable
+from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import Version
 from registry.state.adapters import check_alias
 from runtime.gateway.adapters import Adapters, Registration
@@ -41,7 +42,7 @@ class Combiner:
         """Make it, and register it as any other adapter is.
 
         Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
-        EngineFailed (compose_failed); Unfit as a registration does.
+        Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
         """
         if self._busy:
             raise Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
@@ -63,6 +64,20 @@ class Combiner:
         for version, (_, weight) in zip(versions, wanted.parts, strict=True):
             await service.ready(version.digest)
             parts.append(Part(folder=service.stored(version).path, weight=weight))
+        try:
+            return await self._make(wanted, base, versions, parts, kind, rank)
+        except EngineFailed:
+            if gone := [name for (name, _), part in zip(wanted.parts, parts, strict=True) if not part.folder.is_dir()]:
+                raise Conflict(
+                    f"{', '.join(gone)} was deleted while it was combined. Nothing was registered.",
+                    code="adapter_deleted",
+                ) from None
+            raise
+
+    async def _make(
+        self, wanted: Combination, base: Base, versions: list[Version], parts: list[Part], kind: str, rank: int
+    ) -> Registration:
+        service = self._service
         with disk_errors():
             service.incoming.mkdir(parents=True, exist_ok=True)
         with disk_errors(), tempfile.TemporaryDirectory(dir=service.incoming) as folder:

@@ -1,6 +1,7 @@
 """What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -37,6 +38,8 @@ class RequestContext:
     source: Source = "api"
     """Who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
+    headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    """As they came, keys among them; routers look at those that they name."""
 
     def seconds_left(self) -> float | None:
         """Until the deadline, 0 once it has passed; None: there is none."""

@@ -1,36 +1,47 @@
 """The gateway: one object, whole from the start, that everything outside this room uses.
 
-A request: `record` it, `resolve` its name, `lease` the target, run a call (`runtime.gateway.backend`).
-Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`.
+A request: `record` it, `choose` what its name means, `lease` the target, run a call (`runtime.gateway.backend`).
+Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`, `routers`.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.backend import LOCAL, Backend, Coming, Lease, Target
+from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
+from runtime.gateway.local import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
+from runtime.gateway.pricing import price_list
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.switch import Switch
+from runtime.gateway.routing.targets import Targets
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
 from tenants.caller import Caller
+from tenants.costs.device import DeviceTime
 from tenants.keys.keyring import Callers
 from tenants.ledger.view import UsageReport
 
+AWAY = ("absent", "asleep", "failed")
+"""States of a model in which no load is under way: who asks for it then causes one."""
 Phase = Literal["starting", "ready", "stopping"]
+Calls = Callable[[int | None], Sequence[Call]]
 
 
 class Gateway:
@@ -59,22 +70,29 @@ class Gateway:
         callers: Callers,
         ledger: LedgerSink,
         usage: UsageReport,
+        limits: LimitSink,
+        routers: Keeper,
+        queues: Mapping[str, ModelQueue],
         providers: Directory,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
-        self.uploads = Uploads(settings.max_uploads)
-        self._names, self._residency, self._backends, self._sinks = names, residency, tuple(backends), (ledger, *sinks)
-        self.callers, self.usage, self._ledger = callers, usage, ledger
-        self.providers = providers
+        self.uploads = Uploads(settings.max_uploads, settings.limits)
+        self._names, self._residency, self._backends = names, residency, tuple(backends)
+        self._sinks: Sequence[Sink] = (ledger, limits, *sinks)
+        self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
+        self._device = DeviceTime()
+        self.routers, self.providers = routers, providers
+        targets = Targets(self.resolve, residency, queues)
+        self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
     @contextmanager
     def record(self, context: RequestContext, endpoint: str) -> Iterator[Recorder]:
         """Around everything that is done for one request. At its end, whatever the end, each sink gets its record."""
-        recorder = Recorder(context, endpoint, self._sinks)
+        recorder = Recorder(context, endpoint, self._sinks, device=self._device)
         try:
             yield recorder
         except BaseException as error:
@@ -88,8 +106,28 @@ class Gateway:
             return elsewhere
         name, found = self._names.resolve(wanted, caller)
         entry = self._residency.get(found.recipe.id)
-        abilities = abilities_of(entry.recipe, entry.path)
-        return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities)
+        abilities, price = abilities_of(entry.recipe, entry.path), price_list(entry.recipe.price)
+        return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities, price)
+
+    def admit(self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]]) -> None:
+        """Reserve what the team's and the key's limits must hold for it. Raises LimitExceeded, what `calls` raises."""
+        entry = self._residency.get(target.model) if target.backend == LOCAL else None
+        self._limits.admit(recorder, target, calls, None if entry is None else context_length(entry))
+
+    def levels(self, recorder: Recorder) -> Mapping[str, tuple[int, int, float]]:
+        """By kind of limit: limit, what remains, seconds until all of it is there again."""
+        found = self._limits.levels(recorder)
+        return {kind.value: (left.limit, left.remaining, left.seconds) for kind, left in found.items()}
+
+    async def choose(self, parsed: Wanted, endpoint: str, calls: Calls, context: RequestContext) -> Target:
+        """`resolve`; of a router's name, whom it chooses. calls: asked for only if it is one.
+
+        Raises also Unavailable (no_route).
+        """
+        router = self.routers.find(self._names.bare(parsed))
+        if router is None:
+            return self.resolve(parsed, context.caller)
+        return await self.switch.route(router, endpoint, calls(None), parsed, context)
 
     def coming(self, target: Target) -> Coming | None:
         """How far it is; None: it can answer at once."""
@@ -104,9 +142,10 @@ class Gateway:
         """
         if self.phase == "stopping":
             raise Unavailable("This server is shutting down.", code="shutting_down", retry_after=10)
-        begun = self._ledger.begin(recorder, target)
-        async with self._backend(target).lease(recorder.context, target) as lease:
-            recorder.leased(lease)
+        begun, backend = self._ledger.begin(recorder, target), self._backend(target)
+        away = backend.coming(target)
+        async with backend.lease(recorder.context, target) as lease:
+            recorder.leased(lease, is_cold=away is not None and away.phase in AWAY)
             if begun is not None:
                 await begun
             yield lease

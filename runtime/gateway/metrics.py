@@ -51,6 +51,24 @@ class Metrics:
             "roundhouse_batch_size", "Inputs that shared an engine step (embed, rerank, speech).",
             ["model"], buckets=_SIZES, registry=r,
         )  # fmt: skip
+        self.team_requests = Counter(
+            "roundhouse_team_requests",
+            "Requests by team, class and outcome; the 200 first teams, then `other`.",
+            ["team", "service_class", "outcome"], registry=r,
+        )  # fmt: skip
+        self.team_tokens = Counter(
+            "roundhouse_team_tokens", "Tokens by team, class and kind (prompt, cached, completion).",
+            ["team", "service_class", "kind"], registry=r,
+        )  # fmt: skip
+        self.team_cost = Counter(
+            "roundhouse_team_cost", "List price of what teams used, in the server's currency.", ["team"], registry=r
+        )
+        self.limits = Counter(
+            "roundhouse_limited_requests",
+            "Requests that found no room in a limit, by team (or key's team), kind and what was done: refused, warned, "
+            "shadow (let in, and counted).",
+            ["owner", "kind", "done"], registry=r,
+        )  # fmt: skip
         self.load = Histogram(
             "roundhouse_load_seconds", "From the decision to load until ready.", ["model"], buckets=_LOAD, registry=r
         )

@@ -27,10 +27,13 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
+from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
 from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
@@ -42,8 +45,11 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.costs.prices import MILLION
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
+from tenants.limits.keeping import Limits
+from tenants.limits.limiter import Limiter
 from tenants.watch import KeyWatch
 
 log = logging.getLogger("roundhouse.gateway")
@@ -56,15 +62,16 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
     recipes = documents.models
-    ledger = Ledger(settings.data_dir)
-    keys = KeyWatch(settings.keys, ledger.keep)
+    ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
+    limiter = Limiter(LimitMetrics(metrics).told)
+    keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir)
     shelf = Shelf(settings.data_dir / "recipes")
     await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
     arranged = arrange(recipes, shelved.recipes)
-    metrics, names, bounds = Metrics(), Names(arranged.recipes, state), Bounds(settings.max_waiting)
+    names, bounds = Names(arranged.recipes, state), Bounds(settings.max_waiting)
     for fault in (*shelved.faults, *arranged.notes):
         log.error("a recipe is left out", extra={"cause": fault})
     for note in names.catalog.notes:
@@ -116,14 +123,15 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
     providers = Directory(names, documents.providers, metrics.provider_attempt)
-    reloading = Reloading(roster, settings.recipes, [lambda found: providers.serve(found.providers)])
+    routers = Keeper(settings.data_dir / "routers", state, names)
+    reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(
         settings,
         names,
         residency,
         [LocalBackend(residency, queues, service.stored, metrics), ProviderBackend(providers)],
-        [RequestMetrics(metrics), RequestLog()],
+        [RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
         models,
         adapters,
         Combiner(names, service, adapters),
@@ -132,8 +140,11 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,
-        LedgerSink(ledger),
-        UsageReport(ledger),
+        LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
+        UsageReport(ledger, settings.currency),
+        LimitSink(limiter, settings.max_audio_seconds),
+        routers,
+        queues,
         providers,
     )
     metrics.budget.set(device.budget)
@@ -153,6 +164,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
                 await adapters.register_of(entry.recipe)  # else when its files have been fetched
         names.refresh()
         adapters.hold_all_pins()
+        await reloading.begin()
         if gateway.phase == "starting":
             gateway.phase = "ready"
         if settings.prewarm:

@@ -24,7 +24,9 @@ from models.messages import Usage
 from registry.errors import DeadlineExceeded, RoundhouseError
 from runtime.gateway.backend import Lease, NotYet, Target, total
 from runtime.gateway.context import RequestContext
+from tenants.costs.device import DeviceTime
 from tenants.ledger.rows import Entry
+from tenants.limits.limiter import Admission
 
 log = logging.getLogger("roundhouse.gateway")
 LEFT = (asyncio.CancelledError, GeneratorExit)
@@ -57,9 +59,15 @@ class RequestRecord:
     usage: Usage
     """By the engine's own count, as far as it is known."""
     seconds: Mapping[str, float]
-    """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte."""
+    """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte.
+
+    `device` is its part of the machine's time, `cold` of a load that it caused."""
     entry: Entry | None = None
     """How it began in the ledger, if there is one."""
+    admission: Admission | None = None
+    """What its team's limits reserved for it, if there are any."""
+    pairs: int = 0
+    """Of query and document, that were answered."""
 
 
 class Sink(Protocol):
@@ -77,10 +85,15 @@ class Recorder:
         endpoint: str,
         sinks: Sequence[Sink],
         clock: Callable[[], float] = time.monotonic,
+        device: DeviceTime | None = None,
     ) -> None:
         self.context, self.endpoint = context, endpoint
         self.target: Target | None = None
         self.entry: Entry | None = None
+        self.admission: Admission | None = None
+        self.pairs = 0
+        self._device, self._cold = device, 0.0
+        self._mark: float | None = None
         self._sinks, self._clock = sinks, clock
         self._began = clock()
         self._leases: list[Lease] = []
@@ -105,12 +118,16 @@ class Recorder:
         self._failures.append(f"{model} {code}")
         self.context = replace(self.context, attempt=self.context.attempt + 1)
         self.entry, self._leases, self._first, self._status = None, [], None, None
+        self._mark, self._cold = None, 0.0
         self._attempt_began = self._clock()
         return record
 
-    def leased(self, lease: Lease) -> None:
-        """It has its turn."""
+    def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
+        """It has its turn. is_cold: it caused the load that it waited for."""
         self._leases.append(lease)
+        self._cold += lease.load_seconds if is_cold else 0.0
+        if self._device is not None and self._mark is None and not self._ended:
+            self._mark = self._device.begin()
 
     def answered(self, status: int) -> None:
         """The answer's first byte is there."""
@@ -124,7 +141,9 @@ class Recorder:
         first = (self._first or self._clock()) - self._began
         timing = f"queue;dur={queue * 1e3:.2f}, load;dur={load * 1e3:.2f}, first;dur={first * 1e3:.2f}"
         failed = {"X-Roundhouse-Failed-Attempts": ", ".join(self._failures)} if self._failures else {}
-        return {**target, **failed, "Server-Timing": timing}
+        warned = [] if self.admission is None else self.admission.warnings
+        limits = {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
+        return {**target, **failed, **limits, "Server-Timing": timing}
 
     def _waited(self) -> tuple[float, float]:
         queue = sum(lease.queued_seconds for lease in self._leases)
@@ -177,5 +196,11 @@ class Recorder:
             seconds["queue"], seconds["load"] = self._waited()
         if self._first is not None:
             seconds["first"] = self._first - began
+        if self._device is not None and self._mark is not None:
+            seconds["device"], seconds["cold"] = self._device.end(self._mark), self._cold
         usage = total(lease.usage for lease in self._leases)
-        return RequestRecord(self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry)
+        pairs = self.pairs if end is End.DONE else 0
+        return RequestRecord(
+            self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
+            pairs,
+        )  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from registry.errors import QueueFull
+from registry.limits import Limits
 
 RETRY_AFTER = 5.0
 
@@ -31,8 +32,9 @@ class Share:
 class Uploads:
     """Of one server. A bound per upload is not enough: thousands may wait, and each has its file."""
 
-    def __init__(self, most: int) -> None:
-        self.most, self.held = most, 0
+    def __init__(self, most: int, limits: Limits) -> None:
+        """limits: of each."""
+        self.most, self.held, self.limits = most, 0, limits
 
     @contextmanager
     def share(self) -> Iterator[Share]:

@@ -73,7 +73,7 @@ async def attempts(
             await asyncio.sleep(seconds)
         else:
             gateway.failed_attempt(recorder, found)
-            target = replace(following, asked=target.asked)
+            target = replace(following, asked=target.asked, routed=target.routed)
 
 
 async def _first(recorder: Recorder, target: Target, parts: Parts, others: int) -> Part | RoundhouseError:

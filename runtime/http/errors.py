@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from registry.errors import RoundhouseError, Unfit, by_status
+from registry.errors import LimitExceeded, RoundhouseError, Unfit, by_status
 from registry.wording import cut
 
 LONGEST = 3 * 1024
@@ -81,6 +82,8 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
             }
             if isinstance(error, Unfit) and error.faults:
                 inner["faults"] = _fewer(error.faults)
+            if isinstance(error, LimitExceeded):
+                inner["limits"] = [asdict(one) for one in error.binding]
             return {"error": inner}
 
 
@@ -107,8 +110,16 @@ def headers(error: RoundhouseError) -> dict[str, str]:
     if error.status == 401:
         return {"WWW-Authenticate": "Bearer"}
     if error.retry_after is None:
-        return {}
-    return {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+        return _unless_again(error)
+    found = {"Retry-After": str(max(1, math.ceil(error.retry_after)))}
+    if isinstance(error, LimitExceeded):
+        found["retry-after-ms"] = str(math.ceil(error.retry_after * 1e3))
+    return found | _unless_again(error)
+
+
+def _unless_again(error: RoundhouseError) -> dict[str, str]:
+    """The SDKs of OpenAI and Anthropic try a 429 again unless they are told not to."""
+    return {"x-should-retry": "false"} if isinstance(error, LimitExceeded) and not error.should_retry else {}
 
 
 def encode(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:

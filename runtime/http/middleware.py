@@ -79,7 +79,7 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        context = RequestContext(_request_id(scope), preference=parse(scope["headers"]))
+        context = RequestContext(_request_id(scope), preference=parse(scope["headers"]), headers=scope["headers"])
         scope[_CONTEXT], scope[_GATEWAY] = context, self._gateway()
 
         async def with_id(message: Message) -> None:

@@ -11,15 +11,18 @@ from typing import NamedTuple
 import msgspec
 
 from models.messages import Event
-from registry.errors import EngineFailed, RoundhouseError
+from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
+from runtime.gateway.demand import pairs_of
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http.attempts import attempts
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
+from runtime.http.limit_headers import headers_of
+from runtime.http.routing.model_used import with_model_used
 
 log = logging.getLogger("roundhouse.http")
 AT_ONCE = 4
@@ -65,15 +68,20 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
-        target = recorder.target = gateway.resolve(parsed.wanted, recorder.context.caller)
+        target = recorder.target = await gateway.choose(
+            parsed.wanted, recorder.endpoint, parsed.calls, recorder.context
+        )
+        gateway.admit(recorder, target, parsed.calls)
         parts = attempts(
             gateway,
             recorder,
             target,
-            (),
+            () if target.routed is None else target.routed.decision.fallbacks,
             lambda name: gateway.resolve(replace(parsed.wanted, name=name, adapter=None), recorder.context.caller),
             lambda found: _parts(gateway, recorder, parsed, found),
         )
+        if target.routed is not None:
+            parts = with_model_used(recorder, parts)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             parts = with_progress(target.model, lambda: gateway.coming(target), parts)
         async with aclosing(parts):
@@ -113,7 +121,8 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
                 if "content-length" in part.headers:  # it is complete: to send it is the client's time
                     recorder.done()
                     await gateway.kept()
-                yield Head(part.status, part.content_type, {**part.headers, **recorder.headers()})
+                limits = headers_of(gateway.levels(recorder), parsed.dialect)
+                yield Head(part.status, part.content_type, {**part.headers, **recorder.headers(), **limits})
             else:
                 yield part
     if not begun:
@@ -126,6 +135,7 @@ async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: 
     """A turn on the target, held until its last event was read."""
     async with gateway.lease(recorder, target) as lease:
         calls = parsed.calls(lease.context_length)
+        recorder.pairs = pairs_of(calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
                 yield event
@@ -168,6 +178,8 @@ def refusal(error: RoundhouseError, dialect: Dialect, opened: Head | None = None
         return [http_errors.sse(error, dialect)] if opened.is_stream else []
     data = http_errors.encode(error, dialect)
     headers = {"content-length": str(len(data)), **http_errors.headers(error)}
+    if isinstance(error, LimitExceeded):
+        headers |= headers_of(error.levels, dialect)
     return [Head(http_errors.status(error, dialect), JSON, headers), data]
 
 

@@ -18,6 +18,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
+from registry.limits import Limits
 from runtime.gateway.uploads import Share, Uploads
 from runtime.http.bodies import too_large
 
@@ -25,11 +26,6 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 BUFFER = 1 << 20
-FIELD_BYTES = 256 * 1024
-"""All form fields together, names and headers of parts included."""
-MAX_PARTS = 128
-IDLE_SECONDS = 30.0
-UPLOAD_SECONDS = 900.0
 
 OnField = Callable[[str, str], None]
 """Called with each complete form field; what it raises ends the upload at once."""
@@ -47,8 +43,8 @@ class Upload:
 class _Parts:
     """Callbacks of the streaming parser: fields go to `fields`, bytes of the file to `pending`."""
 
-    def __init__(self, file_limit: int, on_field: OnField) -> None:
-        self._limit, self._on_field = file_limit, on_field
+    def __init__(self, file_limit: int, limits: Limits, on_field: OnField) -> None:
+        self._limit, self._limits, self._on_field = file_limit, limits, on_field
         self.fields: dict[str, list[str]] = {}
         self.pending = bytearray()
         self.size = 0
@@ -75,8 +71,8 @@ class _Parts:
 
     def on_part_begin(self) -> None:
         self._parts += 1
-        if self._parts > MAX_PARTS:
-            raise BadRequest(f"The form has more than {MAX_PARTS} parts.", code="invalid_form")
+        if self._parts > self._limits.form_parts:
+            raise BadRequest(f"The form has more than {self._limits.form_parts} parts.", code="invalid_form")
         self._disposition, self._value = b"", None
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
@@ -128,8 +124,8 @@ class _Parts:
 
     def _count_field(self, count: int) -> None:
         self._field_bytes += count
-        if self._field_bytes > FIELD_BYTES:
-            raise TooLarge(f"The form's fields are over the limit of {FIELD_BYTES // 1024} KiB.")
+        if self._field_bytes > self._limits.form_bytes:
+            raise TooLarge(f"The form's fields are over the limit of {self._limits.form_bytes} bytes.")
 
 
 def _text(raw: bytes, what: str) -> str:
@@ -167,11 +163,11 @@ async def receive(
     a form that is broken, cut off, or has no file, QueueFull when all uploads together are too large, Unavailable when
     the disk is full, and what `on_field` raises.
     """
-    most = limit + FIELD_BYTES + MAX_PARTS * 1024
+    most = limit + uploads.limits.form_bytes + uploads.limits.form_parts * 1024
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise too_large(limit)
-    parts = _Parts(limit, on_field)
+    parts = _Parts(limit, uploads.limits, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
     with uploads.share() as share:
@@ -179,7 +175,7 @@ async def receive(
             try:
                 handle = await asyncio.to_thread(_create, path)
                 try:
-                    await _fill(request, parser, parts, handle, most, share)
+                    await _fill(request, parser, parts, handle, most, share, uploads.limits)
                 finally:
                     os.close(handle)
             except OSError as error:
@@ -198,12 +194,15 @@ def _create(path: Path) -> int:
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
-async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share) -> None:
+async def _fill(
+    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share, limits: Limits
+) -> None:
     """Feed the parser and write the file. OSError comes from the disk only."""
     loop = asyncio.get_running_loop()
-    end, size = loop.time() + UPLOAD_SECONDS, 0
+    pause = limits.upload_pause_seconds
+    end, size = loop.time() + limits.upload_seconds, 0
     try:
-        async with asyncio.timeout(IDLE_SECONDS) as timeout:
+        async with asyncio.timeout(min(pause, limits.upload_seconds)) as timeout:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most:
@@ -215,10 +214,10 @@ async def _fill(request: Request, parser: MultipartParser, parts: _Parts, handle
                     raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
                 if len(parts.pending) >= BUFFER:
                     await asyncio.to_thread(_write, handle, parts)
-                timeout.reschedule(min(end, loop.time() + IDLE_SECONDS))
+                timeout.reschedule(min(end, loop.time() + pause))
     except TimeoutError:
         raise RequestTimedOut(
-            f"The upload stopped for {IDLE_SECONDS:.0f} s, or took over {UPLOAD_SECONDS / 60:.0f} minutes."
+            f"The upload stopped for {pause:g} s, or took over {limits.upload_seconds:g} s."
         ) from None
     if not parts.ended:
         raise BadRequest("The form ends before its closing boundary.", code="invalid_form")

@@ -6,6 +6,8 @@ never passed here.
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import Any, TextIO
 
 from pythonjsonlogger.core import RESERVED_ATTRS, merge_record_extra
@@ -42,10 +44,42 @@ class PlainLines(logging.Formatter):
         return " ".join([super().formatMessage(record), *(f"{name}={value}" for name, value in fields.items())])
 
 
+REQUESTS = "roundhouse.requests"
+"""Whose log has a line for each request, and for nothing else."""
+
+
+class Sparing(logging.Filter):
+    """Of each place that warns, MOST records in SECONDS: what clients do wrong must not hide the rest of a log.
+
+    The next one after that says how many were left out.
+    """
+
+    MOST, SECONDS = 20, 60.0
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._windows: dict[tuple[str, int], tuple[float, int]] = {}
+        """File and line to when its time began, and how many there were since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or record.name == REQUESTS:
+            return True
+        place, now = (record.pathname, record.lineno), self._clock()
+        began, count = self._windows.get(place, (now, 0))
+        if now - began >= self.SECONDS:
+            if count > self.MOST:
+                record.left_out = count - self.MOST
+            began, count = now, 0
+        self._windows[place] = began, count + 1
+        return count < self.MOST
+
+
 def handler(stream: TextIO) -> logging.Handler:
     """What writes to a stream in the way that suits it."""
     made = logging.StreamHandler(stream)
     made.setFormatter(PlainLines() if stream.isatty() else JsonLines())
+    made.addFilter(Sparing())
     return made
 
 

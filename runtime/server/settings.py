@@ -11,6 +11,7 @@ from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from registry.learning import WORKING_MARGIN
+from registry.limits import USUAL, Limits
 from tenants.place import Place
 
 STARTER = "recipes/starter"
@@ -25,11 +26,13 @@ class Shown:
 
 
 WHERE, MEMORY, BOUNDS = Shown("Where"), Shown("Models and memory"), Shown("Bounds")
+COSTS = Shown("Costs")
 TIMES = Shown("Times, in seconds")
 HOSTS, ORIGINS = (
     Shown(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
     Shown(WHERE.panel, "none"),
 )
+LIMITS = Shown(BOUNDS.panel, "the table of docs/operations.md")
 ROOTS = Shown(WHERE.panel, "the working directory and the data directory")
 DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 
@@ -120,6 +123,15 @@ class Settings(BaseSettings):
     prewarm: Annotated[bool, MEMORY] = Field(
         default=True, description="Import engine libraries ahead of need: faster loads."
     )
+    currency: Annotated[str, COSTS] = Field(
+        default="USD", pattern=r"^[A-Z]{3}$", description="Of all prices: three letters, such as EUR."
+    )
+    machine_price: Annotated[float, COSTS] = Field(
+        default=0.0, ge=0, le=1e6, description="What this machine costs an hour: requests are charged their part of it."
+    )
+    cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
+        default="caller", description="Who is charged a load's time: who caused it, or nobody by itself."
+    )
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
     )
@@ -145,6 +157,11 @@ class Settings(BaseSettings):
     )
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
+    )
+    limits: Annotated[Limits, NoDecode, LIMITS] = Field(
+        default=USUAL,
+        description="NAME=VALUE, such as tools=200: what else one request may ask for; may be given more than once, in "
+        "the variable with commas.",
     )
     header_seconds: Annotated[float, TIMES] = Field(
         default=10.0, gt=0, description="How long a connection may take to send a request's headers."
@@ -181,6 +198,18 @@ class Settings(BaseSettings):
     @classmethod
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+
+    @field_validator("limits", mode="before")
+    @classmethod
+    def _named(cls, value: object) -> object:
+        """Raises ValueError with the names that there are."""
+        pairs = value.split(",") if isinstance(value, str) else value
+        if not isinstance(pairs, list | tuple):
+            return pairs
+        found = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
+        if unknown := found.keys() - Limits.model_fields.keys():
+            raise ValueError(f"{min(unknown)} is none of {', '.join(Limits.model_fields)}")
+        return found
 
     @field_validator("recipes", "adapter_roots", mode="before")
     @classmethod

@@ -28,6 +28,8 @@ class Team:
     archived: float | None = None
     weight: float = 1.0
     """Its part of a contended model, beside the other teams'."""
+    timezone: str = "UTC"
+    """By whose clock the days and months of its budgets begin."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import Known
 from tenants.keys.records import Key, Team, Wanted, check_name, check_team, check_weight
+from tenants.limits.periods import zone_of
 from tenants.storage.tables import KEYRING, KEYS, TEAMS
 
 _OWNER = b"roundhouse pepper"
@@ -53,12 +54,13 @@ class KeyTable:
             rows = connection.execute(sa.select(TEAMS).order_by(TEAMS.c.created, TEAMS.c.id)).all()
         return [_team(row) for row in rows]
 
-    def create_team(self, id_: str, name: str = "", weight: float = 1.0) -> Team:
-        """Raises BadRequest for a bad name or weight, Conflict for one that is taken."""
+    def create_team(self, id_: str, name: str = "", weight: float = 1.0, timezone: str = "UTC") -> Team:
+        """Raises BadRequest for a bad name, weight or zone, Conflict for one that is taken."""
         check_team(id_)
         check_name(name)
         check_weight(weight)
-        team = Team(id_, name or id_, self._clock(), weight=weight)
+        zone_of(timezone)
+        team = Team(id_, name or id_, self._clock(), weight=weight, timezone=timezone)
         with self._database.write() as connection:
             if _find(connection, TEAMS, id_) is not None:
                 raise Conflict(f"There is a team '{id_}' already.", code="team_exists", param="team")
@@ -79,7 +81,9 @@ class KeyTable:
             _changed(connection)
         return replace(team, archived=at)
 
-    def edit_team(self, id_: str, *, name: str | None = None, weight: float | None = None) -> Team:
+    def edit_team(
+        self, id_: str, *, name: str | None = None, weight: float | None = None, timezone: str | None = None
+    ) -> Team:
         """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
         with self._database.write() as connection:
             team = _team(self._of_team(connection, id_))
@@ -89,7 +93,11 @@ class KeyTable:
             if weight is not None:
                 check_weight(weight)
                 team = replace(team, weight=weight)
-            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(name=team.name, weight=team.weight))
+            if timezone is not None:
+                zone_of(timezone)
+                team = replace(team, timezone=timezone)
+            values = {"name": team.name, "weight": team.weight, "timezone": team.timezone}
+            connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
             _changed(connection)
         return team
 
@@ -200,7 +208,7 @@ def _changed(connection: sa.Connection) -> None:
 
 
 def _team(row: Any) -> Team:
-    return Team(row.id, row.name, row.created, row.archived, row.weight)
+    return Team(row.id, row.name, row.created, row.archived, row.weight, row.timezone)
 
 
 def _key(row: Any) -> Key:

@@ -18,8 +18,8 @@ FILE = "server-id"
 
 
 class Ledger:
-    def __init__(self, data_dir: Path) -> None:
-        self._data_dir = data_dir
+    def __init__(self, data_dir: Path, currency: str = "USD") -> None:
+        self._data_dir, self._currency = data_dir, currency
         self._writer: LedgerWriter | None = None
         self.database: Database | None = None
 
@@ -32,7 +32,7 @@ class Ledger:
         from tenants.ledger.table import LedgerTable
         from tenants.ledger.writer import LedgerWriter
 
-        table = LedgerTable(database, await asyncio.to_thread(_server_id, self._data_dir))
+        table = LedgerTable(database, await asyncio.to_thread(_server_id, self._data_dir), self._currency)
         if interrupted := await asyncio.to_thread(table.interrupt):
             log.warning("requests that the last run did not end", extra={"requests": interrupted})
         self.database, self._writer = database, LedgerWriter(table)

@@ -65,6 +65,15 @@ class Used:
     audio_ms: int
     queue_ms: int
     total_ms: int
+    pairs: int
+    device_us: int
+    cold_ms: int
+    cost_micro: int
+    own_micro: int
+    lost_micro: int
+    """Of interrupted requests: the most that they could have cost."""
+    accepted: int
+    rejected: int
 
 
 def used(database: Database, question: Question) -> list[Used]:

@@ -2,10 +2,15 @@
 
 from dataclasses import dataclass
 
+from tenants.costs.prices import PriceList
+
 HOUR = 3600
 NAMES = ("team", "key", "model", "adapter", "endpoint", "service_class", "source")
 """By what sums are kept. No value of them is None: '' is none."""
-COUNTS = ("prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms")
+COUNTS = (
+    "prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms", "queue_ms", "total_ms",
+    "pairs", "device_us", "cold_ms", "cost_micro", "own_micro",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +32,16 @@ class Entry:
     """`name@sha256:…`; '' is the base."""
     service_class: str
     source: str
+    price: PriceList | None = None
+    """By which it is charged, also when the recipe has another one by then."""
+    reserved_tokens: int = 0
+    """The most that it can use: what counts if the server is killed under it."""
+    reserved_micro: int = 0
+    reserved_audio_ms: int = 0
+
+    @property
+    def price_version(self) -> str:
+        return "" if self.price is None else self.price.version
 
     @property
     def hour(self) -> int:
@@ -49,3 +64,12 @@ class Settled:
     queue_ms: int = 0
     first_ms: int | None = None
     total_ms: int = 0
+    pairs: int = 0
+    device_us: int = 0
+    """Of the machine's own time, its part."""
+    cold_ms: int = 0
+    """Of a load that it caused."""
+    cost_micro: int = 0
+    """By the list price."""
+    own_micro: int = 0
+    """By the machine's price."""

@@ -10,9 +10,13 @@ from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.storage.database import Database
 from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
-from tenants.storage.tables import HOURS, LEDGER
+from tenants.storage.tables import HOURS, LEDGER, PRICES
 
-SUMS = ("requests", "interrupted", *COUNTS)
+SUMS = ("requests", "interrupted", *COUNTS, "lost_micro", "accepted", "rejected")
+_BEGUN = (
+    "uid", "request", "attempt", "at", "hour", "team", "key", "endpoint", "model", "revision", "adapter",
+    "service_class", "source", "price_version", "reserved_tokens", "reserved_micro", "reserved_audio_ms",
+)  # fmt: skip
 _ZERO = dict.fromkeys(COUNTS, 0)
 _BEGIN = sa.insert(LEDGER)
 _END = (
@@ -37,8 +41,12 @@ class Difference:
 class LedgerTable:
     """Every call is one transaction. server: whose rows these are; several servers may share a database."""
 
-    def __init__(self, database: Database, server: str) -> None:
-        self._database, self._server = database, server
+    def __init__(self, database: Database, server: str, currency: str = "USD") -> None:
+        self._database, self._server, self._currency = database, server, currency
+        insert = sqlite.insert if database.is_sqlite else postgresql.insert
+        self._priced: set[str] = set()
+        """Versions of prices that are in the database."""
+        self._price = insert(PRICES).on_conflict_do_nothing()
         upsert = (sqlite.insert if database.is_sqlite else postgresql.insert)(HOURS)
         grown = {name: HOURS.c[name] + upsert.excluded[name] for name in SUMS}
         self._grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
@@ -51,7 +59,9 @@ class LedgerTable:
         with self._database.write() as connection:
             if begun:
                 new = {"server": self._server, "state": "open", **_ZERO}
-                connection.execute(_BEGIN, [{**asdict(entry), "hour": entry.hour, **new} for entry in begun])
+                rows = [{**{name: getattr(entry, name) for name in _BEGUN}, **new} for entry in begun]
+                connection.execute(_BEGIN, rows)
+                self._keep_prices(connection, begun)
             if again:
                 uids = [one.entry.uid for one in ended]
                 query = sa.select(LEDGER.c.uid).where(LEDGER.c.uid.in_(uids), LEDGER.c.state == "open")
@@ -60,6 +70,14 @@ class LedgerTable:
             if ended:
                 connection.execute(_END, [_end(one) for one in ended])
                 self._sum(connection, ((one.entry, _counts(one)) for one in ended))
+        self._priced.update(entry.price_version for entry in begun)  # committed now
+
+    def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
+        """Before the first row that is charged by it can be read."""
+        for entry in begun:
+            if entry.price is not None and entry.price_version not in self._priced:
+                told = {"version": entry.price_version, "currency": self._currency, "created": entry.at}
+                connection.execute(self._price, {**asdict(entry.price), **told})
 
     def interrupt(self) -> int:
         """End the rows that an earlier run of this server left open. Returns how many there were."""
@@ -67,7 +85,7 @@ class LedgerTable:
         with self._database.write() as connection:
             rows = connection.execute(sa.select(LEDGER).where(mine)).all()
             connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
-            self._sum(connection, ((row, {"interrupted": 1}) for row in rows))
+            self._sum(connection, ((row, {"interrupted": 1, "lost_micro": row.reserved_micro}) for row in rows))
         return len(rows)
 
     def _sum(self, connection: sa.Connection, ended: Iterable[tuple[Entry | sa.Row[Any], dict[str, int]]]) -> None:
@@ -89,7 +107,9 @@ class LedgerTable:
         """Hours whose sums are not those of their rows: none, or something outside has changed the tables."""
         alike = [LEDGER.c[name] for name in _ALIKE]
         interrupted = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", 1), else_=0))
-        counted = [sa.func.count(), interrupted, *(sa.func.sum(LEDGER.c[name]) for name in COUNTS)]
+        lost = sa.func.sum(sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=0))
+        told = (sa.func.sum(sa.case((LEDGER.c.accepted.is_(is_so), 1), else_=0)) for is_so in (True, False))
+        counted = [sa.func.count(), interrupted, *(sa.func.sum(LEDGER.c[name]) for name in COUNTS), lost, *told]
         of_rows = sa.select(*alike, *counted).where(LEDGER.c.state != "open").group_by(*alike)
         of_hours = sa.select(*_KEY, *(HOURS.c[name] for name in SUMS))
         with self._database.read() as connection:

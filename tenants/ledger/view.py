@@ -44,8 +44,8 @@ class UsageReportView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UsageReport:
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, ledger: Ledger, currency: str = "USD") -> None:
+        self._ledger, self.currency = ledger, currency
 
     def database(self) -> "Database":
         """Where the sums are. Raises NotFound (no_ledger)."""

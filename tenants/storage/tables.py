@@ -6,6 +6,8 @@
 | api_keys | a key, by its HMAC; revoked or expired ones stay, so that an emptied table never means 'open'       |
 | ledger   | a request: `tenants.ledger`                                                                        |
 | hours    | the sums of an hour's ended requests that are alike in team, key, model, ...                       |
+| limits   | what a team or key may use: `tenants.limits`                                                       |
+| prices   | a recipe's prices as they were when its first request began, by their version                      |
 | keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
 """
 
@@ -22,6 +24,7 @@ TEAMS = sa.Table(
     sa.Column("created", sa.Double, nullable=False),
     sa.Column("archived", sa.Double),
     sa.Column("weight", sa.Double, nullable=False, server_default="1"),
+    sa.Column("timezone", sa.String(64), nullable=False, server_default="UTC"),
 )
 KEYS = sa.Table(
     "api_keys",
@@ -40,6 +43,32 @@ KEYS = sa.Table(
     sa.Column("service_class", sa.String(16)),
     sa.Column("ceiling", sa.String(16)),
     sa.Column("timeout", sa.Double),
+)
+LIMITS = sa.Table(
+    "limits",
+    METADATA,
+    sa.Column("id", sa.String(24), primary_key=True),
+    sa.Column("owner", sa.String(8), nullable=False),
+    sa.Column("subject", sa.String(64), nullable=False),
+    sa.Column("kind", sa.String(32), nullable=False),
+    sa.Column("model", sa.String(128), nullable=False),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("mode", sa.String(16), nullable=False),
+    sa.Column("emails", sa.JSON, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Index("ix_limits_subject", "owner", "subject"),
+)
+PRICES = sa.Table(
+    "prices",
+    METADATA,
+    sa.Column("version", sa.String(16), primary_key=True),
+    sa.Column("currency", sa.String(8), nullable=False),
+    sa.Column("input", sa.BigInteger, nullable=False),
+    sa.Column("cached", sa.BigInteger, nullable=False),
+    sa.Column("output", sa.BigInteger, nullable=False),
+    sa.Column("audio_hour", sa.BigInteger, nullable=False),
+    sa.Column("pairs", sa.BigInteger, nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
 )
 KEYRING = sa.Table(
     "keyring",
@@ -77,6 +106,17 @@ LEDGER = sa.Table(
     sa.Column("queue_ms", sa.BigInteger, nullable=False),
     sa.Column("first_ms", sa.BigInteger),
     sa.Column("total_ms", sa.BigInteger, nullable=False),
+    sa.Column("pairs", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("device_us", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("cold_ms", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("cost_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("own_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("price_version", sa.String(16), nullable=False, server_default=""),
+    sa.Column("reserved_tokens", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reserved_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("reserved_audio_ms", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("accepted", sa.Boolean),
+    sa.Index("ix_ledger_request", "request"),
     sa.Index(
         "ix_ledger_open", "server", sqlite_where=sa.text("state = 'open'"), postgresql_where=sa.text("state = 'open'")
     ),
@@ -100,4 +140,12 @@ HOURS = sa.Table(
     sa.Column("audio_ms", sa.BigInteger, nullable=False),
     sa.Column("queue_ms", sa.BigInteger, nullable=False),
     sa.Column("total_ms", sa.BigInteger, nullable=False),
+    sa.Column("pairs", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("device_us", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("cold_ms", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("cost_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("own_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("lost_micro", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("accepted", sa.BigInteger, nullable=False, server_default="0"),
+    sa.Column("rejected", sa.BigInteger, nullable=False, server_default="0"),
 )

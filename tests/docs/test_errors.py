@@ -88,6 +88,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (500, "adapter_damaged"): "unit/adapters/test_store.py",
     (500, "adapter_failed"): "faults/test_adapter_faults.py",
     (500, "check_failed"): "faults/test_adapter_faults.py",
+    (409, "adapter_deleted"): "unit/http/admin/test_combine.py",
     (500, "compose_failed"): "contract/test_compose.py",
     (500, "engine_hung"): "faults/test_hang.py",
     (500, "out_of_memory"): "faults/test_out_of_memory.py",

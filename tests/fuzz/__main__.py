@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import msgspec
 import psutil
 
+from benchmarks.report.environment import record
 from tests.fuzz import memory
 from tests.fuzz.cases import Cases
 from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
@@ -28,13 +30,14 @@ from tests.fuzz.gaps import Gap
 from tests.fuzz.mutate import CHAT, mutate
 from tests.fuzz.sending import Reply, send
 from tests.fuzz.verdict import finding
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server
 
 GAP = 0.5
 PATIENCE = 90.0
 OPTIONS = ("--body-seconds", "5", "--device-memory", "8GiB", "--unread-seconds", "10")
 SUSPECTS = ROOT / "build" / "fuzz" / "suspects.jsonl"
 """Each finding with the requests that may have caused it, however long they are."""
+RESULT = SUSPECTS.with_name("result.json")
 CHAT_ROUTES = {*CHAT, "/generate", "/generate_stream", "/", "/tokenize", "/detokenize", "/v1/messages/count_tokens"}
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 
@@ -190,6 +193,9 @@ def after(run: Run, looks: list[dict[str, memory.Held]]) -> None:
     for what in memory.findings(looks):
         run.add(what)
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
+    if "uppercase" not in server.http.get("/v1/models").text:  # an attack may have deleted it
+        asked = {"name": "uppercase", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / "uppercase")}}
+        server.http.post("/v1/adapters", json=asked).raise_for_status()
     answer = server.http.post("/v1/chat/completions", json=body)
     if answer.status_code != 200 or "HELLO WORLD" not in answer.text:
         run.add(f"an adapter answers otherwise than before: {answer.status_code} {answer.text[:200]}")
@@ -211,10 +217,40 @@ def report(run: Run, looks: list[dict[str, memory.Held]], seconds: float) -> int
             f"{held.bytes / memory.MIB:.0f} MiB and {held.descriptors} descriptors" for held in (first, last)
         )
         print(f"{name}: from {told}")
+    RESULT.parent.mkdir(parents=True, exist_ok=True)
+    RESULT.write_text(json.dumps(_result(run, looks, seconds), indent=1) + "\n")
     print(f"findings: {len(run.found)}; what may have caused them is in {SUSPECTS.relative_to(ROOT)}")
     for what in run.found:
         print(f"  {what}")
     return 1 if run.found else 0
+
+
+def _result(run: Run, looks: list[dict[str, memory.Held]], seconds: float) -> dict[str, Any]:
+    over = [gap for gap in run.gaps if gap.seconds > GAP]
+    return {
+        "environment": record(),
+        "seconds": round(seconds),
+        "seed": run.seed,
+        "requests": run.statuses.total(),
+        "statuses": {str(status): count for status, count in sorted(run.statuses.items())},
+        "slowest": {"seconds": run.slowest[0], "request": run.slowest[1]},
+        "control": run.totals,
+        "gaps": {
+            "over_half_a_second": len(over),
+            "ours": sum(gap.ours > GAP for gap in over),
+            "longest": [{**gap._asdict(), "ours": gap.ours} for gap in sorted(over, key=lambda g: -g.seconds)[:20]],
+        },
+        "memory": {
+            name: [{"MiB": held.bytes // memory.MIB, "descriptors": held.descriptors} for held in _every(looks, name)]
+            for name in memory.MOST
+        },
+        "findings": run.found,
+    }
+
+
+def _every(looks: list[dict[str, memory.Held]], name: str, count: int = 30) -> list[memory.Held]:
+    """Some of them, over the whole time."""
+    return [look[name] for look in looks[:: max(1, len(looks) // count)]]
 
 
 def main() -> int:

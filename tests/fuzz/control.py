@@ -19,7 +19,7 @@ import msgspec
 import psutil
 
 from models.parent import die_with_parent
-from tests.fuzz.gaps import Gap, Sample, between
+from tests.fuzz.gaps import Beat, Gap, Sample, between, stood_still
 
 STEP = 0.2
 WORTH = 0.25
@@ -35,7 +35,9 @@ class Watch:
     def __init__(self, main: int, gateway: int, slot: int, core: int) -> None:
         self._main, self._core, self._loops = psutil.Process(main), core, (gateway, slot, os.getpid())
         self._samples: deque[Sample] = deque(maxlen=int(120 / STEP))
-        self._late: deque[tuple[float, float]] = deque(maxlen=self._samples.maxlen)
+        self._beats: deque[Beat] = deque(maxlen=self._samples.maxlen)
+        self._begun: tuple[int, float, float] | None = None
+        """The beat that is to come: its thread, when it is due, and how long that thread had waited for a CPU."""
         self._served: dict[int, float] = {}
         self._family: list[int] = []
         self._looked = 0.0
@@ -44,11 +46,21 @@ class Watch:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
+        own = threading.get_native_id()
         while True:
-            slept = time.monotonic()
+            self._begun = own, time.monotonic() + STEP, _waited(own)
             time.sleep(STEP)
-            self._late.append((slept, time.monotonic() - slept - STEP))
+            beat = self._beat()
+            self._begun = None
+            self._beats.extend(beat)
             self._samples.append(self.sample())
+
+    def _beat(self) -> list[Beat]:
+        """The one that is to come, as if it came now; it may not have woken up yet after all stood still."""
+        if (begun := self._begun) is None:
+            return []
+        own, due, waited = begun
+        return [Beat(due, time.monotonic(), _waited(own) - waited)]
 
     def sample(self) -> Sample:
         with self._lock:
@@ -66,7 +78,7 @@ class Watch:
     def gap(self, begin: float, end: float) -> Gap:
         before = next((s for s in reversed(list(self._samples)) if s.at <= begin), self._samples[0])
         after = self.sample()
-        late = max((late for slept, late in list(self._late) if slept <= end and slept + late >= begin), default=0.0)
+        late = stood_still([*self._beat(), *list(self._beats)], begin, end)
         return between(before, after, time.time(), end - begin, late)
 
 
@@ -84,6 +96,11 @@ def _times(pid: int, threads: list[int]) -> dict[int, tuple[float, float]]:
             computed, waited, _ = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
             found[thread] = (int(computed) / 1e9, int(waited) / 1e9)
     return found
+
+
+def _waited(thread: int) -> float:
+    """For a CPU; one of this process's."""
+    return _times(os.getpid(), [thread])[thread][1]
 
 
 def _taken(pid: int) -> float:

@@ -8,7 +8,7 @@ do, keeps a thread from waking up that does nothing else. What remains of the ga
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 CPUS = len(os.sched_getaffinity(0))
@@ -28,6 +28,20 @@ class Sample(NamedTuple):
     """What each of the server's processes has taken of that."""
 
 
+class Beat(NamedTuple):
+    """Of a thread that does nothing but wake up: when it was to, when it did, and how long it waited for a CPU."""
+
+    due: float
+    woke: float
+    waited: float
+
+
+def stood_still(beats: Iterable[Beat], begin: float, end: float) -> float:
+    """Seconds between these in which a thread that only had to wake up did not, though no other one had its CPU."""
+    late = [min(b.woke - b.due - b.waited, min(b.woke, end) - max(b.due, begin)) for b in beats]
+    return sum(seconds for seconds in late if seconds > 0)
+
+
 class Gap(NamedTuple):
     at: float
     seconds: float
@@ -38,7 +52,7 @@ class Gap(NamedTuple):
     others_of_ours: float = 0.0
     """Seconds that the server's other processes would have kept all CPUs for what they computed."""
     late: float = 0.0
-    """Of a thread beside it that does nothing but wake up: the whole machine stood still."""
+    """What `stood_still` says of it: the whole machine did."""
     who: int = 0
     """The process of the server that computed most meanwhile."""
     who_seconds: float = 0.0

@@ -11,7 +11,7 @@ import pytest
 from runtime.server.stopped import Stopped
 from tests.fuzz import gaps
 from tests.fuzz.corpus import SEEDS, Kept, Raw, read
-from tests.fuzz.gaps import Sample, between
+from tests.fuzz.gaps import Beat, Sample, between, stood_still
 from tests.fuzz.memory import CHAT, GATEWAY, MIB, Held, findings, growth
 from tests.fuzz.mutate import mutate
 from tests.fuzz.sending import Reply, wire
@@ -70,6 +70,23 @@ def test_a_gap_without_waiting_is_ours() -> None:
     still = {1: {1: (0.0, 0.0)}}
     assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0).ours == 2.0
     assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0, late=1.5).ours == 0.5
+
+
+@pytest.mark.parametrize(
+    ("beats", "seconds"),
+    [
+        ([], 0.0),
+        ([Beat(10.2, 10.2, 0.0), Beat(10.4, 10.4, 0.0)], 0.0),
+        ([Beat(10.1, 12.0, 0.0)], 0.9),  # it stood still for longer than the gap
+        ([Beat(10.5, 10.8, 0.0)], 0.3),
+        ([Beat(10.1, 10.9, 0.8)], 0.0),  # it waited for a CPU: so do all, and that is counted otherwise
+        ([Beat(10.1, 10.9, 0.6)], 0.2),
+        ([Beat(8.0, 9.9, 0.0), Beat(11.0, 12.0, 0.0)], 0.0),  # before and after
+        ([Beat(10.1, 10.3, 0.0), Beat(10.6, 10.7, 0.0)], 0.3),
+    ],
+)
+def test_a_machine_that_stands_still_is_told_by_a_thread_that_only_wakes_up(beats: list[Beat], seconds: float) -> None:
+    assert stood_still(beats, 10.0, 11.0) == pytest.approx(seconds)
 
 
 def test_memory_is_flat_after_warm_up() -> None:

@@ -25,6 +25,7 @@ from models import nvml  # noqa: E402
 from models.chat import settings  # noqa: E402
 from models.chat.vllm import launch, prewarm  # noqa: E402
 from registry.errors import EngineFailed  # noqa: E402
+from registry.limits import USUAL  # noqa: E402
 from registry.recipes.loading import load_recipes  # noqa: E402
 
 SECOND = "vllm.v1.worker.gpu"
@@ -60,7 +61,7 @@ def inspected() -> list[object]:
 def started(arguments: Any) -> dict[str, Any]:
     """EngineCore is forked, and ends where it first asks for the card: what the slot is told of it."""
     try:
-        launch.start_engine(arguments, "cuda:0", 1)
+        launch.start_engine(arguments, "cuda:0", 1, USUAL)
     except EngineFailed as fault:
         return {"told": fault.message, "code": fault.code, "way": os.environ["VLLM_WORKER_MULTIPROC_METHOD"]}
     return {"told": "it runs"}

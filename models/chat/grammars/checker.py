@@ -15,20 +15,17 @@ from models.chat.grammars import process, sizes
 from models.chat.grammars.process import Judge, Verdict
 from models.chat.vllm import grammars
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
+from registry.limits import Limits
 
-WAITING = 32
-"""Grammars that may wait for their check: as many as run in a usual batch."""
-CACHE_BYTES = 8 << 20
-"""Verdicts, with the grammars that choices become; most are below 500 bytes."""
-LONGEST = 2 << 20
-"""Bytes of a verdict on its way: a grammar of choices, escaped."""
+ESCAPED = 16
+"""A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
 
 
 class Checker:
     """Of one engine. Its process is started at the first check, or by `begin`."""
 
-    def __init__(self, fork: Callable[[], Judge]) -> None:
-        self._fork = fork
+    def __init__(self, fork: Callable[[], Judge], limits: Limits) -> None:
+        self._fork, self._limits = fork, limits
         self._judge: Judge | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
@@ -37,7 +34,7 @@ class Checker:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._closed = False
-        self._verdicts: LRUCache[bytes, Verdict] = LRUCache(CACHE_BYTES, lambda verdict: 500 + _bytes(verdict))
+        self._verdicts: LRUCache[bytes, Verdict] = LRUCache(limits.verdict_cache, lambda verdict: 500 + _bytes(verdict))
 
     async def begin(self) -> None:
         async with self._turn:
@@ -57,7 +54,7 @@ class Checker:
         digest = hashlib.sha256(order).digest()
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            sizes.check(kind, asked[kind], len(order))
+            sizes.check(kind, asked[kind], len(order), self._limits)
             verdict = await self._asked(digest, order)
         if verdict.code == process.BUSY:
             raise Unavailable(verdict.fault, code=verdict.code, retry_after=1)
@@ -66,9 +63,9 @@ class Checker:
         grammars.settle(constraint, verdict.settled)
 
     async def _asked(self, digest: bytes, order: bytes) -> Verdict:
-        if self._waiting >= WAITING:
+        if self._waiting >= self._limits.grammars_waiting:
             raise QueueFull(
-                f"{WAITING} grammars or schemas wait to be checked: try again.",
+                f"{self._waiting} grammars or schemas wait to be checked: try again.",
                 code="grammar_queue_full",
                 retry_after=1,
             )
@@ -101,31 +98,38 @@ class Checker:
             self._given_up = answer
             raise
         if not line:
-            self._forget()
+            await self._end()
             raise EngineFailed("the process that checks grammars has ended")
         return msgspec.json.decode(line, type=Verdict)
 
     async def _started(self) -> None:
-        if self._judge is not None or self._closed:
+        if self._judge is not None:
             return
-        self._judge = judge = await start.in_new_thread(self._fork)
+        if not self._closed:
+            self._judge = await start.in_new_thread(self._fork)
+        if self._closed:  # perhaps meanwhile
+            await self._end()
+            raise EngineFailed("the engine was closed")
+        assert self._judge is not None
+        judge = self._judge
         loop = asyncio.get_running_loop()
-        self._reader = reader = asyncio.StreamReader(LONGEST)
+        self._reader = reader = asyncio.StreamReader(ESCAPED * self._limits.grammar_bytes)
         self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(judge.orders, "wb", 0))
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
 
-    def _forget(self) -> None:
+    async def _end(self) -> None:
+        """Returns when nothing is left of the process: the end of one with much memory may take seconds."""
         judge, self._judge = self._judge, None
         if self._writer is not None and not self._writer.is_closing():
             self._writer.abort()
         if judge is not None:
             judge.process.kill()
-            judge.process.join(1)
+            await asyncio.to_thread(judge.process.join)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End the process. A check that runs ends with EngineFailed."""
         self._closed = True
-        self._forget()
+        await self._end()
 
 
 def _bytes(verdict: Verdict) -> int:

@@ -28,17 +28,8 @@ import psutil
 
 from models.chat.vllm.grammars import Compiler
 from models.parent import die_with_parent
+from registry.limits import Limits
 
-CPU_SECONDS = 5.0
-"""A schema of 100 strings with a bounded length takes 2 s with a vocabulary of 130,000, 0.01 s with one of 320."""
-WALL_SECONDS = 20.0
-"""When the machine is too busy to give it its CPU time: the client shall try again."""
-MEMORY_BYTES = 256 << 20
-"""What compiling may take beside the process itself; usual schemas take a few MiB."""
-COMPILED_BYTES = 16 << 20
-"""What the compiled grammar may hold, which each request of it holds in the engine. Usual ones: 0.03 to 1 MB."""
-STEPS = 64
-"""Tokens of a walk through the grammar: what it costs in the engine's steps, and whether there is a way at all."""
 NICE = 10
 
 TOO_LARGE, TOO_SLOW, INVALID = "grammar_too_large", "grammar_too_slow", "invalid_grammar"
@@ -61,7 +52,7 @@ class Judge(NamedTuple):
     verdicts: int
 
 
-def start(engine: Any) -> Judge:
+def start(engine: Any, limits: Limits) -> Judge:
     """Fork. For a thread of its own (`models.chat.start`)."""
     orders, own_orders = os.pipe()
     own_verdicts, verdicts = os.pipe()
@@ -69,7 +60,7 @@ def start(engine: Any) -> Judge:
     def run() -> None:
         os.close(own_orders)
         os.close(own_verdicts)
-        _serve(engine, _Orders(orders), verdicts, slot)
+        _serve(engine, _Orders(orders), verdicts, slot, limits)
 
     slot = os.getpid()
     process = multiprocessing.get_context("fork").Process(target=run, name="Grammars", daemon=True)
@@ -103,14 +94,14 @@ class _Orders:
         return bool(self._read)
 
 
-def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int) -> None:
+def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, limits: Limits) -> None:
     die_with_parent(slot)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     gc.freeze()  # what is the slot's is never cleared up here
     gc.disable()
     os.nice(NICE)
-    compiler = Compiler(engine)
+    compiler = Compiler(engine, limits)
     with os.fdopen(verdicts, "wb") as out:
         while line := orders.next():
             if (asked := msgspec.json.decode(line)) is not None:
@@ -119,13 +110,14 @@ def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int) -> None:
 
 
 def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) -> Verdict:
+    limits = compiler.limits
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(told)
-        _bounded(lambda: _judge(compiler, asked), tell)
+        _bounded(lambda: _judge(compiler, asked), tell, limits)
     os.close(tell)
-    text = _heard(told, orders)
+    text = _heard(told, orders, limits.check_seconds)
     os.close(told)
     if text is None:
         os.kill(child, signal.SIGKILL)
@@ -134,13 +126,13 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
         return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(text, type=Verdict)
-    return _of_end(status)
+    return _of_end(status, limits)
 
 
-def _heard(told: int, orders: _Orders) -> bytes | None:
+def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
     """All that a grammar's process has to say. None: the slot has no use for it any more, or it took too long."""
     text = bytearray()
-    deadline = time.monotonic() + WALL_SECONDS
+    deadline = time.monotonic() + within
     while not orders.there():
         ready, _, _ = select.select([told, orders.pipe], [], [], max(0, deadline - time.monotonic()))
         if told not in ready:
@@ -151,32 +143,34 @@ def _heard(told: int, orders: _Orders) -> bytes | None:
     return None
 
 
-def _of_end(status: int) -> Verdict:
+def _of_end(status: int, limits: Limits) -> Verdict:
     if status == -signal.SIGPROF:
         return Verdict(
-            TOO_SLOW, f"The grammar or schema of this request takes over {CPU_SECONDS:g} s to compile. Make it simpler."
+            TOO_SLOW,
+            f"The grammar or schema of this request takes over {limits.compile_seconds:g} s to compile. "
+            "Make it simpler.",
         )
-    return _over_memory()
+    return _over_memory(limits)
 
 
-def _over_memory() -> Verdict:
+def _over_memory(limits: Limits) -> Verdict:
     return Verdict(
         TOO_LARGE,
-        f"The grammar or schema of this request takes over {MEMORY_BYTES >> 20} MiB to compile, or breaks the "
+        f"The grammar or schema of this request takes over {limits.compile_memory >> 20} MiB to compile, or breaks the "
         "compiler. Make it smaller.",
     )
 
 
-def _bounded(work: Callable[[], Verdict], tell: int) -> None:
+def _bounded(work: Callable[[], Verdict], tell: int, limits: Limits) -> None:
     """Run `work` within the bounds, write what it returns, and end this process."""
     try:
         die_with_parent(os.getppid())
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, limits.compile_seconds)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        most = psutil.Process().memory_info().data + MEMORY_BYTES
+        most = psutil.Process().memory_info().data + limits.compile_memory
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         verdict = work()
         with os.fdopen(tell, "wb") as out:
@@ -191,19 +185,19 @@ def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
         public = {name: settled.get(name, value) for name, value in asked.items()}
         grammar = compiler.compile(public)
     except MemoryError:
-        return _over_memory()
+        return _over_memory(compiler.limits)
     except Exception as error:  # the libraries raise what they like
         if "bad_alloc" in str(error):
-            return _over_memory()
+            return _over_memory(compiler.limits)
         return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {error}"[:2000])
     held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
-    if held > COMPILED_BYTES:
+    if held > (most := compiler.limits.compiled_bytes):
         return Verdict(
             TOO_LARGE,
             f"The grammar or schema of this request takes {held >> 20} MiB when compiled; up to "
-            f"{COMPILED_BYTES >> 20} are taken. Make it smaller.",
+            f"{most >> 20} are taken. Make it smaller.",
         )
-    steps = compiler.walk(grammar, STEPS)
+    steps = compiler.walk(grammar, compiler.limits.walked_tokens)
     if grammar.overspent:
         return Verdict(
             TOO_SLOW,

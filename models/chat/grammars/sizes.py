@@ -2,84 +2,62 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from registry.errors import BadRequest
+from registry.limits import Limits
 
 Json = Mapping[str, "Json"] | list["Json"] | str | int | float | bool | None
 
 
-class Bound(NamedTuple):
-    most: int
-    what: str
-
-
-BYTES = Bound(128 << 10, "bytes")
-"""OpenAI takes schemas of 120,000 characters."""
-REGEX_BYTES = Bound(16 << 10, "bytes of regular expressions")
-CHOICES = Bound(2_000, "choices")
-"""Compile time grows with their square: 1,000 take 30 ms, 10,000 take 1.1 s and 0.5 GB (xgrammar 0.2.8)."""
-PROPERTIES = Bound(1_000, "properties")
-ENUM_ENTRIES = Bound(2_000, "enum entries")
-"""OpenAI takes 1,000."""
-DEPTH = Bound(64, "levels of nesting")
-"""As vLLM's own; it looks after it has parsed the whole."""
-REPETITIONS = Bound(10_000, "repetitions of a part")
-
-TABLE = (BYTES, REGEX_BYTES, CHOICES, PROPERTIES, ENUM_ENTRIES, DEPTH, REPETITIONS)
+PATTERNS, LEVELS, REPETITIONS = "bytes of regular expressions", "levels of nesting", "repetitions of a part"
 
 _PROPERTIES = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 """Possessive: it never goes back, or 128 KiB of blanks would take it minutes."""
-_REFERENCES = 64
-"""References that may lead to one another before they are taken for a circle."""
 
 
-def check(kind: str, value: Json, size: int) -> None:
-    """Raise BadRequest for a grammar over one of the bounds.
+def check(kind: str, value: Json, size: int, limits: Limits) -> None:
+    """Raise BadRequest for a grammar over one of the limits.
 
     Args:
         kind: the field of `structured_outputs`: choice, regex, grammar, json or structural_tag.
         value: what it holds; JSON may be text.
         size: its bytes as JSON.
     """
-    _within(size, BYTES)
+    _within(size, limits.grammar_bytes, "bytes")
     if kind == "choice":
-        _within(len(value) if isinstance(value, list) else 0, CHOICES)
+        _within(len(value) if isinstance(value, list) else 0, limits.choices, "choices")
     elif kind == "regex" and isinstance(value, str):
-        _pattern(value)
+        _pattern(value, limits)
     elif kind == "grammar" and isinstance(value, str):
-        _within(_repetitions(value), REPETITIONS)
-        _within(_deepest(value), DEPTH)
+        _within(_repetitions(value), limits.repetitions, REPETITIONS)
+        _within(_deepest(value), limits.nesting, LEVELS)
     elif kind in ("json", "structural_tag"):
         try:
             whole = msgspec.json.decode(value) if isinstance(value, str) else value
         except RecursionError:
-            _within(DEPTH.most + 1, DEPTH)
+            _within(limits.nesting + 1, limits.nesting, LEVELS)
         except msgspec.DecodeError:
             return  # vLLM says what is wrong with it
         else:
-            _schema(whole)
+            _schema(whole, limits)
 
 
-def too_large(count: int, bound: Bound) -> BadRequest:
-    return BadRequest(
-        f"The grammar or schema of this request has {count} {bound.what}; up to {bound.most} are taken. Make it "
+def _within(count: int, most: int, what: str) -> None:
+    if count <= most:
+        return
+    raise BadRequest(
+        f"The grammar or schema of this request has {count} {what}; up to {most} are taken. Make it "
         "smaller, or check the answer yourself.",
         code="grammar_too_large",
     )
 
 
-def _within(count: int, bound: Bound) -> None:
-    if count > bound.most:
-        raise too_large(count, bound)
-
-
-def _pattern(text: str) -> None:
-    _within(len(text.encode(errors="replace")), REGEX_BYTES)
-    _within(_repetitions(text), REPETITIONS)
+def _pattern(text: str, limits: Limits) -> None:
+    _within(len(text.encode(errors="replace")), limits.regex_bytes, PATTERNS)
+    _within(_repetitions(text), limits.repetitions, REPETITIONS)
 
 
 def _repetitions(text: str) -> int:
@@ -100,35 +78,35 @@ def _deepest(text: str) -> int:
     return deepest
 
 
-def _schema(whole: Json) -> None:
+def _schema(whole: Json, limits: Limits) -> None:
     properties = entries = patterns = 0
-    for node, depth in _objects(whole):
-        _within(depth, DEPTH)
+    for node, depth in _objects(whole, limits.nesting):
+        _within(depth, limits.nesting, LEVELS)
         for name in _PROPERTIES:
             inside = node.get(name)
             properties += len(inside) if isinstance(inside, Mapping) else 0
             if name == "patternProperties" and isinstance(inside, Mapping):
                 for key in inside:
-                    _pattern(key)
+                    _pattern(key, limits)
                     patterns += len(key)
         if isinstance(options := node.get("enum"), list):
             entries += len(options)
         if isinstance(pattern := node.get("pattern"), str):
-            _pattern(pattern)
+            _pattern(pattern, limits)
             patterns += len(pattern)
-        _within(properties, PROPERTIES)
-        _within(entries, ENUM_ENTRIES)
-        _within(patterns, REGEX_BYTES)
+        _within(properties, limits.properties, "properties")
+        _within(entries, limits.enum_entries, "enum entries")
+        _within(patterns, limits.regex_bytes, PATTERNS)
         if isinstance(reference := node.get("$ref"), str):
-            _leads_somewhere(whole, reference)
+            _leads_somewhere(whole, reference, limits.references)
 
 
-def _objects(whole: Json) -> Iterator[tuple[Mapping[str, Json], int]]:
+def _objects(whole: Json, deepest: int) -> Iterator[tuple[Mapping[str, Json], int]]:
     """Each object and its depth, without recursion."""
     left: list[tuple[Json, int]] = [(whole, 1)]
     while left:
         node, depth = left.pop()
-        _within(depth - 1, DEPTH)
+        _within(depth - 1, deepest, LEVELS)
         if isinstance(node, Mapping):
             yield node, depth
             left += [(inside, depth + 1) for inside in node.values() if isinstance(inside, Mapping | list)]
@@ -136,10 +114,10 @@ def _objects(whole: Json) -> Iterator[tuple[Mapping[str, Json], int]]:
             left += [(inside, depth + 1) for inside in node if isinstance(inside, Mapping | list)]
 
 
-def _leads_somewhere(whole: Json, reference: str) -> None:
+def _leads_somewhere(whole: Json, reference: str, most: int) -> None:
     """A reference that leads back to itself describes no text."""
     seen: set[str] = set()
-    while reference not in seen and len(seen) < _REFERENCES:
+    while reference not in seen and len(seen) < most:
         seen.add(reference)
         target = _target(whole, reference)
         following = target.get("$ref") if isinstance(target, Mapping) else None

@@ -6,24 +6,11 @@ from typing import Any
 import msgspec
 
 from registry.errors import BadRequest
+from registry.limits import Limits
 
-LEAST_MESSAGES, MOST_MESSAGES = 256, 4_096
-"""Messages, or items of an input: as many as the context has tokens, within these. vLLM takes 65 us for each."""
-PARTS, ALL_PARTS = 256, 4_096
-"""Of the content of one message, and of all: vLLM notes 34 faults of a part that is none, and takes 30 us for one that
-is, on the loop that feeds all streams."""
-STOPS = 64
-"""OpenAI takes 4, vLLM looks for each in every piece of text."""
-BIASES = 2_048
-TOOLS = 128
-"""OpenAI's own."""
-LOGPROBS = 128
-"""Answers times logprobs of the prompt: vLLM works them out, and sends them, for each answer again."""
-REQUEST_ID = 128
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority")
 """What engines tell one another, or who is served first: not for a client to say."""
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
-LISTS: Mapping[str, int] = {"stop": STOPS, "stop_sequences": STOPS, "tools": TOOLS}
 CHATTING = frozenset({"/v1/chat/completions"})
 
 
@@ -31,36 +18,36 @@ class _Message(msgspec.Struct):
     role: Any = None
 
 
-def check(path: str, body: bytes, context_length: int) -> None:
+def check(path: str, body: bytes, context_length: int, limits: Limits) -> None:
     """Raise BadRequest with the field of `body`, a JSON object, that holds too much, or what is not a client's."""
     data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    _internal(data)
-    for name, most in LISTS.items():
+    _internal(data, limits)
+    for name, most in (("stop", limits.stops), ("stop_sequences", limits.stops), ("tools", limits.tools)):
         _within(_items(data, name), most, name)
     for name in ("messages", "input"):
-        _within(_items(data, name), min(max(LEAST_MESSAGES, context_length), MOST_MESSAGES), name)
-        _parts(data, name)
+        _within(_items(data, name), min(max(limits.messages_least, context_length), limits.messages), name)
+        _parts(data, name, limits)
     if "logit_bias" in data:
         try:
             biases = msgspec.json.decode(data["logit_bias"], type=dict[str, msgspec.Raw] | None)
         except msgspec.ValidationError:
             biases = None  # vLLM says what is wrong with them
-        _within(len(biases or ()), BIASES, "logit_bias")
+        _within(len(biases or ()), limits.biases, "logit_bias")
     if "prompt_logprobs" in data:
-        _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), LOGPROBS, "prompt_logprobs")
+        _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), limits.prompt_logprobs, "prompt_logprobs")
     if path in CHATTING:
         _roles(data)
 
 
-def _internal(data: Mapping[str, msgspec.Raw]) -> None:
+def _internal(data: Mapping[str, msgspec.Raw], limits: Limits) -> None:
     for name in INTERNAL:
         if name in data and bytes(data[name]) not in (b"null", b"0"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
     raw = bytes(data.get("request_id", b""))
     asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
-    if not (asked.isprintable() and len(asked) <= REQUEST_ID):
+    if not (asked.isprintable() and len(asked) <= limits.request_id_letters):
         raise BadRequest(
-            f"A request_id is one line of up to {REQUEST_ID} printable characters.",
+            f"A request_id is one line of up to {limits.request_id_letters} printable characters.",
             param="request_id",
             code="invalid_value",
         )
@@ -82,15 +69,15 @@ class _Spoken(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def _parts(data: Mapping[str, msgspec.Raw], name: str) -> None:
+def _parts(data: Mapping[str, msgspec.Raw], name: str, limits: Limits) -> None:
     raw, total = bytes(data.get(name, b"")), 0
     for index, item in enumerate(msgspec.json.decode(raw, type=list[msgspec.Raw]) if raw[:1] == b"[" else ()):
         if bytes(item)[:1] != b"{":
             continue  # vLLM says what is wrong with it
         content = msgspec.json.decode(item, type=_Spoken).content
-        _within(count := _items({"content": content}, "content"), PARTS, f"{name}[{index}].content")
+        _within(count := _items({"content": content}, "content"), limits.parts, f"{name}[{index}].content")
         total += count
-    _within(total, ALL_PARTS, f"{name}[].content")
+    _within(total, limits.parts_all, f"{name}[].content")
 
 
 def _within(count: int, most: int, name: str) -> None:

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from registry.errors import BadRequest, TooLarge, short
+from registry.limits import Limits
 
 PATHS = frozenset(
     {
@@ -21,11 +22,6 @@ PATHS = frozenset(
 """What a chat engine answers."""
 CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
-BYTES_PER_TOKEN = 16
-LEAST_BYTES = 64 << 10
-BODY_PER_TOKEN = 64
-LEAST_BODY = 1 << 20
-"""A body holds more than its prompt: schemas (up to 128 KiB), biases, tools, and JSON's own escapes."""
 LONGEST_ERROR = 4 << 10
 
 
@@ -47,14 +43,16 @@ def asked_model(body: bytes) -> str | None:
         raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
 
 
-def bounded(path: str, body: bytes, context_length: int, *, text_only: bool = True) -> None:
+def bounded(path: str, body: bytes, context_length: int, limits: Limits, *, text_only: bool = True) -> None:
     """Refuse by size before anything is parsed: a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds
     streams, and 3.4 MB of messages stopped all streams for a second.
 
     Raises TooLarge for bodies over so many bytes per token of context; a model of images may be sent some.
     """
-    least, each = (LEAST_BYTES, BYTES_PER_TOKEN) if path in TOKENIZING else (LEAST_BODY, BODY_PER_TOKEN)
-    limit = max(least, each * context_length)
+    if path in TOKENIZING:
+        limit = max(limits.text_bytes_least, limits.text_bytes_per_token * context_length)
+    else:
+        limit = max(limits.body_bytes_least, limits.body_bytes_per_token * context_length)
     if len(body) > limit and (text_only or path in TOKENIZING):
         raise TooLarge(
             f"{path} takes up to {limit} bytes for this model; {len(body)} were sent. Send less, or in parts."

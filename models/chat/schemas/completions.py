@@ -5,6 +5,8 @@ These answers hold no JSON of a client's: a pair like these, with quotes that ar
 
 import re
 
+from models.chat.schemas import errors
+
 NAMES = ("annotations", "completion_tokens_details", "function_call", "prompt_tokens_details", "service_tier")
 PIECES = ("id", "name", "type")
 """Of a call in a stream, that only its first piece has."""
@@ -26,4 +28,4 @@ _LOGPROBS = b'"logprobs":{"content":'
 
 def fitted(data: bytes) -> bytes:
     """Without these nulls; where there are logprobs, those of a refusal are null, as always with vLLM."""
-    return _PAIRS.sub(b"", data).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')
+    return errors.fitted(_PAIRS.sub(b"", data)).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')

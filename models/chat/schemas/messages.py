@@ -23,5 +23,11 @@ EVENTS = {
 }
 
 
+_BROKEN, _API_ERROR = b'"error":{"type":"internal_error"', b'"error":{"type":"api_error"'
+"""vLLM's word for what broke in a stream, and Anthropic's."""
+
+
 def fitted(data: bytes) -> bytes:
+    if b"event: error\n" in data:
+        data = data.replace(_BROKEN, _API_ERROR)
     return shape.fitted(data, MESSAGE, EVENTS.get)

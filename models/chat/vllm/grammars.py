@@ -14,12 +14,9 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-ALLOWANCE, PER_TOKEN = 0.1, 0.003
-"""Seconds of CPU that following one grammar may take in all, and per token. Usual ones take 0.0002 per token; a schema
-of 100 strings of bounded length with a vocabulary of 130,000 takes 0.025 at its worst token."""
-CACHE_MEGABYTES = 64
-"""Compiled grammars that EngineCore keeps; vLLM's own default of 512 was seen to make a small model's engine the
-largest process of the machine. Usual schemas take 0.03 to 1 MB."""
+from models.chat.vllm import process
+from registry.limits import Limits
+
 LOWER = 5
 """By so much are threads that compile nicer than the engine. Not the most: a thread that nobody lets run while it holds
 Python's lock keeps the engine's own thread waiting, a second on a machine that is busy."""
@@ -63,9 +60,10 @@ def settle(constraint: Any, settled: dict[str, Any]) -> None:
 class Watched:
     """A compiled grammar of one request, with the CPU time that it may take."""
 
-    def __init__(self, grammar: Any) -> None:
+    def __init__(self, grammar: Any, follow: float, each: float) -> None:
+        """Seconds: `follow` in all, and `each` more for a token."""
         self._grammar = grammar
-        self._left = ALLOWANCE
+        self._left, self._each = follow, each
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grammar, name)
@@ -77,7 +75,7 @@ class Watched:
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """False ends the request: vLLM calls it rejected by the grammar."""
         accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
-        self._left += PER_TOKEN * len(tokens)
+        self._left += self._each * len(tokens)
         return accepted and not self.overspent
 
     def fill_bitmask(self, bitmask: Any, row: int) -> None:
@@ -102,13 +100,13 @@ def patch(manager: Any, params: Any) -> None:
     """`StructuredOutputManager` (EngineCore) and `SamplingParams` (slot). Safe to call twice."""
     if hasattr(manager, "roundhouse_create_grammar"):
         return
-    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(CACHE_MEGABYTES))
     stock_validate = params._validate_structured_outputs
 
     def create_grammar(self: Any, request: Any) -> Watched:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
-        return Watched(self.roundhouse_create_grammar(request))
+        follow, each = map(float, os.environ[process.FOLLOW].split())
+        return Watched(self.roundhouse_create_grammar(request), follow, each)
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
         if not getattr(self.structured_outputs, CHECKED, False):
@@ -122,7 +120,8 @@ def patch(manager: Any, params: Any) -> None:
 class Compiler:
     """Does what the slot and EngineCore would do with a grammar. Made once, from an engine's own settings."""
 
-    def __init__(self, engine: Any) -> None:
+    def __init__(self, engine: Any, limits: Limits) -> None:
+        self.limits = limits
         self._config = engine.vllm_config
         self._tokenizer = engine.get_tokenizer()
         self._backend = _backend(self._config.structured_outputs_config.backend)(
@@ -146,7 +145,8 @@ class Compiler:
         from vllm.v1.structured_output.request import get_structured_output_key
 
         kind, text = get_structured_output_key(StructuredOutputsParams(**asked))
-        return Watched(self._backend.compile_grammar(kind, text))
+        compiled = self._backend.compile_grammar(kind, text)
+        return Watched(compiled, self.limits.follow_seconds, self.limits.follow_token_seconds)
 
     def walk(self, grammar: Watched, steps: int) -> int:
         """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""

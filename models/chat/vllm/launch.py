@@ -13,7 +13,10 @@ from typing import Any
 
 from models.chat.vllm import core, counting, fail_fast, process
 from registry.errors import EngineFailed
+from registry.limits import Limits
 
+GONE_WITHIN = 60.0
+"""Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
 TYPICAL_V2 = "models.chat.vllm.sampling.typical_v2:TypicalSamplingV2"
 """As vLLM's option `logits_processors` takes it; not imported before vLLM is."""
 
@@ -96,7 +99,9 @@ def configuration(arguments: Namespace, device: str) -> Any:
     return config
 
 
-def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: int | None = None) -> Any:
+def start_engine(
+    arguments: Namespace, device: str, threads: int, limits: Limits, swap_tokens: int | None = None
+) -> Any:
     """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -105,6 +110,8 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
     os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
+    os.environ[process.FOLLOW] = f"{limits.follow_seconds} {limits.follow_token_seconds}"
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, limits.grammar_cache >> 20)))
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
         os.environ[process.CAUSE] = str(cause)
@@ -124,12 +131,13 @@ def start_engine(arguments: Namespace, device: str, threads: int, swap_tokens: i
 
 
 def stop_engine(engine: Any, children: list[Any], within: float) -> None:
-    """End the engine's processes, by force after `within` seconds. Blocks."""
+    """End the engine's processes, by force after `within` seconds. Blocks until nothing is left of them: the end of one
+    with much memory may take seconds, and nobody else would ask for it."""
     engine.shutdown(within)
     for child in children:
         if child.is_alive():
             child.kill()
-        child.join(within)
+        child.join(GONE_WITHIN)
 
 
 def sleep_mode_available() -> bool:

@@ -13,6 +13,8 @@ THREADS = "ROUNDHOUSE_VLLM_THREADS"
 """Compute threads of EngineCore on a CPU: two threads on busy cores wait for each other at every layer."""
 SWAP_TOKENS = "ROUNDHOUSE_VLLM_SWAP_TOKENS"
 """Most tokens of a step while adapters come (`brisk`); empty: as ever."""
+FOLLOW = "ROUNDHOUSE_VLLM_FOLLOW"
+"""Seconds of CPU to follow a grammar, and for each token (`grammars.Watched`)."""
 CAUSE = "ROUNDHOUSE_VLLM_CAUSE"
 """The file that takes the reason of a failed start."""
 

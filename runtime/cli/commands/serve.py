@@ -100,8 +100,14 @@ def settings_of(given: dict[str, object]) -> "Settings":
     try:
         return Settings.model_validate({**given, "run_dir": Path("/unused")})
     except ValidationError as error:
-        wrong = [f"--{str(e['loc'][0]).replace('_', '-')}: {e['msg']}" for e in error.errors()]
+        wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
         raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
+
+
+def _option(place: tuple[int | str, ...]) -> str:
+    """As it stands on the command line."""
+    option, *inner = map(str, place)
+    return " ".join([f"--{option.replace('_', '-')}", *inner])
 
 
 def read_recipes(settings: "Settings") -> "Documents":

@@ -74,12 +74,16 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
 
     from pydantic import ByteSize
 
+    from registry.limits import Limits
+
     match field.annotation, field.get_default():
         case _, ByteSize() as size:
             return str, size.human_readable().replace(".0", "")
         case kind, _ if kind == tuple[Path, ...]:
             return list[Path] | None, None
         case kind, _ if kind == tuple[str, ...]:
+            return list[str] | None, None
+        case kind, _ if kind is Limits:
             return list[str] | None, None
         case kind, _ if kind in (ByteSize | None, Path):
             return str | None, None

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -11,6 +11,8 @@ from watchfiles import awatch
 
 from registry.errors import Unfit
 from registry.recipes.loading import Documents, load_documents
+from registry.recipes.provider import Provider
+from registry.recipes.router import RouterSpec
 from runtime.gateway.launch.roster import Roster
 
 log = logging.getLogger("roundhouse.gateway")
@@ -27,26 +29,41 @@ class Reloaded:
 class Reloading:
     """Args:
     paths: the files and folders of `--recipes`.
-    others: who takes what is no model in them.
+    route: takes the routers that they hold.
+    provide: takes the providers.
     """
 
     def __init__(
-        self, roster: Roster, paths: Sequence[Path], others: Sequence[Callable[[Documents], None]] = ()
+        self,
+        roster: Roster,
+        paths: Sequence[Path],
+        route: Callable[[Sequence[RouterSpec]], Awaitable[None]],
+        provide: Callable[[Sequence[Provider]], None],
     ) -> None:
-        self._roster, self._paths, self._others = roster, tuple(paths), tuple(others)
+        self._roster, self._paths, self._route, self._provide = roster, tuple(paths), route, provide
+
+    async def begin(self) -> None:
+        """At the start, once models and adapters are there: the routers of the files."""
+        try:
+            await self._route((await self._read()).routers)
+        except Unfit as unfit:  # they were changed since the server read them
+            self._roster.faults = unfit.faults
+
+    async def _read(self) -> Documents:
+        return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
 
     async def reload(self) -> Reloaded:
         """Have the models follow the files. A faulty file changes nothing."""
         try:
-            given: Documents = await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
+            given = await self._read()
         except Unfit as unfit:
             self._roster.faults = unfit.faults
             for fault in unfit.faults:
                 log.error("the recipes stay as they were", extra={"cause": fault})
             return Reloaded((), unfit.faults)
         arranged = await self._roster.read_again(given.models)
-        for take in self._others:
-            take(given)
+        self._provide(given.providers)
+        await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
         return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
 

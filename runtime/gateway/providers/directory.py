@@ -13,6 +13,7 @@ from registry.wording import quoted
 from routing.providers.upstream import Told, Upstream, closing
 from runtime.gateway.backend import Target
 from runtime.gateway.names import Names, Wanted
+from runtime.gateway.pricing import price_list
 from tenants.caller import Caller
 
 
@@ -117,7 +118,10 @@ class Directory:
             )
         provider = place.upstream.provider
         abilities = frozenset(Ability(ability) for ability in place.model.abilities)
-        return Target(str(name), place.name, f"v{provider.version}", backend=provider.id, abilities=abilities)
+        return Target(
+            str(name), place.name, f"v{provider.version}", backend=provider.id, abilities=abilities,
+            price=price_list(place.model.price),
+        )  # fmt: skip
 
     def at(self, target: Target) -> Place | None:
         """Where a target is; None: its provider has left meanwhile."""

@@ -6,19 +6,24 @@ import time
 
 from runtime.gateway.backend import Target
 from runtime.gateway.record import Recorder, RequestRecord
+from runtime.gateway.sinks.limits import cost_of
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
+from tenants.limits.limiter import Amounts
 
 
 class LedgerSink:
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    """machine_price: of the machine's hour, in millionths of the currency; cold: who caused a load is charged it."""
+
+    def __init__(self, ledger: Ledger, machine_price: int = 0, *, cold: bool = True) -> None:
+        self._ledger, self._machine_price, self._cold = ledger, machine_price, cold
 
     def begin(self, recorder: Recorder, target: Target) -> "asyncio.Future[None] | None":
         """Done once the request's beginning is committed; None: nothing is to be waited for."""
         if not self._ledger.is_kept or recorder.entry is not None:
             return None
         context, caller = recorder.context, recorder.context.caller
+        most = Amounts() if recorder.admission is None else recorder.admission.most
         recorder.entry = Entry(
             uid=secrets.token_hex(16),
             request=context.id,
@@ -32,6 +37,10 @@ class LedgerSink:
             adapter=target.label or "",
             service_class=context.service_class.name.lower(),
             source=context.source,
+            price=target.price,
+            reserved_tokens=most.tokens,
+            reserved_micro=most.money,
+            reserved_audio_ms=most.audio_ms,
         )
         return self._ledger.begin(recorder.entry)
 
@@ -42,6 +51,8 @@ class LedgerSink:
         if record.entry is None:
             return
         seconds, usage = record.seconds, record.usage
+        device, cold = seconds.get("device", 0.0), seconds.get("cold", 0.0)
+        own = self._machine_price * (device + (cold if self._cold else 0.0)) / 3600
         self._ledger.end(
             Settled(
                 record.entry,
@@ -55,5 +66,10 @@ class LedgerSink:
                 round(seconds.get("queue", 0.0) * 1e3),
                 round(seconds["first"] * 1e3) if "first" in seconds else None,
                 round(seconds["total"] * 1e3),
+                record.pairs,
+                round(device * 1e6),
+                round(cold * 1e3),
+                cost_of(record),
+                round(own),
             )
         )

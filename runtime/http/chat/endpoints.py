@@ -11,7 +11,6 @@ from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http import errors as http_errors
 from runtime.http.bodies import parse_object
-from runtime.http.chat.bounds import check_size
 from runtime.http.dialect import NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning
 from runtime.http.errors import Dialect
 
@@ -30,8 +29,6 @@ PATHS: dict[str, Dialect] = {
 class ChatRequest:
     path: str
     data: Mapping[str, Any]
-    size: int
-    """Bytes of the body."""
     wanted: Wanted
     dialect: Dialect
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -41,8 +38,6 @@ class ChatRequest:
         return self.data.get("stream") is True
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        if self.data.get("truncate_prompt_tokens") is None:
-            check_size(self.size, context_length)
         return [ChatPayload(self.path, self.data)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
@@ -80,7 +75,7 @@ def _endpoint(path: str, dialect: Dialect) -> Endpoint:
         adapter = data.pop("adapter_id", None)  # LoRAX's way to name one
         if adapter is not None and not isinstance(adapter, str):
             raise BadRequest("'adapter_id' must be a string.", param="adapter_id")
-        return ChatRequest(path, data, len(body), Wanted(Task.CHAT, data.get("model"), adapter), dialect)
+        return ChatRequest(path, data, Wanted(Task.CHAT, data.get("model"), adapter), dialect)
 
     return Endpoint(path, parse, dialect)
 

@@ -25,7 +25,6 @@ from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.chat.bounds import check_size
 from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
 from runtime.http.errors import Dialect
 from runtime.http.ollama import asking
@@ -41,8 +40,6 @@ class OllamaRequest:
     asked: Asked
     body: Mapping[str, Any] | None
     """vLLM's; None: only a load is asked for."""
-    size: int
-    """Bytes of the body."""
     needs: Mapping[Ability, str]
     """What the model has to be able to do, and the field that asks for it."""
     watch: Watch = field(default_factory=Watch)
@@ -60,7 +57,6 @@ class OllamaRequest:
         self.watch.turn = self.watch.clock()
         if self.body is None:
             return []
-        check_size(self.size, context_length)
         room = asking.read(self.asked.options).num_ctx
         if room is not None and context_length is not None and room > context_length:
             self.warnings.append(f"num_ctx: the model's context has {context_length} tokens")
@@ -143,14 +139,13 @@ CANNOT: Mapping[Ability, str] = {
 }
 
 
-def _parsed(path: str, asked: Asked, body: Mapping[str, Any] | None, size: int, sees: bool, calls: bool) -> Parsed:
+def _parsed(path: str, asked: Asked, body: Mapping[str, Any] | None, sees: bool, calls: bool) -> Parsed:
     needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", asked.think not in (None, False)),
              Ability.VISION: ("images", sees)}  # fmt: skip
     return OllamaRequest(
         path,
         asked,
         body,
-        size,
         {ability: name for ability, (name, is_asked) in needs.items() if is_asked},
         warnings=[f"{name}: not an option here" for name in asking.unused(asked.options)],
     )
@@ -159,13 +154,13 @@ def _parsed(path: str, asked: Asked, body: Mapping[str, Any] | None, size: int, 
 def _chat(body: bytes, _query: Mapping[str, str]) -> Parsed:
     asked = decode(body, OllamaChatBody)
     sees = any(message.images for message in asked.messages or ())
-    return _parsed(CHAT, asked, asking.chat(asked) if asked.messages else None, len(body), sees, bool(asked.tools))
+    return _parsed(CHAT, asked, asking.chat(asked) if asked.messages else None, sees, bool(asked.tools))
 
 
 def _generate(body: bytes, _query: Mapping[str, str]) -> Parsed:
     asked = decode(body, OllamaGenerateBody)
     asks = asking.generation(asked) if asked.prompt else None
-    return _parsed(GENERATE, asked, asks, len(body), bool(asked.images), calls=False)
+    return _parsed(GENERATE, asked, asks, bool(asked.images), calls=False)
 
 
 ENDPOINTS = [Endpoint(CHAT, _chat, Dialect.OLLAMA), Endpoint(GENERATE, _generate, Dialect.OLLAMA)]

@@ -24,7 +24,6 @@ from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.chat.bounds import check_size
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning, whole
 from runtime.http.errors import Dialect
 from runtime.http.text_generation import answers
@@ -37,8 +36,6 @@ ENGINE_PATH = "/v1/completions"
 class GenerateRequest:
     path: str
     asked: Generation
-    size: int
-    """Bytes of the body."""
     wanted: Wanted
     dialect: Dialect = Dialect.TGI
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -48,8 +45,6 @@ class GenerateRequest:
         return self.asked.stream
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        if self.asked.parameters.truncate is None:
-            check_size(self.size, context_length)
         return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length))]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
@@ -123,7 +118,7 @@ def _endpoint(path: str) -> Endpoint:
         streams = path == "/generate_stream" or bool(found.stream)
         asked = generation(found, stream=streams, full_text=path == "/")
         name, adapter = found.model or query.get("model"), asked.parameters.adapter_id
-        return GenerateRequest(path, asked, len(body), Wanted(Task.CHAT, name, adapter or None, optional=True))
+        return GenerateRequest(path, asked, Wanted(Task.CHAT, name, adapter or None, optional=True))
 
     return Endpoint(path, parse, Dialect.TGI)
 

@@ -6,9 +6,9 @@ from typing import Any
 import psutil
 import pytest
 
-from models.chat.grammars.process import MEMORY_BYTES
 from models.messages import Chunk
 from registry.errors import RoundhouseError
+from registry.limits import USUAL
 from tests.contract.chat.bombs import AMBIGUOUS, ATTACKS, PATTERNED, TOOLS, guided, of_schema, properties
 from tests.contract.chat.nasty import CHAT, HELLO, RESPONSES, TEXT
 from tests.contract.chat_engine.bench import Answer, Bench
@@ -142,4 +142,10 @@ async def test_the_bound_on_memory_is_of_one_grammars_own_process(bench: Bench) 
     body = {"messages": HELLO, "max_tokens": 8, **of_schema(properties(999, pattern="^[a-z]{3}[0-9]{2,90}x?[^a]*$"))}
     status, code, _ = await _outcome(bench, CHAT, body)
     assert status == 200 or code in NAMED
-    assert bench.engine._host_bytes() - before < MEMORY_BYTES
+    assert bench.engine._host_bytes() - before < USUAL.compile_memory
+
+
+@pytest.mark.parametrize("value", [[], ["a"], [{"choice": ["a"]}], "a", 5, True], ids=str)
+async def test_structured_outputs_that_are_no_object_are_400(bench: Bench, value: object) -> None:
+    status, _, _ = await _outcome(bench, CHAT, {"messages": HELLO, "max_tokens": 8, "structured_outputs": value})
+    assert status == 400

@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from pydantic import ByteSize
 
+from registry.limits import Limits
 from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
 from runtime.cli.local import announce, processes
@@ -25,17 +27,27 @@ OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
+    "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
     "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
     "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
-    "database": "sqlite:///other.db", "open": "true",
+    "database": "sqlite:///other.db", "open": "true", "limits": "tools=7",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
-UNWRITTEN = ("recipes", "device_memory", "host_memory", "allowed_hosts", "cors_origins", "adapter_roots", "database")
+UNWRITTEN = (
+    "recipes",
+    "device_memory",
+    "host_memory",
+    "allowed_hosts",
+    "cors_origins",
+    "adapter_roots",
+    "database",
+    "limits",
+)
 HIDDEN = {"run_dir", "pepper"}
 """The command line makes the one; the other is a secret, and others on the machine can read options."""
 
@@ -73,6 +85,30 @@ def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPa
 def test_a_variable_holds_several_hosts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_ALLOWED_HOSTS", "a.example, b.example")
     assert settings_of(monkeypatch, run).allowed_hosts == ("a.example", "b.example")
+
+
+def test_limits_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_LIMITS", "tools=7, grammar_bytes=1MiB")
+    assert settings_of(monkeypatch, run).limits == Limits(tools=7, grammar_bytes=ByteSize(2**20))
+    given = settings_of(monkeypatch, run, "--limits", "stops=2", "--limits", "compile_seconds=0.5").limits
+    assert given == Limits(stops=2, compile_seconds=0.5), "what is given wins"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("tols=7", "tols is none of"),
+        ("tools", "--limits tools"),
+        ("tools=0", "greater than 0"),
+        ("nesting=65", "less than or equal to 64"),
+        ("compile_seconds=inf", "finite number"),
+        ("grammar_bytes=much", "--limits grammar_bytes"),
+    ],
+)
+def test_a_limit_that_is_none_is_told(run: Run, given: str, told: str) -> None:
+    result = run("serve", "--limits", given)
+    assert result.exit_code == 2
+    assert told in " ".join(result.stderr.split())
 
 
 def test_a_wrong_variable_is_told_by_its_option(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

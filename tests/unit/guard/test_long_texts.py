@@ -1,4 +1,4 @@
-"""Bodies that are too large to be worth parsing, and errors that repeat what a client sent."""
+"""Errors that repeat what a client sent."""
 
 import json
 from pathlib import Path
@@ -7,35 +7,11 @@ import httpx
 import pytest
 
 from models.messages import Chunk, Finished, Started, Usage
-from registry.errors import BadRequest, TooLarge, Unfit
+from registry.errors import BadRequest, Unfit
 from registry.wording import cut
 from runtime.http import errors as http_errors
-from runtime.http.chat.bounds import LEAST, check_size, most_bytes
 from runtime.http.errors import Dialect
-from tests.unit.http.fakes import FakeGateway, application, recipe
-
-
-def test_the_bound_is_the_contexts_and_never_small() -> None:
-    assert [most_bytes(context) for context in (16, 32_768, 131_072)] == [LEAST, 2 * LEAST, 8 * LEAST]
-    check_size(LEAST, 512)
-    check_size(4 * LEAST, None)
-    with pytest.raises(TooLarge, match=f"512 tokens takes at most {LEAST}"):
-        check_size(LEAST + 1, 512)
-
-
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
-async def test_a_hundred_thousand_messages_never_reach_an_engine(tmp_path: Path, path: str) -> None:
-    """But for prompts that are to be cut."""
-    small = recipe("chat", "chat").model_copy(update={"context_length": 512})
-    gateway = FakeGateway(tmp_path, [small])
-    messages = [{"role": "user", "content": "aa"}] * 100_000
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post(path, json={"model": "chat", "messages": messages})
-        assert answer.status_code == 413
-        assert gateway.links["chat"].requests == []
-        await client.post(path, json={"model": "chat", "messages": messages, "truncate_prompt_tokens": 9})
-        assert len(gateway.links["chat"].requests) == 1
+from tests.unit.http.fakes import FakeGateway, application
 
 
 @pytest.mark.parametrize("dialect", list(Dialect))

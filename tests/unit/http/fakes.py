@@ -32,7 +32,9 @@ from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
+from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
@@ -50,6 +52,7 @@ from runtime.slots.link import SlotLink
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
+from tenants.limits.limiter import Limiter
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -145,6 +148,7 @@ class FakeGateway:
         callers: Callers | None = None,
         ledger: Ledger | None = None,
         providers: Sequence[Provider] = (),
+        limiter: Limiter | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -179,6 +183,7 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
+        self.routers = Keeper(folder / "routers", self.state, self.names)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
@@ -201,11 +206,14 @@ class FakeGateway:
             Combiner(self.names, self.service, adapters),
             Additions(roster, self.names, residency, device),
             Editor(roster, self.names, residency, self.state, adapters, device),
-            Reloading(roster, ()),
+            Reloading(roster, (), self.routers.open, self.providers.serve),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
+            LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            self.routers,
+            self.queues,
             self.providers,
         )
 

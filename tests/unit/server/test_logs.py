@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from runtime.server.logs import handler
+from runtime.server.logs import REQUESTS, Sparing, handler
 
 
 def logged(terminal: bool, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -40,3 +40,36 @@ def test_people_get_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"\d\d:\d\d:\d\d INFO    roundhouse.test: plan é request_id=req-1 seconds=0.5", first)
     assert second.endswith("ERROR   roundhouse.test: unmapped model=<class 'object'>")
     assert error[-1] == "ValueError: it broke"
+
+
+def test_one_client_cannot_flood_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line for each bad request, from a library; what another place has to say, and the log of requests, comes."""
+    stream = io.StringIO()
+    writer = handler(stream)
+
+    def logger(name: str) -> logging.Logger:
+        found = logging.getLogger(name)
+        monkeypatch.setattr(found, "handlers", [writer])
+        monkeypatch.setattr(found, "propagate", False)
+        return found
+
+    library, requests = logger("uvicorn.error"), logger(REQUESTS)
+    for number in range(500):
+        library.warning(f"Invalid HTTP request received: {number}")
+        requests.warning("request ended")
+    library.warning("something else")
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert [line["message"] for line in lines].count("request ended") == 500
+    assert sum(line["message"].startswith("Invalid HTTP request received:") for line in lines) == 20
+    assert [line["message"] for line in lines].count("something else") == 1
+
+
+def test_what_was_left_out_is_counted() -> None:
+    now = [0.0]
+    sparing = Sparing(lambda: now[0])
+    records = [logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1}) for _ in range(30)]
+    assert sum(map(sparing.filter, records)) == sparing.MOST
+    now[0] = sparing.SECONDS
+    last = logging.makeLogRecord({"levelno": logging.WARNING, "pathname": "a", "lineno": 1})
+    assert sparing.filter(last)
+    assert last.__dict__["left_out"] == 10

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.errors import BadRequest
-from registry.storage.database import Database
-from tenants.keys.records import Wanted
+from registry.storage.database import Database, url_of
+from registry.storage.migration import upgrade
 from tenants.keys.table import KeyTable
 from tenants.ledger import report
 from tenants.ledger.dates import span
@@ -19,7 +19,8 @@ from tenants.ledger.organization import GROUPS, Asked, page_of
 from tenants.ledger.report import By, Question, Used, parsed_by, used
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
-from tenants.storage.opening import open_tables
+from tenants.place import FILE
+from tenants.storage.opening import MIGRATIONS, open_tables
 
 HOUR, DAY = 3600, 86_400
 _UIDS = itertools.count()
@@ -45,10 +46,10 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
     one = entry(10.0)
     ledger.write([one], [])
     assert ledger.open_rows() == 1
-    assert used(database, Question(0, DAY)) == [Used((), *[0] * 8)], "what runs is not summed up"
+    assert used(database, Question(0, DAY)) == [Used((), *[0] * 16)], "what runs is not summed up"
     ledger.write([], [done(one, 100, 7)])
     assert ledger.open_rows() == 0
-    assert used(database, Question(0, DAY)) == [Used((), 1, 0, 100, 50, 7, 1500, 10, 30)]
+    assert used(database, Question(0, DAY)) == [Used((), 1, 0, 100, 50, 7, 1500, 10, 30, *[0] * 8)]
     with database.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM ledger")).one()
     assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
@@ -176,22 +177,27 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
     database.close()
 
 
-def test_an_older_database_gets_what_came_later(url: str | None, tmp_path: Path) -> None:
-    """One that was made by the release before: its teams and keys stay."""
-    database = open_tables(tmp_path, url)
-    key, _ = KeyTable(database, b"p" * 64).create(Wanted("default"))
-    with database.write() as connection:
-        for name in ("ledger", "hours"):
-            connection.execute(sa.text(f"DROP TABLE {name}"))
-        connection.execute(sa.text("ALTER TABLE teams DROP COLUMN weight"))
-        for name in ("service_class", "ceiling", "timeout"):
-            connection.execute(sa.text(f"ALTER TABLE api_keys DROP COLUMN {name}"))
-        connection.execute(sa.text("UPDATE tenants_version SET version_num = '0001'"))
-    database.close()
+@pytest.mark.parametrize("made_by", ["0001", "0002"])
+def test_an_older_database_gets_what_it_lacks(url: str | None, tmp_path: Path, made_by: str) -> None:
+    """One that was made by a release before: its teams, keys and rows stay."""
+    old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
+    upgrade(old, MIGRATIONS, made_by)
+    with old.write() as connection:
+        connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
+        if made_by == "0002":
+            names = ("uid", "request", "team", "key", "endpoint", "model", "revision", "adapter", "service_class",
+                     "source", "state", "server")  # fmt: skip
+            numbers = ("attempt", "at", "hour", "prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms",
+                       "queue_ms", "total_ms")  # fmt: skip
+            columns = ", ".join(f'"{name}"' for name in (*names, *numbers))
+            values = ", ".join([*("'open'" if name == "state" else "'s'" for name in names), *("7" for _ in numbers)])
+            connection.execute(sa.text(f"INSERT INTO ledger ({columns}) VALUES ({values})"))
+    old.close()
     again = open_tables(tmp_path, url)
-    assert KeyTable(again, b"p" * 64).list_keys() == [key]
-    assert [team.weight for team in KeyTable(again, b"p" * 64).list_teams()] == [1.0]
-    assert LedgerTable(again, "s").differences() == []
+    teams = KeyTable(again, b"p" * 64).list_teams()
+    assert [(team.id, team.weight) for team in teams] == [("search", 1.0), ("default", 1.0)]
+    ledger = LedgerTable(again, "s")
+    assert ledger.interrupt() == (made_by == "0002")
     again.close()
 
 

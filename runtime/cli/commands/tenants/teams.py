@@ -17,6 +17,8 @@ app = typer.Typer(no_args_is_help=True, help="List, make, change and archive the
 WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in tokens."
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
+ZONE = "Where days and months of its budgets begin, such as Europe/Berlin."
+
 
 @app.command("list")
 def list_(data_dir: DataDir = None, database: Database = None, as_json: AsJson = False) -> None:
@@ -42,6 +44,7 @@ def create(
     team: Id,
     name: Annotated[str, typer.Option("--name", help="For people.", show_default="the id")] = "",
     weight: Annotated[float, typer.Option("--weight", help=WEIGHT)] = 1.0,
+    timezone: Annotated[str, typer.Option("--timezone", help=ZONE)] = "UTC",
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -51,7 +54,7 @@ def create(
     Example: roundhouse teams create search --name "Search and ranking" --weight 2
     """
     with opened(data_dir, database, make=True) as tables:
-        _told(tables.create_team(team, name, weight), as_json)
+        _told(tables.create_team(team, name, weight, timezone), as_json)
 
 
 @app.command()
@@ -59,6 +62,7 @@ def edit(
     team: Id,
     name: Annotated[str | None, typer.Option("--name", help="For people.", show_default="as it is")] = None,
     weight: Annotated[float | None, typer.Option("--weight", help=WEIGHT, show_default="as it is")] = None,
+    timezone: Annotated[str | None, typer.Option("--timezone", help=ZONE, show_default="as it is")] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -67,10 +71,10 @@ def edit(
 
     Example: roundhouse teams edit search --weight 4
     """
-    if name is None and weight is None:
-        raise UsageError("Say what is to change: --name or --weight.")
+    if name is None and weight is None and timezone is None:
+        raise UsageError("Say what is to change: --name, --weight or --timezone.")
     with opened(data_dir, database) as tables:
-        _told(tables.edit_team(team, name=name, weight=weight), as_json)
+        _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone), as_json)
 
 
 @app.command()

@@ -12,6 +12,7 @@ import pytest
 from adapters.compose.jobs import Combine, Part
 from adapters.sources import MadeHere
 from adapters.types import Base, Limits
+from registry.errors import EngineFailed
 from registry.records import AdapterKey, NewVersion, Registered
 from registry.state.database import State
 from runtime.gateway import combine
@@ -72,6 +73,29 @@ def _process(found: list[Combine], gate: asyncio.Event | None = None) -> Callabl
         (job.out / "made").write_text("here")
 
     return process
+
+
+@pytest.mark.parametrize("deleted", [True, False])
+async def test_one_that_is_deleted_meanwhile_is_told(
+    client: httpx.AsyncClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deleted: bool
+) -> None:
+    """Only that: another reason stays what it is."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+
+    async def process(job: Combine, seconds: float) -> None:
+        if deleted:
+            job.parts[1].folder.rmdir()
+        raise EngineFailed("FileNotFoundError", code="compose_failed")
+
+    monkeypatch.setattr(combine, "compose", process)
+    answer = await client.post(PATH, json={"name": "both", "adapters": PARTS})
+    error = answer.json()["error"]
+    if deleted:
+        assert (answer.status_code, error["code"]) == (409, "adapter_deleted")
+        assert "small:two@v1" in error["message"]
+    else:
+        assert (answer.status_code, error["code"]) == (500, "compose_failed")
 
 
 async def test_two_become_one(

@@ -1,9 +1,14 @@
 """Several engines' own series as one text that Prometheus can read, with those who wait in the gateway."""
 
+import importlib.util
+import re
+from pathlib import Path
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from runtime.gateway.views.engine_series import merged
+from tests.docs.blocks import DOCS
 
 
 def engine(model: str, running: int, waiting: int, tokens: int) -> str:
@@ -36,3 +41,19 @@ def test_a_model_that_is_not_loaded_tells_who_waits_for_it() -> None:
     found = read(merged(["", engine("b", 1, 0, 5)], {"a": 3, "b": 0}))
     assert found[("vllm:num_requests_running", "a")] == 0
     assert found[("vllm:num_requests_waiting", "a")] == 3
+
+
+def vllm_names() -> set[str]:
+    """Series that vLLM has, as it writes them in its source: they are registered once an engine runs."""
+    spec = importlib.util.find_spec("vllm")
+    assert spec is not None
+    assert spec.origin is not None
+    source = (Path(spec.origin).parent / "v1" / "metrics" / "loggers.py").read_text()
+    names = set(re.findall(r'name="(vllm:\w+)"', source))
+    return names | {f"{name}_total" for name in names} | {f"{name}_bucket" for name in names}
+
+
+def test_the_series_that_dashboards_and_autoscalers_know_are_vllms() -> None:
+    named = set(re.findall(r"`(vllm:\w+)`", (DOCS / "operations.md").read_text())) - {"vllm:lora_requests_info"}
+    assert len(named) > 8
+    assert {name.replace("_seconds", "_seconds_bucket") for name in named} <= vllm_names()

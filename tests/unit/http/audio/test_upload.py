@@ -187,12 +187,10 @@ async def test_a_client_that_leaves_while_it_uploads_leaves_no_file(app: FastAPI
     assert not gateway.links["speech"].requests
 
 
-@pytest.mark.parametrize("limit", ["IDLE_SECONDS", "UPLOAD_SECONDS"])
-async def test_a_client_that_stalls_is_408(
-    app: FastAPI, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, limit: str
-) -> None:
-    monkeypatch.setattr(f"runtime.http.upload.{limit}", 0.01)
-    wire = Wire(app, PATH, [MODEL + FILE[:60]], HEADERS)
+@pytest.mark.parametrize("limit", ["upload_pause_seconds", "upload_seconds"])
+async def test_a_client_that_stalls_is_408(tmp_path: Path, limit: str) -> None:
+    gateway = FakeGateway(tmp_path, limits=(f"{limit}=0.01",))
+    wire = Wire(application(gateway), PATH, [MODEL + FILE[:60]], HEADERS)
     wire.complete = False
     await asyncio.wait_for(wire.run(), 200)
     assert wire.sent[0]["status"] == 408

@@ -9,21 +9,23 @@ from hypothesis import strategies as st
 
 from models.chat.requests import counts, guard, tokens
 from registry.errors import BadRequest, TooLarge
+from registry.limits import USUAL, Limits
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
 
 def check(body: dict[str, Any], path: str = CHAT, context: int = 512) -> None:
-    counts.check(path, json.dumps({"model": "m", **body}).encode(), context)
+    counts.check(path, json.dumps({"model": "m", **body}).encode(), context, USUAL)
 
 
 @given(st.sampled_from(["stop", "stop_sequences", "tools"]), st.integers(0, 200))
 def test_lists(name: str, count: int) -> None:
     body = {name: ["x"] * count}
-    if count <= counts.LISTS[name]:
+    most = USUAL.tools if name == "tools" else USUAL.stops
+    if count <= most:
         check(body)
         return
-    with pytest.raises(BadRequest, match=str(counts.LISTS[name])) as refused:
+    with pytest.raises(BadRequest, match=str(most)) as refused:
         check(body)
     assert (refused.value.param, refused.value.code) == (name, "too_many_entries")
 
@@ -36,7 +38,7 @@ def test_lists(name: str, count: int) -> None:
         ({"input": [{"content": [7] * 257}]}, "input[0].content"),
         ({"messages": [{"content": "x"}, {"content": [7] * 257}, 5]}, "messages[1].content"),
         ({"messages": [{"content": [7] * 256}] * 17}, "messages[].content"),
-        ({"logit_bias": {str(i): 1 for i in range(counts.BIASES + 1)}}, "logit_bias"),
+        ({"logit_bias": {str(i): 1 for i in range(USUAL.biases + 1)}}, "logit_bias"),
         ({"n": 128, "prompt_logprobs": 2}, "prompt_logprobs"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
@@ -70,7 +72,7 @@ def test_let_through(body: dict[str, Any]) -> None:
 def test_numbers_that_are_none(value: str) -> None:
     """vLLM says what is wrong with them."""
     body = f'{{"model": "m", "n": {value}, "prompt_logprobs": {value}, "max_tokens": {value}, "request_id": {value}}}'
-    counts.check(CHAT, body.encode(), 512)
+    counts.check(CHAT, body.encode(), 512, USUAL)
     assert tokens.cut(body.encode(), 512) == body.encode()
 
 
@@ -79,13 +81,13 @@ def test_roles_are_looked_at_where_messages_have_them() -> None:
 
 
 def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
-    guard.bounded(CHAT, b"x" * (1 << 20), 512)
-    guard.bounded(CHAT, b"x" * (2 << 20), 1 << 15)
-    guard.bounded(CHAT, b"x" * (9 << 20), 512, text_only=False)
+    guard.bounded(CHAT, b"x" * (1 << 20), 512, USUAL)
+    guard.bounded(CHAT, b"x" * (2 << 20), 1 << 15, USUAL)
+    guard.bounded(CHAT, b"x" * (9 << 20), 512, USUAL, text_only=False)
     with pytest.raises(TooLarge, match="1048576 bytes"):
-        guard.bounded(CHAT, b"x" * ((1 << 20) + 1), 512)
+        guard.bounded(CHAT, b"x" * ((1 << 20) + 1), 512, USUAL)
     with pytest.raises(TooLarge):
-        guard.bounded("/tokenize", b"x" * (1 << 20), 512, text_only=False)
+        guard.bounded("/tokenize", b"x" * (1 << 20), 512, USUAL, text_only=False)
 
 
 @pytest.mark.parametrize(
@@ -118,3 +120,13 @@ def test_a_large_context_takes_no_endless_list() -> None:
     check({"messages": [{"role": "user", "content": "x"}] * 4_096}, context=131_072)
     with pytest.raises(BadRequest, match="4096"):
         check({"messages": [{"role": "user", "content": "x"}] * 4_097}, context=131_072)
+
+
+def test_a_server_may_have_limits_of_its_own() -> None:
+    limits = Limits(tools=1, messages=2, messages_least=1, body_bytes_least=10, body_bytes_per_token=1)
+    with pytest.raises(BadRequest, match="up to 1 are taken"):
+        counts.check(CHAT, b'{"tools": [1, 2]}', 512, limits)
+    with pytest.raises(BadRequest, match="up to 2 are taken"):
+        counts.check(CHAT, b'{"messages": [1, 2, 3]}', 512, limits)
+    with pytest.raises(TooLarge, match="up to 12 bytes"):
+        guard.bounded(CHAT, b"x" * 13, 12, limits)

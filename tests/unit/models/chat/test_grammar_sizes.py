@@ -9,12 +9,13 @@ from hypothesis import strategies as st
 
 from models.chat.grammars import sizes
 from registry.errors import BadRequest
+from registry.limits import USUAL
 
 
 def refused(kind: str, value: Any, size: int = 0) -> str:
     """What is said of it; empty: nothing."""
     try:
-        sizes.check(kind, value, size)
+        sizes.check(kind, value, size, USUAL)
     except BadRequest as error:
         return f"{error.code}: {error.message}"
     return ""
@@ -40,23 +41,23 @@ def test_nothing_breaks_it(kind: str, value: Any) -> None:
     assert refused(kind, value).split(":")[0] in ("", "grammar_too_large", "invalid_grammar")
 
 
-@given(st.integers(0, 3 * sizes.BYTES.most))
+@given(st.integers(0, 3 * USUAL.grammar_bytes))
 def test_bytes(size: int) -> None:
-    assert bool(refused("regex", "a", size)) == (size > sizes.BYTES.most)
+    assert bool(refused("regex", "a", size)) == (size > USUAL.grammar_bytes)
 
 
 @given(st.integers(0, 10**12), st.sampled_from(["{%d}", "{0,%d}", "{%d,}", "{ 1 , %d }"]))
 def test_repetitions(count: int, form: str) -> None:
     text = "(a|b)" + form % count
-    over = count > sizes.REPETITIONS.most
+    over = count > USUAL.repetitions
     assert ("repetitions" in refused("regex", text)) == over
     assert ("repetitions" in refused("grammar", f"root ::= {text}")) == over
     assert ("repetitions" in refused("json", {"items": {"pattern": text}})) == over
 
 
-@given(st.integers(0, 2 * sizes.CHOICES.most))
+@given(st.integers(0, 2 * USUAL.choices))
 def test_choices(count: int) -> None:
-    assert ("choices" in refused("choice", ["a"] * count)) == (count > sizes.CHOICES.most)
+    assert ("choices" in refused("choice", ["a"] * count)) == (count > USUAL.choices)
 
 
 @given(st.integers(0, 2_000), st.integers(0, 2_000), st.sampled_from(["properties", "patternProperties", "$defs"]))
@@ -65,12 +66,12 @@ def test_properties_count_together_wherever_they_are(first: int, second: int, na
         name: {f"p{i}": {} for i in range(first)},
         "items": {"anyOf": [{"properties": {f"q{i}": {} for i in range(second)}}]},
     }
-    assert ("properties" in refused("json", schema)) == (first + second > sizes.PROPERTIES.most)
+    assert ("properties" in refused("json", schema)) == (first + second > USUAL.properties)
 
 
 @given(st.integers(0, 4_000))
 def test_enum_entries(count: int) -> None:
-    assert ("enum" in refused("json", {"items": {"enum": list(range(count))}})) == (count > sizes.ENUM_ENTRIES.most)
+    assert ("enum" in refused("json", {"items": {"enum": list(range(count))}})) == (count > USUAL.enum_entries)
 
 
 @given(st.integers(1, 200), st.booleans())
@@ -78,8 +79,8 @@ def test_nesting(levels: int, lists: bool) -> None:
     schema: Any = {}
     for _ in range(levels - 1):
         schema = [schema] if lists else {"not": schema}
-    assert ("nesting" in refused("json", schema)) == (levels > sizes.DEPTH.most)
-    assert ("nesting" in refused("grammar", "root ::= " + "(" * levels)) == (levels > sizes.DEPTH.most)
+    assert ("nesting" in refused("json", schema)) == (levels > USUAL.nesting)
+    assert ("nesting" in refused("grammar", "root ::= " + "(" * levels)) == (levels > USUAL.nesting)
 
 
 def test_json_as_text_counts_as_the_same_and_is_not_followed_down_for_ever() -> None:

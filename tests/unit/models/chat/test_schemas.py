@@ -113,3 +113,30 @@ def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
 def test_other_paths_are_left_alone() -> None:
     data = b'{"id":null}'
     assert schemas.fitted("/tokenize", data) is data
+
+
+@pytest.mark.parametrize(
+    ("code", "word"), [(400, "invalid_value"), (500, "engine_failed"), ("invalid_prompt", "invalid_prompt")]
+)
+def test_an_error_in_a_stream_has_a_word_as_its_code(code: int | str, word: str) -> None:
+    """As vLLM writes it, with blanks; and what a client sent never passes for one."""
+    told = {"message": 'no \n\ndata: {"error"', "type": "BadRequestError", "param": None, "code": code}
+    before = b'data: {"choices":[{"delta":{"content":"data: {\\"error\\": {\\"code\\": 400}}"}}]}\n\n'
+    stream = before + b"data: " + json.dumps({"error": told}).encode() + b"\n\ndata: [DONE]\n\n"
+    kept, event, done, _ = schemas.fitted("/v1/chat/completions", stream).split(b"\n\n")
+    assert kept + b"\n\n" == before
+    assert json.loads(event.removeprefix(b"data: ")) == {"error": told | {"code": word}}
+    assert done == b"data: [DONE]"
+
+
+def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
+    long = json.dumps({"error": {"message": "x" * 9_000, "type": None, "param": None, "code": 400}}).encode()
+    assert len(schemas.fitted("/v1/completions", b"data: " + long + b"\n\n")) < 4_000
+    for odd in (b'data: {"error": 5}\n\n', b'data: {"error": {"code": 1}}\n\n', b'data: {"error": "\n\n'):
+        assert schemas.fitted("/v1/completions", odd) == odd
+
+
+def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
+    event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
+    fitted = schemas.fitted("/v1/messages", event)
+    assert fitted == event.replace(b"internal_error", b"api_error")

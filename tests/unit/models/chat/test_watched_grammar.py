@@ -5,6 +5,9 @@ import time
 import pytest
 
 from models.chat.vllm import grammars
+from registry.limits import USUAL
+
+FOLLOW, EACH = USUAL.follow_seconds, USUAL.follow_token_seconds
 
 
 class Grammar:
@@ -30,21 +33,21 @@ def burn(seconds: float) -> None:
 
 @pytest.mark.parametrize(("accept", "fill"), [(0.05, 0.0), (0.0, 0.05), (0.03, 0.03)])
 def test_it_ends_when_its_allowance_is_used_up(accept: float, fill: float) -> None:
-    watched, steps = grammars.Watched(Grammar(accept, fill)), 0
+    watched, steps = grammars.Watched(Grammar(accept, fill), FOLLOW, EACH), 0
     while not watched.overspent:
         watched.fill_bitmask(None, 0)
         accepted = watched.accept_tokens("r", [1])
         steps += 1
     assert not accepted
-    assert steps <= grammars.ALLOWANCE / (accept + fill - grammars.PER_TOKEN) + 1
+    assert steps <= FOLLOW / (accept + fill - EACH) + 1
 
 
 def test_a_small_cost_per_token_goes_on_for_ever() -> None:
-    watched = grammars.Watched(Grammar(accept=grammars.PER_TOKEN / 10))
+    watched = grammars.Watched(Grammar(accept=EACH / 10), FOLLOW, EACH)
     assert all(watched.accept_tokens("r", [1]) for _ in range(300))
 
 
 def test_the_grammars_own_word_counts() -> None:
-    watched = grammars.Watched(Grammar())
+    watched = grammars.Watched(Grammar(), FOLLOW, EACH)
     assert not watched.accept_tokens("r", [-1])
     assert watched.name == "its own"

@@ -1,7 +1,7 @@
-"""A router as it is written: one YAML document of `kind: router`, or the body of POST /v1/routers."""
+"""A router: one name in front of several targets. A document with `kind: router`, or the body of POST /v1/routers."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 import re2
 from pydantic import AfterValidator, Field, StringConstraints, model_validator
@@ -40,7 +40,7 @@ Pattern = Annotated[str, AfterValidator(_linear)]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
 
 
-class Goal(Strict):
+class RouterTarget(Strict):
     """Something that may answer."""
 
     name: TargetName = Field(description="a model, an adapter (`name`, `name@prod`, `base:name`) or a provider's model")
@@ -93,14 +93,12 @@ class Intents(Strict):
     threshold: Share | None = Field(
         default=None, description="abstain below it; left out: as the model was fitted for its precision"
     )
-    source: AnySource | None = Field(default=None, description="folder with a fitted intents.safetensors")
 
 
 class Complexity(Strict):
     """The cheapest target that is good enough: whose expected acceptance reaches the threshold."""
 
     threshold: Share = 0.8
-    source: AnySource | None = Field(default=None, description="folder with a fitted complexity.safetensors")
 
 
 class Conversation(Strict):
@@ -113,12 +111,11 @@ class Conversation(Strict):
 class RouterSpec(Strict):
     """One name in front of several targets."""
 
-    kind: Literal["router"] = "router"
     id: AdapterName
-    version: int = Field(default=1, ge=1)
+    version: int = Field(default=1, ge=1, description="the document's own version")
     description: str = ""
     task: Task = Task.CHAT
-    targets: tuple[Goal, ...] = Field(min_length=1, max_length=1000)
+    targets: tuple[RouterTarget, ...] = Field(min_length=1, max_length=1000)
     default: TargetName | None = Field(
         default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
     )
@@ -128,10 +125,13 @@ class RouterSpec(Strict):
     intents: Intents | None = None
     complexity: Complexity | None = None
     conversation: Conversation = Conversation()
+    source: AnySource | None = Field(
+        default=None, description="folder with what was fitted: intents.safetensors, complexity.safetensors"
+    )
 
     @model_validator(mode="after")
     def _names_are_targets(self) -> Self:
-        names = [goal.name for goal in self.targets]
+        names = [target.name for target in self.targets]
         if len(set(names)) != len(names):
             raise PydanticCustomError("targets", "name each target once")
         routes = self.intents.routes.values() if self.intents else ()

@@ -1,0 +1,61 @@
+"""`roundhouse backup` and `roundhouse restore`: what a server must not lose, as one folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from runtime.cli.local.keys import DataDir
+from runtime.cli.options import AsJson
+from runtime.cli.output import emit, note
+
+
+def _of(data_dir: Path | None) -> Path:
+    from runtime.cli.commands.serve import settings_of
+
+    return settings_of({} if data_dir is None else {"data_dir": data_dir}).data_dir
+
+
+def backup(
+    folder: Annotated[Path, typer.Argument(help="A new folder for the copy.")],
+    pepper: Annotated[
+        bool, typer.Option("--pepper/--no-pepper", help="Take the secret along without which no key works.")
+    ] = True,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy adapters, added models, aliases, pins, teams and keys. The server may go on meanwhile.
+
+    Not copied: weights from a hub, converted models, recipes outside of the data directory, a PostgreSQL database.
+
+    Example: roundhouse backup /backups/roundhouse-2026-11-23
+    """
+    from runtime.cli.local.backup import back_up
+
+    found = _of(data_dir)
+    size = back_up(found, folder.absolute(), pepper)
+    if as_json:
+        emit({"object": "backup", "data_dir": str(found), "folder": str(folder), "bytes": size})
+    else:
+        note(f"{found} was copied to {folder}, {size / 2**20:.1f} MiB. roundhouse restore {folder} brings it back.")
+
+
+def restore(
+    folder: Annotated[Path, typer.Argument(help="A folder that `roundhouse backup` made.")],
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fill an empty data directory from a backup; a server that starts on it goes on from there.
+
+    A backup of an older version is brought up to date by that start.
+
+    Example: roundhouse restore /backups/roundhouse-2026-11-23 --data-dir /var/lib/roundhouse/data
+    """
+    from runtime.cli.local.backup import restore as fill
+
+    found = _of(data_dir)
+    fill(folder.absolute(), found.absolute())
+    if as_json:
+        emit({"object": "restore", "data_dir": str(found), "folder": str(folder)})
+    else:
+        note(f"{found} is as it was. Start the server on it: roundhouse serve --data-dir {found}")

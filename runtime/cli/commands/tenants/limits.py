@@ -1,0 +1,175 @@
+"""`roundhouse limits`: what teams and keys may use."""
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runtime.cli.failures import UsageError
+from runtime.cli.local.keys import Database, DataDir, opened_database
+from runtime.cli.options import AsJson
+from runtime.cli.output import emit, table
+
+if TYPE_CHECKING:
+    from tenants.limits.records import Limit
+
+app = typer.Typer(no_args_is_help=True, help="Set, list, try out and remove limits of teams and keys.")
+KINDS = (
+    "requests_per_minute, tokens_per_minute, audio_seconds_per_minute, requests_at_once, spend_per_day, spend_per_month"
+)
+Kind = Annotated[str, typer.Argument(metavar="KIND", help=f"One of {KINDS}.", show_default=False)]
+Amount = Annotated[str, typer.Argument(metavar="AMOUNT", help="A number; money as 12.50.", show_default=False)]
+Team = Annotated[str | None, typer.Option("--team", help="Whose limit it is.", show_default=False)]
+Key = Annotated[str | None, typer.Option("--key", help="The same, one key: its id.", show_default=False)]
+Model = Annotated[str, typer.Option("--model", help="Only what is asked of this model.", show_default="all together")]
+Begin = Annotated[str | None, typer.Option("--from", help="A day in UTC, or seconds since the epoch.")]
+End = Annotated[str | None, typer.Option("--to", help="The same; not part of it.")]
+
+
+@app.command("set")
+def set_(
+    kind: Kind,
+    amount: Amount,
+    team: Team = None,
+    key: Key = None,
+    model: Model = "",
+    mode: Annotated[
+        str, typer.Option("--mode", help="enforce: refuse; warn: a header says so; shadow: only count.")
+    ] = "enforce",
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Set a limit, in the place of the one of this kind. A running server follows within a second.
+
+    Examples: roundhouse limits set tokens_per_minute 60000 --team search;
+    roundhouse limits set spend_per_month 250 --team search --mode warn;
+    roundhouse limits set requests_at_once 4 --key Ab3dE6gH --mode shadow
+    """
+    with opened_database(data_dir, database) as tables:
+        from tenants.limits.table import LimitTable
+
+        found = LimitTable(tables).set(_wanted(kind, amount, team, key, model, mode))
+    _told([found], as_json)
+
+
+@app.command("list")
+def list_(
+    team: Team = None,
+    key: Key = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """List limits.
+
+    Example: roundhouse limits list --team search
+    """
+    owner, subject = ("team", team) if team else ("key", key) if key else (None, None)
+    with opened_database(data_dir, database) as tables:
+        from tenants.limits.table import LimitTable
+
+        found = LimitTable(tables).all(owner, subject)
+    if as_json:
+        emit({"object": "list", "data": [_shown(one) for one in found]})
+    else:
+        _told(found, False)
+
+
+@app.command()
+def remove(
+    limit: Annotated[str, typer.Argument(metavar="LIMIT", help="Its id; see roundhouse limits list.")],
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a limit, within a second.
+
+    Example: roundhouse limits remove lim_0123456789abcdef
+    """
+    with opened_database(data_dir, database) as tables:
+        from tenants.limits.table import LimitTable
+
+        found = LimitTable(tables).remove(limit)
+    if as_json:
+        emit(_shown(found))
+    else:
+        print(f"{found.id}: removed ({found.words})")
+
+
+@app.command()
+def simulate(
+    kind: Kind,
+    amount: Amount,
+    team: Team = None,
+    key: Key = None,
+    model: Model = "",
+    begin: Begin = None,
+    end: End = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """What a limit would have done to the requests that the ledger recorded, before it is set. The last 7 days.
+
+    Example: roundhouse limits simulate tokens_per_minute 60000 --team search --from 2026-11-16
+    """
+    wanted = _wanted(kind, amount, team, key, model, "enforce")
+    with opened_database(data_dir, database) as tables:
+        from tenants.ledger.dates import moment_of
+        from tenants.limits.limiter import UTC
+        from tenants.limits.simulate import simulate
+        from tenants.limits.table import LimitTable
+
+        now = time.time()
+        first = now - 7 * 86_400 if begin is None else moment_of(begin, "from")
+        last = now if end is None else moment_of(end, "to")
+        zone = LimitTable(tables).zones().get(wanted.subject, UTC)
+        found = simulate(tables, wanted, zone, first, last)
+    if as_json:
+        times = {"first_refused": found.first, "last_refused": found.last}
+        emit({"object": "simulation", "requests": found.requests, "refused": found.refused, **times})
+        return
+    print(f"{wanted.words} of {wanted.shown:g} would have refused {found.refused:,} of {found.requests:,} requests")
+    if found.first is not None and found.last is not None:
+        print(f"from {_time(found.first)} to {_time(found.last)}")
+
+
+def _wanted(kind: str, amount: str, team: str | None, key: str | None, model: str, mode: str) -> "Limit":
+    """Raises UsageError, BadRequest."""
+    from registry.errors import BadRequest
+    from tenants.limits.records import Kind as Kinds
+    from tenants.limits.records import Limit, Mode, amount_of
+
+    if (team is None) == (key is None):
+        raise UsageError("Say whose limit it is: --team or --key.")
+    try:
+        known, how = Kinds(kind.replace("-", "_")), Mode(mode)
+    except ValueError:
+        raise UsageError(f"A limit is one of {KINDS}; its --mode is enforce, warn or shadow.") from None
+    try:
+        return Limit("", "team" if team else "key", team or key or "", known, amount_of(known, amount), how, model)
+    except BadRequest as error:
+        raise UsageError(error.message) from None
+
+
+def _shown(limit: "Limit") -> dict[str, Any]:
+    return {
+        "object": "limit", "id": limit.id, "owner": limit.owner, "subject": limit.subject, "kind": limit.kind.value,
+        "amount": limit.shown, "mode": limit.mode.value, "model": limit.model or None,
+    }  # fmt: skip
+
+
+def _told(limits: "list[Limit]", as_json: bool) -> None:
+    if as_json:
+        emit(_shown(limits[0]))
+        return
+    rows = [
+        [one.id, f"{one.owner} {one.subject}", one.kind.value, f"{one.shown:,g}", one.mode.value, one.model or "all"]
+        for one in limits
+    ]
+    table(["LIMIT", "WHOSE", "KIND", "AMOUNT", "MODE", "MODEL"], rows, right=["AMOUNT"])
+
+
+def _time(moment: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(moment))

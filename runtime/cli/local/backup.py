@@ -1,0 +1,131 @@
+"""A copy of what a data directory holds and nothing else can make again, taken beside the server that uses it.
+
+| part                     | how                                                                             |
+|--------------------------|---------------------------------------------------------------------------------|
+| `state.db`, `tenants.db` | SQLite's online backup: one state of the file, while others write it            |
+| `store/`                 | adapters never change; copied before and after the databases, so that what they |
+|                          | name is there                                                                   |
+| `recipes/`, `pepper`     | files                                                                           |
+
+What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or is fetched.
+"""
+
+import json
+import os
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from importlib.metadata import version
+from pathlib import Path
+
+from registry.state.files import make_private, make_private_file
+from runtime.cli.failures import Refused
+
+DATABASES = ("state.db", "tenants.db")
+FOLDERS = ("store", "recipes")
+PEPPER, MANIFEST = "pepper", "backup.json"
+
+
+def back_up(data_dir: Path, target: Path, pepper: bool) -> int:
+    """Make the new folder `target`, whole or not at all; returns its bytes. Raises Refused."""
+    if not (data_dir / DATABASES[0]).is_file():
+        raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
+    _free(target)
+    part = target.with_name(f".{target.name}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    make_private(part)
+    try:
+        _copy_folders(data_dir, part)
+        for name in DATABASES:
+            _copy_database(data_dir / name, part / name)
+        _copy_folders(data_dir, part)
+        if pepper:
+            _copy_private(data_dir / PEPPER, part / PEPPER)
+        _whole(part)
+        (part / MANIFEST).write_text(json.dumps({"roundhouse": version("roundhouse"), "made": int(time.time())}) + "\n")
+        size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if target.exists():
+            target.rmdir()
+        part.rename(target)
+    except OSError as error:
+        raise Refused(
+            f"The backup could not be written to {target}: {error.strerror}. Nothing is left of it."
+        ) from None
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return size
+
+
+def restore(source: Path, data_dir: Path) -> None:
+    """Fill a data directory that is empty, or not there, from a backup. Raises Refused."""
+    if not (source / MANIFEST).is_file():
+        raise Refused(f"{source} is no backup: it has no {MANIFEST}. See roundhouse backup --help.")
+    _whole(source)
+    _free(data_dir)
+    make_private(data_dir)
+    _copy_folders(source, data_dir)
+    for name in (*DATABASES, PEPPER):
+        _copy_private(source / name, data_dir / name)
+
+
+def _free(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is not empty: nothing is written over what is there. Name a new folder.")
+
+
+def _copy_database(source: Path, target: Path) -> None:
+    if not source.is_file():
+        return
+    make_private_file(target)
+    with (
+        closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True, timeout=30)) as live,
+        closing(sqlite3.connect(target)) as copy,
+    ):
+        live.backup(copy)
+        copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+def _copy_folders(source: Path, target: Path) -> None:
+    for name in FOLDERS:
+        if not (source / name).is_dir():
+            continue
+        (target / name).mkdir(exist_ok=True)
+        for one in sorted((source / name).iterdir()):
+            there = target / name / one.name
+            if one.name.startswith(("tmp-", ".")) or there.exists():
+                continue  # half written; or the second time
+            try:
+                if one.is_dir():
+                    shutil.copytree(one, there)
+                else:
+                    shutil.copy2(one, there)
+            except (FileNotFoundError, shutil.Error):  # removed meanwhile: `_whole` tells whether it is missed
+                shutil.rmtree(there, ignore_errors=True)
+
+
+def _copy_private(source: Path, target: Path) -> None:
+    if source.is_file():
+        make_private_file(target)
+        target.write_bytes(source.read_bytes())
+
+
+def _whole(folder: Path) -> None:
+    """Raises Refused when a database is damaged, or an adapter that it names is not there."""
+    for name in DATABASES:
+        if not (folder / name).is_file():
+            continue
+        with closing(sqlite3.connect(folder / name)) as database:
+            try:
+                (found,) = database.execute("PRAGMA quick_check").fetchone()
+            except sqlite3.DatabaseError as error:
+                found = str(error)
+            if found != "ok":
+                raise Refused(f"{name} in {folder} is damaged: {found}")
+            if name == DATABASES[0]:
+                named = {digest for (digest,) in database.execute("SELECT DISTINCT digest FROM versions")}
+    stored = set(os.listdir(folder / "store")) if (folder / "store").is_dir() else set()
+    missing = sorted(digest for digest in named if digest.removeprefix("sha256:") not in stored)
+    if missing:
+        raise Refused(f"{len(missing)} adapters are named and not there. Try again.", faults=missing[:10])

@@ -1,0 +1,112 @@
+"""The most that a request can use, told before it runs: what limits and budgets reserve.
+
+A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
+tokenizer. What was reserved beyond the truth is given back at the end.
+"""
+
+import wave
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
+from runtime.gateway.backend import Call, ChatPayload
+from tenants.costs.prices import PriceList
+from tenants.limits.limiter import Amounts
+
+UNKNOWN_CONTEXT = 32_768
+"""Tokens, where nobody knows how long a target's context is."""
+_COMPLETIONS_TOKENS = 16
+"""vLLM's max_tokens of /v1/completions, where none is given."""
+_LEAST_BYTES_A_SECOND = 2_000
+"""16 kbit/s: recordings of speech are seldom below."""
+_WRITES: Mapping[str, tuple[str, ...]] = {
+    "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/v1/completions": ("max_tokens",),
+    "/v1/responses": ("max_output_tokens",),
+    "/v1/messages": ("max_tokens",),
+}
+"""Calls that make tokens, and the fields that bound them. The others only count or cut tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    prompt: int = 0
+    output: int = 0
+    wished: int = 0
+    """Of the output, what the client asked for by number."""
+    audio_ms: int = 0
+    pairs: int = 0
+
+    def amounts(self, price: PriceList) -> Amounts:
+        money = price.most(prompt=self.prompt, output=self.output, audio_ms=self.audio_ms, pairs=self.pairs)
+        return Amounts(self.prompt + self.output, self.audio_ms, money, self.wished)
+
+
+def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
+    """Of all calls of one request. audio_seconds: the longest recording that is taken."""
+    found = [_of(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
+    fields: tuple[Callable[[Demand], int], ...] = (
+        lambda d: d.prompt, lambda d: d.output, lambda d: d.wished, lambda d: d.audio_ms, lambda d: d.pairs,
+    )  # fmt: skip
+    return Demand(*(sum(map(value, found)) for value in fields))
+
+
+def _of(call: Call, context: int, audio_seconds: float) -> Demand:
+    match call:
+        case ChatPayload():
+            return _chat(call, context)
+        case EmbedRequest():
+            return Demand(sum(min(context, _size(text)) for text in call.inputs))
+        case RerankRequest():
+            query = _size(call.query)
+            return Demand(sum(query + _size(text) for text in call.documents), pairs=len(call.documents))
+        case TranscribeRequest():
+            return Demand(audio_ms=round(1e3 * min(audio_seconds, seconds_of(Path(call.path)))))
+
+
+def pairs_of(calls: Sequence[Call]) -> int:
+    """Of query and document."""
+    return sum(len(call.documents) for call in calls if isinstance(call, RerankRequest))
+
+
+def _size(text: str | list[int]) -> int:
+    """Tokens at most; two beside them begin and end it."""
+    return 2 + (len(text.encode(errors="replace")) if isinstance(text, str) else len(text))
+
+
+def _chat(call: ChatPayload, context: int) -> Demand:
+    if call.path not in _WRITES:
+        return Demand()
+    body = call.body
+    prompts = _prompts(body) if call.path == "/v1/completions" else 1
+    size = len(msgspec.json.encode(body))
+    prompt = min(size, context * prompts)
+    answers = prompts * max(1, *(_whole(body.get(name)) or 1 for name in ("n", "best_of")))
+    given = next((n for name in _WRITES[call.path] if (n := _whole(body.get(name))) is not None), None)
+    if given is None and call.path == "/v1/completions":
+        given = _COMPLETIONS_TOKENS
+    output = answers * (context if given is None else min(given, context))
+    return Demand(prompt, output, 0 if given is None else output)
+
+
+def _prompts(body: Mapping[str, Any]) -> int:
+    prompt = body.get("prompt")
+    return len(prompt) if isinstance(prompt, list) and prompt and isinstance(prompt[0], str | list) else 1
+
+
+def _whole(value: object) -> int | None:
+    """What is no number the engine refuses."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def seconds_of(path: Path) -> float:
+    """Of a recording: a WAV file tells it; of others, what its size allows."""
+    try:
+        with wave.open(str(path)) as recording:
+            return float(recording.getnframes() / max(1, recording.getframerate()))
+    except (wave.Error, EOFError, OSError, RuntimeError):
+        return path.stat().st_size / _LEAST_BYTES_A_SECOND if path.exists() else 0.0

@@ -1,0 +1,56 @@
+"""Limits of teams: a request is let in before it waits for its turn, and settled by its record, whatever its end."""
+
+from collections.abc import Callable, Sequence
+
+from runtime.gateway.backend import Call, Target
+from runtime.gateway.demand import demand_of
+from runtime.gateway.record import Recorder, RequestRecord
+from tenants.costs.prices import PriceList
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.meters import Left
+from tenants.limits.records import Kind
+
+FREE = PriceList()
+
+
+class LimitSink:
+    def __init__(self, limiter: Limiter, audio_seconds: float) -> None:
+        self._limiter, self._audio_seconds = limiter, audio_seconds
+
+    def admit(
+        self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]], context: int | None
+    ) -> None:
+        """Reserve the most that it can use. Raises LimitExceeded, and what `calls` raises."""
+        if self._limiter.is_empty or recorder.admission is not None:
+            return
+        demand = demand_of(calls(None), context, self._audio_seconds)
+        amounts = demand.amounts(target.price or FREE)
+        recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts)
+
+    def levels(self, recorder: Recorder) -> dict[Kind, Left]:
+        """What is left, for the answer's head."""
+        if self._limiter.is_empty or recorder.target is None:
+            return {}
+        return self._limiter.levels(recorder.context.caller, recorder.target.model)
+
+    def take(self, record: RequestRecord) -> None:
+        if record.admission is None:
+            return
+        usage = record.usage
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        self._limiter.settle(record.admission, Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record)))
+
+
+def cost_of(record: RequestRecord) -> int:
+    """By the list price, in millionths of the currency. Pairs count where all were answered."""
+    price = None if record.target is None else record.target.price
+    if price is None:
+        return 0
+    usage = record.usage
+    return price.cost(
+        prompt=usage.prompt_tokens,
+        cached=usage.cached_tokens,
+        output=usage.completion_tokens,
+        audio_ms=round(usage.audio_seconds * 1e3),
+        pairs=record.pairs,
+    )

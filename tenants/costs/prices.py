@@ -1,0 +1,38 @@
+"""A recipe's list prices, and what a request costs by them."""
+
+import hashlib
+from dataclasses import astuple, dataclass
+
+MILLION = 1_000_000
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class PriceList:
+    """In millionths of the currency: per million tokens, per hour of audio, per thousand pairs."""
+
+    input: int = 0
+    cached: int = 0
+    """Of prompt tokens that were in the cache."""
+    output: int = 0
+    audio_hour: int = 0
+    pairs: int = 0
+
+    @property
+    def version(self) -> str:
+        """By what it says: a price that changes and comes back is the same version again."""
+        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
+
+    def cost(self, *, prompt: int = 0, cached: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
+        """prompt: with the cached ones. Rounded to the nearest millionth, once."""
+        tokens = (prompt - cached) * self.input + cached * self.cached + output * self.output
+        # over the common denominator of a million tokens, 3.6 million ms and a thousand pairs
+        whole = tokens * 18 + audio_ms * self.audio_hour * 5 + pairs * self.pairs * 18_000
+        return (whole + 9 * MILLION) // (18 * MILLION)
+
+    def most(self, *, prompt: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
+        """What it costs at most: nothing of the prompt is cached, or all of it, whatever is dearer."""
+        return max(
+            self.cost(prompt=prompt, cached=cached, output=output, audio_ms=audio_ms, pairs=pairs)
+            for cached in (0, prompt)
+        )

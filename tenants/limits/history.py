@@ -1,0 +1,64 @@
+"""What the ledger knows of the last minute and of budgets' present periods: where meters begin.
+
+A request whose end the ledger does not know (`interrupted`: the server was killed) counts as the most that it could
+have used. One that is under way is not told of here: who runs it knows.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from zoneinfo import ZoneInfo
+
+import sqlalchemy as sa
+
+from registry.storage.database import Database
+from tenants.ledger.rows import HOUR
+from tenants.limits.limiter import UTC, Amounts, Spent
+from tenants.limits.periods import period_of
+from tenants.limits.records import MINUTE, Limit
+from tenants.storage.tables import HOURS, LEDGER
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    recent: Sequence[Spent]
+    """The oldest first."""
+    spent: Mapping[str, int]
+    """By a limit's id."""
+
+
+def history_of(database: Database, limits: Sequence[Limit], zones: Mapping[str, ZoneInfo], now: float) -> History:
+    """Raises Unavailable."""
+    with database.read() as connection:
+        spent = {
+            limit.id: _spent(connection, limit, zones.get(limit.subject, UTC), now)
+            for limit in limits
+            if limit.kind.is_spend
+        }
+        query = sa.select(LEDGER).where(LEDGER.c.at > now - 2 * MINUTE, LEDGER.c.state != "open").order_by(LEDGER.c.at)
+        recent = [Spent(row.team, row.key, row.model, now - row.at, used_of(row)) for row in connection.execute(query)]
+    return History(recent, spent)
+
+
+def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
+    """What a row of the ledger counts."""
+    if row.state == "interrupted":
+        return Amounts(row.reserved_tokens, row.reserved_audio_ms, row.reserved_micro)
+    return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
+
+
+def _spent(connection: sa.Connection, limit: Limit, zone: ZoneInfo, now: float) -> int:
+    """Sums of whole hours, and rows where the period begins within one: zones are not all whole hours apart."""
+    begin, end = period_of(limit.kind, zone, now)
+    whole = -(-begin // HOUR) * HOUR
+    hours = (HOURS.c.cost_micro + HOURS.c.lost_micro, [HOURS.c.hour >= whole, HOURS.c.hour < end])
+    lost = sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=LEDGER.c.cost_micro)
+    rows = (lost, [LEDGER.c.at >= begin, LEDGER.c.at < whole, LEDGER.c.state != "open"])
+    total = 0
+    for table, (amount, where) in ((HOURS, hours), (LEDGER, rows)):
+        owner = table.c.team if limit.owner == "team" else table.c.key
+        query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
+        query = query.where(owner == limit.subject, *where)
+        if limit.model:
+            query = query.where(table.c.model == limit.model)
+        total += connection.execute(query).scalar_one()
+    return total

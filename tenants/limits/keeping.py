@@ -1,0 +1,31 @@
+"""The limits of a running server: read anew whenever a team, key or limit was changed."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+from tenants.ledger.keeping import Ledger
+from tenants.limits.limiter import Limiter
+
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+
+
+class Limits:
+    def __init__(self, limiter: Limiter, ledger: Ledger) -> None:
+        self.limiter, self._ledger = limiter, ledger
+
+    async def read(self, database: "Database") -> None:
+        """Once it returns, the limits that were in the database before count. Raises Unavailable."""
+        from tenants.limits.history import history_of
+        from tenants.limits.table import LimitTable
+
+        table = LimitTable(database)
+        limits = await asyncio.to_thread(table.all)
+        zones = await asyncio.to_thread(table.zones)
+        if not limits and self.limiter.is_empty:
+            return
+        self.limiter.collect()
+        await self._ledger.written()
+        told = await asyncio.to_thread(history_of, database, limits, zones, time.time())
+        self.limiter.replace(limits, zones, told.recent, told.spent)

@@ -1,0 +1,255 @@
+"""One request against all of its limits. On one event loop: between a check and its reservation nothing else runs."""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from zoneinfo import ZoneInfo
+
+from registry.errors import LimitExceeded, Refusal
+from tenants.caller import Caller
+from tenants.limits.meters import AtOnce, Budget, Hold, Left, Meter, Rate
+from tenants.limits.periods import period_of
+from tenants.limits.records import Kind, Limit, Mode
+
+log = logging.getLogger("roundhouse.tenants")
+CONTENTION = 60.0
+"""Seconds that are the most that a client is told to wait for others."""
+UTC = ZoneInfo("UTC")
+Told = Callable[[Limit, str], None]
+"""Of a limit that bound: `refused`, `warned`, `shadow`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """What a request uses, or may use at most. money: millionths of the currency."""
+
+    tokens: int = 0
+    audio_ms: int = 0
+    money: int = 0
+    wished: int = 0
+    """Of the tokens, those that the client asked for by number; the others are what it may come to."""
+
+    def of(self, kind: Kind) -> int:
+        match kind:
+            case Kind.TOKENS:
+                return self.tokens
+            case Kind.AUDIO:
+                return self.audio_ms
+            case Kind.DAY | Kind.MONTH:
+                return self.money
+            case _:
+                return 1
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the ledger tells of a time that is over: a request that ended `age` seconds ago or before."""
+
+    team: str
+    key: str
+    model: str
+    age: float
+    used: Amounts
+
+
+@dataclass(slots=True)
+class _Metered:
+    limit: Limit
+    meter: Meter
+    warned: int = -1
+    """The period in which the log told of it."""
+
+    def asked(self, most: Amounts) -> int:
+        """Of what may be less than that, no more than would ever fit."""
+        amount = most.of(self.limit.kind)
+        if self.limit.kind is Kind.TOKENS and most.wished <= self.limit.amount:
+            return min(amount, self.limit.amount)
+        return min(amount, self.limit.amount) if self.limit.kind is Kind.AUDIO else amount
+
+
+@dataclass(slots=True)
+class Admission:
+    """A request that was let in, until it is settled."""
+
+    caller: Caller
+    model: str
+    most: Amounts
+    holds: list[tuple[_Metered, Hold]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    is_settled: bool = False
+
+
+class Limiter:
+    """Made without any limits; `replace` gives it those that there are now."""
+
+    def __init__(
+        self,
+        told: Told = lambda _limit, _what: None,
+        clock: Callable[[], int] = time.monotonic_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._told, self._clock, self._wall = told, clock, wall
+        self._metered: dict[tuple[str, str], list[_Metered]] = {}
+        self._running: dict[int, Admission] = {}
+        self._ended: list[tuple[Admission, Amounts]] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._metered
+
+    # --- a request --------------------------------------------------------------------------------------------------
+    def admit(self, caller: Caller, model: str, most: Amounts) -> Admission:
+        """Reserve the most that it can use. Raises LimitExceeded, and reserves nothing then."""
+        now = self._clock()
+        admission = Admission(caller, model, most)
+        found = self._of(caller.team, caller.key, model)
+        waits = [(one, one.meter.wait(one.asked(most), now)) for one in found]
+        binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
+        if binding:
+            for one, _ in binding:
+                self._told(one.limit, "refused")
+            raise _refusal(binding, most, now, self.levels(caller, model))
+        for one, wait in waits:
+            if wait != 0.0 and one.limit.mode is Mode.SHADOW:
+                self._told(one.limit, "shadow")  # what would have been refused would have used nothing
+                continue
+            if wait != 0.0:
+                self._warn(one, admission)
+            admission.holds.append((one, one.meter.take(one.asked(most), now)))
+        self._running[id(admission)] = admission
+        return admission
+
+    def settle(self, admission: Admission, used: Amounts) -> None:
+        """Once, whatever its end was; called again it does nothing."""
+        if admission.is_settled:
+            return
+        admission.is_settled, now = True, self._clock()
+        del self._running[id(admission)]
+        for one, hold in admission.holds:
+            one.meter.settle(hold, used.of(one.limit.kind), now)
+        if self._ended is not None:
+            self._ended.append((admission, used))
+
+    def levels(self, caller: Caller, model: str) -> dict[Kind, Left]:
+        """Of each kind that limits this caller the one with the least left, for headers."""
+        found: dict[Kind, Left] = {}
+        now = self._clock()
+        for one in self._of(caller.team, caller.key, model):
+            if one.limit.mode is not Mode.SHADOW:
+                left, before = one.meter.left(now), found.get(one.limit.kind)
+                if before is None or left.remaining < before.remaining:
+                    found[one.limit.kind] = left
+        return found
+
+    def _of(self, team: str, key: str | None, model: str) -> list[_Metered]:
+        both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
+        return [one for one in both if one.limit.model in ("", model)]
+
+    def _warn(self, one: _Metered, admission: Admission) -> None:
+        self._told(one.limit, "warned")
+        admission.warnings.append(f"{one.limit.words}: over {one.limit.shown:g}")
+        period = one.meter.begin if isinstance(one.meter, Budget) else 0
+        if one.warned != period:
+            one.warned = period
+            log.warning("over a limit", extra={"limit": one.limit.id, "words": one.limit.words})
+
+    # --- which limits there are -------------------------------------------------------------------------------------
+    def collect(self) -> None:
+        """From now on until `replace`, keep what ends: the ledger may not tell of it yet."""
+        self._ended = []
+
+    def replace(
+        self,
+        limits: Iterable[Limit],
+        zones: Mapping[str, ZoneInfo],
+        recent: Sequence[Spent] = (),
+        spent: Mapping[str, int] | None = None,
+    ) -> None:
+        """Meters of limits that were there before go on. New ones begin with what the ledger tells.
+
+        A request whose end was written while the ledger was read may count twice then: never too little.
+
+        Args:
+            zones: of teams, and of keys by their ids.
+            recent: the last minute's ended requests, the oldest first.
+            spent: in the present period of a budget, by the limit's id.
+        """
+        before = {one.limit.id: one for many in self._metered.values() for one in many}
+        ended, self._ended, self._metered = self._ended or [], None, {}
+        now = self._clock()
+        for limit in limits:
+            old = before.get(limit.id)
+            if old is not None and _is_alike(old.limit, limit):
+                if isinstance(old.meter, Rate):
+                    old.meter.change(limit.amount, now)
+                elif isinstance(old.meter, AtOnce | Budget):
+                    old.meter.limit = limit.amount
+                old.limit, one = limit, old
+            else:
+                one = self._begun(limit, zones.get(limit.subject, UTC), recent, (spent or {}).get(limit.id, 0), ended)
+            self._metered.setdefault((limit.owner, limit.subject), []).append(one)
+
+    def _begun(
+        self, limit: Limit, zone: ZoneInfo, recent: Sequence[Spent], spent: int, ended: list[tuple[Admission, Amounts]]
+    ) -> _Metered:
+        now, meter = self._clock(), self._meter(limit, zone, spent)
+        one = _Metered(limit, meter)
+        if isinstance(meter, Rate):
+            meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
+            for past in recent:
+                if _is_of(limit, past.team, past.key, past.model):
+                    meter.take(past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9))
+        for admission, used in ended:
+            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model):
+                one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
+        for admission in self._running.values():
+            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model):
+                admission.holds.append((one, one.meter.take(one.asked(admission.most), now)))
+        return one
+
+    def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> Meter:
+        if limit.kind.is_spend:
+            return Budget(limit.amount, partial(period_of, limit.kind, zone), spent, self._wall)
+        return AtOnce(limit.amount) if limit.kind is Kind.AT_ONCE else Rate(limit.amount, self._clock())
+
+
+def _is_alike(old: Limit, new: Limit) -> bool:
+    """The same thing is counted."""
+    return (old.owner, old.subject, old.kind, old.model) == (new.owner, new.subject, new.kind, new.model)
+
+
+def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
+    return limit.subject == (team if limit.owner == "team" else key) and limit.model in ("", model)
+
+
+def _refusal(
+    binding: Sequence[tuple[_Metered, float | None]], most: Amounts, now: int, levels: Mapping[Kind, Left]
+) -> LimitExceeded:
+    """Every limit that binds. Money first: it comes back last."""
+    spends = any(one.limit.kind.is_spend for one, _ in binding)
+    never = any(wait is None for _, wait in binding)
+    told, waits = [], [0.0]
+    for one, wait in binding:
+        limit, left = one.limit, one.meter.left(now)
+        again = left.seconds if wait is None else wait
+        waits.append(again if limit.kind.is_spend else min(CONTENTION, again))
+        unit = limit.kind.unit
+        reason = f"{limit.words} is {limit.shown:g}"
+        if wait is None and not limit.kind.is_spend:
+            reason += f", and this request alone may use {one.asked(most) / unit:g}: lower max_tokens"
+        elif limit.kind.is_spend:
+            reason += f", of which {left.remaining / unit:g} is left; this request may cost {one.asked(most) / unit:g}"
+        told.append(
+            Refusal(limit.id, limit.kind, limit.owner, limit.subject, limit.shown, left.remaining / unit, again, reason)
+        )
+    after = None if never and not spends else max(waits)
+    error = LimitExceeded(". ".join(one.reason for one in told) + ".", told, retry_after=after)
+    error.should_retry = not (spends or never)
+    if spends:
+        error.type, error.code = "insufficient_quota", "project_spend_limit_exceeded"
+    elif any(one.limit.kind is Kind.TOKENS for one, _ in binding):
+        error.type = "tokens"
+    error.levels = {kind.value: (left.limit, left.remaining, left.seconds) for kind, left in levels.items()}
+    return error

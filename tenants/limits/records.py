@@ -1,0 +1,90 @@
+"""A limit as it is kept."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from registry.errors import BadRequest
+
+MICRO = 1_000_000
+"""Of money: whole millionths of the server's currency."""
+MINUTE = 60
+MOST = 10**15
+
+
+class Kind(StrEnum):
+    """What is limited."""
+
+    REQUESTS = "requests_per_minute"
+    TOKENS = "tokens_per_minute"
+    AUDIO = "audio_seconds_per_minute"
+    AT_ONCE = "requests_at_once"
+    DAY = "spend_per_day"
+    MONTH = "spend_per_month"
+
+    @property
+    def is_spend(self) -> bool:
+        return self in (Kind.DAY, Kind.MONTH)
+
+    @property
+    def unit(self) -> int:
+        """What one of it, as users write it, is in whole numbers as they are kept."""
+        return MICRO if self.is_spend else 1000 if self is Kind.AUDIO else 1
+
+
+class Mode(StrEnum):
+    """What happens to a request for which there is no room."""
+
+    ENFORCE = "enforce"
+    """It is refused."""
+    WARN = "warn"
+    """It is let in; its answer says so in a header, and the log once a period."""
+    SHADOW = "shadow"
+    """It is let in and counted: what enforcing it would do."""
+
+
+Owner = Literal["team", "key"]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """amount: requests, tokens, milliseconds of audio, or millionths of the currency; model: '' is all together."""
+
+    id: str
+    owner: Owner
+    subject: str
+    """The team's or the key's id."""
+    kind: Kind
+    amount: int
+    mode: Mode = Mode.ENFORCE
+    model: str = ""
+    emails: tuple[str, ...] = ()
+    """Whom OpenAI's spend alerts name: kept and told, never written to."""
+
+    def __post_init__(self) -> None:
+        least = 0 if self.kind.is_spend else 1
+        if not least <= self.amount <= MOST:
+            raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
+
+    @property
+    def shown(self) -> float:
+        """As users write it."""
+        return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
+
+    @property
+    def words(self) -> str:
+        whose = f"{self.owner} '{self.subject}'" + (f" on '{self.model}'" if self.model else "")
+        return f"{self.kind.replace('_', ' ')} of {whose}"
+
+
+def amount_of(kind: Kind, text: str) -> int:
+    """'60', '0.5', '12.50' as it is kept. Raises BadRequest."""
+    from decimal import Decimal, InvalidOperation
+
+    try:
+        value = Decimal(text) * kind.unit
+        if not value.is_finite() or abs(value) > MOST or value != value.to_integral_value():
+            raise InvalidOperation
+    except InvalidOperation:
+        raise BadRequest(f"'{text[:40]}' is no amount for {kind}.", param="amount") from None
+    return int(value)

@@ -1,0 +1,116 @@
+"""Limits in the database. Each change raises the keyring's revision, by which servers notice it."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import sqlalchemy as sa
+
+from registry.errors import NotFound
+from registry.storage.database import Database
+from registry.wording import quoted
+from tenants.limits.periods import zone_of
+from tenants.limits.records import Kind, Limit, Mode
+from tenants.storage.tables import KEYRING, KEYS, LIMITS, TEAMS
+
+
+class LimitTable:
+    """Every call is one transaction, and waits for the database."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
+
+    def all(self, owner: str | None = None, subject: str | None = None) -> list[Limit]:
+        """Oldest first."""
+        query = sa.select(LIMITS).order_by(LIMITS.c.created, LIMITS.c.id)
+        if owner is not None:
+            query = query.where(LIMITS.c.owner == owner)
+        if subject is not None:
+            query = query.where(LIMITS.c.subject == subject)
+        with self._database.read() as connection:
+            return [_limit(row) for row in connection.execute(query)]
+
+    def zones(self) -> dict[str, ZoneInfo]:
+        """Of teams, and of keys by their ids: the team's."""
+        with self._database.read() as connection:
+            teams = dict(connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).tuples())
+            keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).tuples().all()
+        zones = {team: zone_of(name) for team, name in teams.items()}
+        return {**zones, **{key: zones[team] for key, team in keys}}
+
+    def set(self, wanted: Limit) -> Limit:
+        """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.
+
+        Raises NotFound for a team or key that is not there.
+        """
+        alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.subject == wanted.subject)
+        alike &= (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
+        alike &= (LIMITS.c.mode == Mode.WARN) == (wanted.mode is Mode.WARN)
+        with self._database.write() as connection:
+            self._check(connection, wanted)
+            rows = connection.execute(sa.select(LIMITS.c.id).where(alike).order_by(LIMITS.c.created)).scalars().all()
+            if rows:
+                connection.execute(sa.delete(LIMITS).where(LIMITS.c.id.in_(rows)))
+            return self._insert(connection, replace(wanted, id=rows[0] if rows else ""))
+
+    def add(self, wanted: Limit) -> Limit:
+        """Beside those that are there. Raises NotFound."""
+        with self._database.write() as connection:
+            self._check(connection, wanted)
+            return self._insert(connection, wanted)
+
+    def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
+        """Raises NotFound."""
+        with self._database.write() as connection:
+            row = connection.execute(sa.select(LIMITS).where(LIMITS.c.id == id_)).one_or_none()
+            if row is None:
+                raise _no_limit(id_)
+            connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_))
+            return self._insert(connection, changed(_limit(row)), row.created)
+
+    def remove(self, id_: str) -> Limit:
+        """Raises NotFound."""
+        with self._database.write() as connection:
+            row = connection.execute(sa.select(LIMITS).where(LIMITS.c.id == id_)).one_or_none()
+            if row is None:
+                raise _no_limit(id_)
+            connection.execute(sa.delete(LIMITS).where(LIMITS.c.id == id_))
+            _changed(connection)
+        return _limit(row)
+
+    def _check(self, connection: sa.Connection, wanted: Limit) -> None:
+        table = TEAMS if wanted.owner == "team" else KEYS
+        if connection.execute(sa.select(table.c.id).where(table.c.id == wanted.subject)).first() is None:
+            where = f"see `roundhouse {wanted.owner}s list`"
+            raise NotFound(
+                f"There is no {wanted.owner} {quoted(wanted.subject)}; {where}.",
+                code=f"{wanted.owner}_not_found",
+                param=wanted.owner,
+            )
+
+    def _insert(self, connection: sa.Connection, limit: Limit, created: float | None = None) -> Limit:
+        made = replace(limit, id=limit.id or f"lim_{secrets.token_hex(8)}")
+        values: dict[str, Any] = {
+            "id": made.id, "owner": made.owner, "subject": made.subject, "kind": made.kind.value, "model": made.model,
+            "amount": made.amount, "mode": made.mode.value, "emails": list(made.emails),
+            "created": self._clock() if created is None else created,
+        }  # fmt: skip
+        connection.execute(sa.insert(LIMITS).values(values))
+        _changed(connection)
+        return made
+
+
+def _no_limit(id_: str) -> NotFound:
+    return NotFound(f"There is no limit {quoted(id_)}; see `roundhouse limits list`.", code="limit_not_found")
+
+
+def _changed(connection: sa.Connection) -> None:
+    connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+
+
+def _limit(row: Any) -> Limit:
+    kind, mode = Kind(row.kind), Mode(row.mode)
+    return Limit(row.id, row.owner, row.subject, kind, row.amount, mode, row.model, tuple(row.emails))

@@ -1,0 +1,129 @@
+"""Units, Compose, Prometheus and dashboards are what their programs take, and name what the server has."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from prometheus_client import Counter, Histogram
+from prometheus_client.metrics import MetricWrapperBase
+
+from docs.tables.cli import _walk, parameters
+from runtime.cli.main import app
+from runtime.gateway.metrics import Metrics
+from tests.docs.blocks import ROOT
+from tests.unit.http.admin.test_engine_series import vllm_names
+
+DEPLOY = ROOT / "deploy"
+DASHBOARDS = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+
+
+def read(name: str) -> Any:
+    return yaml.safe_load((DEPLOY / name).read_text())
+
+
+def variables() -> set[str]:
+    commands = dict(_walk(typer.main.get_command(app), "roundhouse"))
+    return {str(p.envvar) for p in parameters(commands["roundhouse serve"]) if p.envvar}
+
+
+@pytest.mark.parametrize("name", ["Containerfile", "roundhouse.service"])
+def test_the_variables_exist(name: str) -> None:
+    text = (DEPLOY / name).read_text()
+    assert set(re.findall(r"\bROUNDHOUSE_[A-Z_]+", text)) - variables() == set()
+
+
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    unit = tmp_path / "roundhouse.service"
+    text = (DEPLOY / "roundhouse.service").read_text()
+    unit.write_text(text.replace("/opt/roundhouse/.venv/bin", str(Path(sys.executable).parent)))
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", str(unit)], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
+    unit = (DEPLOY / "roundhouse.service").read_text()
+    drain = next(p.default for p in parameters(_serve()) if "--drain-seconds" in p.opts)
+    (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
+    assert int(seconds) > float(str(drain))
+    assert float(read("compose.yaml")["services"]["roundhouse"]["stop_grace_period"].rstrip("s")) > float(str(drain))
+
+
+def _serve() -> Any:
+    return dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
+
+
+def test_compose_mounts_what_is_there_and_scrapes_what_listens() -> None:
+    compose = read("compose.yaml")
+    services = compose["services"]
+    for service in services.values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            assert (DEPLOY / source).exists() if source.startswith(".") else source in compose["volumes"]
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+    assert (DEPLOY.parent / services["roundhouse"]["build"]["dockerfile"]).exists()
+    (job,) = read("prometheus.yml")["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    host, port = target.split(":")
+    assert host in services
+    assert f"EXPOSE {port}" in (DEPLOY / "Containerfile").read_text()
+    assert host in services["roundhouse"]["command"], "the server refuses a Host that it does not know"
+    source = read("grafana/provisioning/datasources/prometheus.yaml")["datasources"][0]
+    assert source["url"].split("/")[-1].split(":")[0] in services
+    assert set(read("compose.gpu.yaml")["services"]) <= set(services)
+
+
+def test_docker_takes_the_compose_files() -> None:
+    compose = ["docker", "compose", "-f", str(DEPLOY / "compose.yaml"), "-f", str(DEPLOY / "compose.gpu.yaml")]
+    if shutil.which("docker") is None or subprocess.run([*compose[:2], "version"], capture_output=True).returncode:
+        pytest.skip("docker compose is not installed")
+    done = subprocess.run([*compose, "config", "--quiet"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_prometheus_takes_its_file() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    command = ["promtool", "check", "config", str(DEPLOY / "prometheus.yml")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def series() -> dict[str, set[str]]:
+    """Names as queries write them, with their labels."""
+    found: dict[str, set[str]] = {}
+    for value in vars(Metrics()).values():
+        if isinstance(value, MetricWrapperBase):
+            labels = set(value._labelnames)
+            if isinstance(value, Counter):
+                found[f"{value._name}_total"] = labels
+            elif isinstance(value, Histogram):
+                found |= {f"{value._name}_bucket": labels | {"le"}, f"{value._name}_count": labels}
+            else:
+                found[value._name] = labels
+    return found | {name: {"model_name", "engine"} for name in vllm_names()}
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
+def test_a_dashboard_asks_for_series_and_labels_that_exist(path: Path) -> None:
+    board, known = json.loads(path.read_text()), series()
+    queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    queries += [variable["query"]["query"] for variable in board["templating"]["list"]]
+    assert len(queries) > 12
+    for query in queries:
+        named = re.findall(r"\b((?:roundhouse_|vllm:)\w+)", query)
+        assert named
+        assert set(named) <= set(known), query
+        labels = set(re.findall(r"(\w+)=~?\"", query)) | set(re.findall(r"[(,] ?(\w+)(?=, \w+\) \(|\) \()", query))
+        assert labels - {"model", "le"} <= set().union(*(known[name] for name in named)), query
+    assert {panel["datasource"]["uid"] for panel in board["panels"]} == {
+        read("grafana/provisioning/datasources/prometheus.yaml")["datasources"][0]["uid"]
+    }

@@ -1,0 +1,178 @@
+"""Limits in front of scripted engines: headers of each dialect, refusals, and what is given back at the end."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import anthropic
+import httpx
+import httpx2
+import openai
+import pytest
+
+from models.messages import Chunk, Finished, RerankResult, Started, Usage
+from registry.errors import EngineFailed
+from registry.recipes.definition import Prices
+from runtime.gateway.context import RequestContext
+from runtime.http.limit_headers import duration
+from runtime.http.routes import ENDPOINTS
+from runtime.http.serving import Answered, answer
+from tenants.caller import EVERYBODY
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, Limit, Mode
+from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
+from tests.unit.tenants.test_limiter import Clock
+
+PATH = "/v1/chat/completions"
+END = Finished(usage=Usage(prompt_tokens=7, completion_tokens=3))
+BODY: dict[str, Any] = {"model": "chat", "messages": [], "max_tokens": 10}
+
+
+class Limited:
+    """A scripted gateway whose team `default` has limits; the clock is moved by hand."""
+
+    def __init__(self, folder: Path, *limits: tuple[Kind, int, Mode]) -> None:
+        self.clock = Clock()
+        self.limiter = Limiter(clock=self.clock, wall=self.clock.wall)
+        made = [Limit(f"l{n}", "team", "default", kind, most, mode) for n, (kind, most, mode) in enumerate(limits)]
+        self.limiter.replace(made, {})
+        priced = [
+            recipe(id_, task).model_copy(update={"price": Prices(input=1e6, output=2e6, pairs=5000)})
+            for id_, task in (("chat", "chat"), ("rerank", "rerank"))
+        ]
+        self.gateway = FakeGateway(folder, priced, limiter=self.limiter)
+        self.link = self.gateway.links["chat"]
+        self.link.script = lambda _: [Started(status=200, content_type="application/json"), Chunk(data=b"{}"), END]
+        self.app = application(self.gateway)
+
+    async def ask(self, path: str = PATH, **more: Any) -> Answered:
+        body = json.dumps({**BODY, **more}).encode()
+        return await answer(self.gateway.gateway, RequestContext("r"), ENDPOINTS[path], body)
+
+    def left(self, kind: Kind) -> int:
+        return self.limiter.levels(EVERYBODY, "chat")[kind].remaining
+
+
+async def test_headers_of_openai_and_what_is_given_back(tmp_path: Path) -> None:
+    held = Limited(tmp_path, (Kind.REQUESTS, 3, Mode.ENFORCE), (Kind.TOKENS, 6000, Mode.ENFORCE))
+    found = await held.ask()
+    size = len(json.dumps(BODY, separators=(",", ":")))
+    assert found.status == 200
+    assert found.headers["x-ratelimit-limit-requests"] == "3"
+    assert found.headers["x-ratelimit-remaining-requests"] == "2"
+    assert found.headers["x-ratelimit-reset-requests"] == "20s"
+    assert found.headers["x-ratelimit-remaining-tokens"] == str(6000 - size - 10)
+    assert held.left(Kind.TOKENS) == 6000 - 10, "7 were read and 3 were made"
+
+
+async def test_a_refusal_and_a_client_that_waits_for_it(tmp_path: Path) -> None:
+    held = Limited(tmp_path, (Kind.REQUESTS, 2, Mode.ENFORCE), (Kind.REQUESTS, 5, Mode.SHADOW))
+    assert [(await held.ask()).status for _ in range(3)] == [200, 200, 429]
+    refused = await held.ask()
+    error = json.loads(refused.body)["error"]
+    assert (error["type"], error["code"]) == ("requests", "rate_limit_exceeded")
+    assert [(one["kind"], one["limit"], one["seconds"]) for one in error["limits"]] == [("requests_per_minute", 2, 30)]
+    assert (refused.headers["Retry-After"], refused.headers["retry-after-ms"]) == ("30", "30000")
+    assert refused.headers["x-ratelimit-remaining-requests"] == "0"
+    held.clock.pass_(30)
+    assert (await held.ask()).status == 200
+
+
+async def test_anthropics_headers_and_clients(tmp_path: Path) -> None:
+    held = Limited(tmp_path, (Kind.REQUESTS, 1, Mode.ENFORCE))
+    transport = httpx.ASGITransport(app=held.app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as http:
+        message = {**BODY, "messages": [{"role": "user", "content": "x"}]}
+        found = await http.post("/v1/messages", json=message)
+        assert found.headers["anthropic-ratelimit-requests-remaining"] == "0"
+        assert found.headers["anthropic-ratelimit-requests-reset"].endswith("Z")
+        assert "x-ratelimit-limit-requests" not in found.headers
+    inner = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=held.app))
+    async with anthropic.AsyncAnthropic(
+        base_url="http://test",
+        api_key="x",
+        max_retries=0,
+        http_client=inner,  # type: ignore[arg-type]
+    ) as client:
+        with pytest.raises(anthropic.RateLimitError) as error:
+            await client.messages.create(model="chat", max_tokens=1, messages=[{"role": "user", "content": "x"}])
+    assert error.value.response.headers["retry-after"] == "60"
+
+
+async def test_a_budget_that_is_spent_is_not_tried_again(tmp_path: Path) -> None:
+    """A prompt token costs 1, one that is made 2: 13 a request. Reserved is more: the whole of the body."""
+    held = Limited(tmp_path, (Kind.DAY, 300 * 10**6, Mode.ENFORCE), (Kind.MONTH, 5 * 10**6, Mode.WARN))
+    found = await held.ask()
+    assert found.status == 200
+    assert "spend per month" in found.headers["X-Roundhouse-Limit-Warning"]
+    assert held.left(Kind.DAY) == (300 - 13) * 10**6
+    inner = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=held.app))
+    asked = 0
+
+    async def count(_request: httpx2.Request) -> None:
+        nonlocal asked
+        asked += 1
+
+    inner.event_hooks["request"].append(count)
+    async with openai.AsyncOpenAI(base_url="http://test/v1", api_key="x", max_retries=2, http_client=inner) as client:
+        with pytest.raises(openai.RateLimitError) as error:
+            await client.chat.completions.create(model="chat", messages=[], max_tokens=200)
+    assert asked == 1
+    assert (error.value.type, error.value.code) == ("insufficient_quota", "project_spend_limit_exceeded")
+    assert error.value.response.headers["x-should-retry"] == "false"
+    assert int(error.value.response.headers["retry-after"]) > 60
+
+
+@pytest.mark.parametrize("end", ["left", "failed", "refused"])
+async def test_whatever_its_end_what_was_not_used_is_given_back(tmp_path: Path, end: str) -> None:
+    held = Limited(tmp_path, (Kind.TOKENS, 6000, Mode.ENFORCE), (Kind.AT_ONCE, 1, Mode.ENFORCE))
+    if end == "left":
+        held.link.gate.clear()
+        wire = Wire(held.app, PATH, [json.dumps(BODY).encode()])
+        task = asyncio.create_task(wire.run())
+        await held.link.started.wait()
+        assert held.left(Kind.AT_ONCE) == 0
+        assert (await held.ask()).status == 429
+        wire.leave.set()
+        await task
+        held.link.gate.set()
+    elif end == "failed":
+        held.link.script = lambda _: [EngineFailed("broke")]
+        assert (await held.ask()).status == 500
+    else:
+        assert (await held.ask(model="nobody")).status == 404
+    assert (held.left(Kind.TOKENS), held.left(Kind.AT_ONCE)) == (6000, 1)
+
+
+async def test_a_hundred_at_once_on_one_cap(tmp_path: Path) -> None:
+    """Of 100 that come together no more are let in than the budget can pay at the worst."""
+    size = len(json.dumps(BODY, separators=(",", ":")))
+    held = Limited(tmp_path, (Kind.DAY, 7 * (size + 20) * 10**6, Mode.ENFORCE))
+    held.link.gate.clear()
+    tasks = [asyncio.create_task(held.ask()) for _ in range(100)]
+    while len(held.link.requests) < 7:
+        await asyncio.sleep(0)
+    held.link.gate.set()
+    found = [one.status for one in await asyncio.gather(*tasks)]
+    assert (found.count(200), found.count(429)) == (7, 93)
+    assert held.left(Kind.DAY) == (7 * (size + 20) - 7 * 13) * 10**6
+
+
+async def test_pairs_are_charged_where_they_were_answered(tmp_path: Path) -> None:
+    held = Limited(tmp_path, (Kind.DAY, 10**12, Mode.ENFORCE))
+    held.gateway.links["rerank"].script = lambda _: [
+        RerankResult(logits=[0.0, 1.0], chunks=[1, 1], tokens=[2, 2]),
+        Finished(usage=Usage(prompt_tokens=4)),
+    ]
+    asked = {"model": "rerank", "query": "q", "documents": ["a", "b"]}
+    done = await answer(held.gateway.gateway, RequestContext("r"), ENDPOINTS["/v1/rerank"], json.dumps(asked).encode())
+    assert done.status == 200
+    assert held.left(Kind.DAY) == 10**12 - (4 + 2 * 5) * 10**6
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0, "0s"), (0.012, "12ms"), (1.5, "1.5s"), (360, "6m0s"), (3661, "1h1m1s"), (60, "1m0s")]
+)
+def test_times_as_go_writes_them(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -1,0 +1,238 @@
+"""Limits without a database and a clock: never more than a limit, never a refusal while there is room."""
+
+import random
+from fractions import Fraction
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import LimitExceeded
+from tenants.caller import Caller
+from tenants.limits.limiter import Amounts, Limiter, Spent
+from tenants.limits.meters import SECOND, Rate
+from tenants.limits.periods import period_of
+from tenants.limits.records import MICRO, Kind, Limit, Mode, amount_of
+
+CALLER = Caller("search", "key00001")
+BERLIN = ZoneInfo("Europe/Berlin")
+
+
+class Clock:
+    """Both clocks, moved by hand."""
+
+    def __init__(self, wall: float = 1_790_000_000.0) -> None:
+        self.ns, self.wall_now = 10**12, wall
+
+    def __call__(self) -> int:
+        return self.ns
+
+    def wall(self) -> float:
+        return self.wall_now
+
+    def pass_(self, seconds: float) -> None:
+        self.ns += round(seconds * SECOND)
+        self.wall_now += seconds
+
+
+def limit(kind: Kind, amount: int, mode: Mode = Mode.ENFORCE, owner: str = "team", model: str = "") -> Limit:
+    subject = "search" if owner == "team" else "key00001"
+    return Limit(f"{owner}-{kind}-{mode}-{model}", owner, subject, kind, amount, mode, model)  # type: ignore[arg-type]
+
+
+def limiter(clock: Clock, *limits: Limit, told: list[tuple[str, str]] | None = None) -> Limiter:
+    said = [] if told is None else told
+    made = Limiter(lambda one, what: said.append((one.kind, what)), clock, clock.wall)
+    made.replace(limits, {"search": BERLIN, "key00001": BERLIN})
+    return made
+
+
+NOTHING = Amounts()
+
+
+def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExceeded:
+    with pytest.raises(LimitExceeded) as error:
+        of.admit(CALLER, model, most)
+    return error.value
+
+
+@given(st.integers(1, 500), st.integers(0, 2**32))
+def test_a_rate_lets_in_what_a_bucket_holds_and_no_more(amount: int, seed: int) -> None:
+    """10,000 requests of random sizes at random times, against exact fractions."""
+    chance, clock = random.Random(seed), Clock()
+    meter = Rate(amount, clock())
+    level, at = Fraction(0), clock()
+    for _ in range(100):
+        clock.pass_(chance.choice((0, 0, 0.001, 0.3, 2, 61)) * chance.random())
+        size = chance.randint(1, max(1, amount // 3))
+        level, at = max(Fraction(0), level - Fraction((clock() - at) * amount, 60 * SECOND)), clock()
+        wait = meter.wait(size, clock())
+        assert (wait == 0.0) == (level + size <= amount)
+        if wait == 0.0:
+            meter.take(size, clock())
+            level += size
+        else:
+            assert wait is not None
+            assert wait <= 60.0
+            if chance.random() < 0.2:  # a client that waits for it gets in
+                clock.pass_(wait + 1e-9)
+                assert meter.wait(size, clock()) == 0.0
+
+
+def test_ten_thousand_requests_against_random_limits() -> None:
+    """With requests that end late, and use less than they reserved: in any time never more than was there."""
+    chance = random.Random(22)
+    for _ in range(10):
+        clock = Clock()
+        amount, most = chance.randint(1_000, 50_000), chance.randint(1, 20)
+        of = limiter(clock, limit(Kind.TOKENS, amount), limit(Kind.AT_ONCE, most, owner="key"))
+        running: list[tuple[float, object, int]] = []
+        let_in: list[tuple[int, int]] = []
+        for _ in range(1000):
+            clock.pass_(chance.expovariate(4.0))
+            for one in [one for one in running if one[0] <= clock.wall_now]:
+                running.remove(one)
+                of.settle(one[1], Amounts(tokens=one[2]))  # type: ignore[arg-type]
+            wanted = chance.randint(1, amount // 4)
+            room = of.levels(CALLER, "m")
+            fits = room[Kind.TOKENS].remaining >= wanted and room[Kind.AT_ONCE].remaining >= 1
+            try:
+                admission = of.admit(CALLER, "m", Amounts(tokens=wanted, wished=wanted))
+            except LimitExceeded:
+                assert not fits
+                continue
+            assert fits
+            used = chance.randint(0, wanted)
+            running.append((clock.wall_now + chance.expovariate(0.5), admission, used))
+            let_in.append((clock.ns, used))
+            assert len(running) <= most
+        for first in range(0, len(let_in), 7):
+            total = 0
+            for at, used in let_in[first:]:
+                total += used
+                assert total <= amount * (1 + (at - let_in[first][0]) / (60 * SECOND)) + 1
+
+
+def test_a_hundred_at_once_on_one_cap() -> None:
+    clock = Clock()
+    of = limiter(clock, limit(Kind.DAY, 45 * MICRO // 100))
+    most = Amounts(money=15 * MICRO // 100)
+    let_in = 0
+    for _ in range(100):
+        try:
+            of.admit(CALLER, "m", most)
+            let_in += 1
+        except LimitExceeded:
+            pass
+    assert let_in == 3
+
+
+def test_every_limit_that_binds_is_named_and_nothing_is_reserved() -> None:
+    clock = Clock()
+    of = limiter(clock, limit(Kind.REQUESTS, 2), limit(Kind.TOKENS, 100, owner="key"), limit(Kind.AT_ONCE, 1))
+    first = of.admit(CALLER, "m", Amounts(tokens=90, wished=10))
+    error = refused(of, Amounts(tokens=50, wished=10))
+    assert [one.kind for one in error.binding] == [Kind.AT_ONCE, Kind.TOKENS]
+    assert (error.status, error.type, error.code, error.should_retry) == (429, "tokens", "rate_limit_exceeded", True)
+    assert error.retry_after == pytest.approx(24.0)
+    of.settle(first, Amounts(tokens=20))
+    of.settle(first, Amounts(tokens=20))
+    second = of.admit(CALLER, "m", Amounts(tokens=50, wished=10))
+    assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 30
+    of.settle(second, Amounts(tokens=70))
+    assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 10
+    assert refused(of).type == "requests"
+
+
+def test_what_can_never_fit_is_not_to_be_tried_again() -> None:
+    of = limiter(Clock(), limit(Kind.TOKENS, 100))
+    error = refused(of, Amounts(tokens=150, wished=120))
+    assert (error.should_retry, error.retry_after) == (False, None)
+    assert "max_tokens" in error.message
+    of.admit(CALLER, "m", Amounts(tokens=5000, wished=10))  # what it may come to is no wish: it has all there is
+    assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
+
+
+def test_what_drained_while_it_was_held_is_not_given_back() -> None:
+    """A holds 90 of 100 and uses none; B came when they had drained. A's end does not make room for a third."""
+    clock = Clock()
+    of = limiter(clock, limit(Kind.TOKENS, 100))
+    a = of.admit(CALLER, "m", Amounts(tokens=100, wished=1))
+    clock.pass_(60)
+    of.admit(CALLER, "m", Amounts(tokens=100, wished=1))
+    of.settle(a, Amounts())
+    assert of.levels(CALLER, "m")[Kind.TOKENS].remaining == 0
+
+
+def test_shadow_is_counted_and_warned_is_told() -> None:
+    told: list[tuple[str, str]] = []
+    shadow, warn = limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN)
+    of = limiter(Clock(), shadow, warn, told=told)
+    for expected in ([], ["over"], ["over"]):
+        admission = of.admit(CALLER, "m", Amounts(money=4))
+        assert ["over" for _ in admission.warnings] == expected
+    assert told == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")] * 2
+    assert Kind.REQUESTS not in of.levels(CALLER, "m")
+
+
+def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
+    clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
+    of = limiter(clock, limit(Kind.DAY, 100))
+    held = of.admit(CALLER, "m", Amounts(money=80))
+    error = refused(of, Amounts(money=30))
+    assert (error.type, error.code) == ("insufficient_quota", "project_spend_limit_exceeded")
+    assert (error.should_retry, error.retry_after) == (False, 2 * 3600 + 50 * 60)
+    of.admit(CALLER, "m", Amounts())  # what costs nothing needs no money
+    clock.pass_(2 * 3600 + 50 * 60)
+    of.admit(CALLER, "m", Amounts(money=100))
+    of.settle(held, Amounts(money=10))
+    refused(of, Amounts(money=1))
+
+
+@pytest.mark.parametrize(
+    ("kind", "at", "hours"),
+    [(Kind.DAY, 1_792_900_000, 25), (Kind.DAY, 1_790_000_000, 24), (Kind.MONTH, 1_792_900_000, 31 * 24 + 1)],
+)
+def test_days_are_as_long_as_the_zone_makes_them(kind: Kind, at: int, hours: int) -> None:
+    begin, end = period_of(kind, BERLIN, at)
+    assert begin <= at < end
+    assert (end - begin) / 3600 == hours
+
+
+def test_limits_that_change_and_come_while_requests_run() -> None:
+    clock = Clock()
+    of = limiter(clock, limit(Kind.REQUESTS, 2))
+    running = of.admit(CALLER, "m", Amounts(money=5, tokens=50))
+    of.collect()
+    ended = of.admit(CALLER, "m", Amounts(money=7))
+    of.settle(ended, Amounts(money=3))
+    recent = [Spent("search", "key00001", "m", 30.0, Amounts(tokens=40)), Spent("else", "", "m", 1.0, Amounts(99))]
+    limits = [limit(Kind.REQUESTS, 3), limit(Kind.DAY, 20), limit(Kind.TOKENS, 120), limit(Kind.AT_ONCE, 2)]
+    of.replace(limits, {}, recent, {limits[1].id: 2})
+    levels = of.levels(CALLER, "m")
+    assert levels[Kind.REQUESTS].remaining == 1
+    assert levels[Kind.DAY].remaining == 20 - 2 - 3 - 5
+    assert levels[Kind.TOKENS].remaining == 120 - 50, "40 half a minute ago have drained by now"
+    of.settle(running, Amounts(money=1, tokens=10))
+    levels = of.levels(CALLER, "m")
+    assert levels[Kind.DAY].remaining == 20 - 2 - 3 - 1
+    assert levels[Kind.AT_ONCE].remaining == 2
+    of.replace([], {})
+    assert of.is_empty
+
+
+def test_of_one_model_only() -> None:
+    of = limiter(Clock(), limit(Kind.REQUESTS, 1, model="m"))
+    of.admit(CALLER, "m", Amounts())
+    refused(of)
+    of.admit(CALLER, "other", Amounts())
+    of.admit(Caller("else"), "m", Amounts())
+
+
+def test_amounts_as_users_write_them() -> None:
+    assert amount_of(Kind.DAY, "12.50") == 12_500_000
+    assert amount_of(Kind.AUDIO, "0.5") == 500
+    for wrong in ("x", "1.5", "nan", "1e999"):
+        with pytest.raises(Exception, match="no amount"):
+            amount_of(Kind.REQUESTS, wrong)
