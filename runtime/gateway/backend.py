@@ -112,6 +112,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def pool(self) -> str:
+        """The part of the target's places that it has one of; '': it has no parts."""
+        ...
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that the target takes, if known."""
         ...

@@ -18,6 +18,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.demand import pairs_of
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
+from runtime.http import wishes
 from runtime.http.attempts import attempts
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
@@ -53,6 +54,7 @@ async def serve(
     """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
     with gateway.record(context, endpoint.path) as recorder:
         try:
+            recorder.context, body = wishes.read(recorder.context, endpoint.path, body)
             parsed = endpoint.parse(body, query or {})
         except RoundhouseError as error:
             recorder.failed(error)

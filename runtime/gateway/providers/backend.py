@@ -48,6 +48,7 @@ class ProviderLease:
     """`runtime.gateway.backend.Lease`."""
 
     queued_seconds = load_seconds = 0.0
+    pool = ""
 
     def __init__(self, context: RequestContext, target: Target, place: Place) -> None:
         self._context, self._target, self._place = context, target, place
