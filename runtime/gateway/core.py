@@ -22,6 +22,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.pricing import price_list
 from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
@@ -74,6 +75,7 @@ class Gateway:
         routers: Keeper,
         queues: Mapping[str, ModelQueue],
         providers: Directory,
+        elsewhere: Providers,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
@@ -84,6 +86,7 @@ class Gateway:
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
         self.routers, self.providers = routers, providers
+        self.elsewhere = elsewhere
         targets = Targets(self.resolve, residency, queues)
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"

@@ -27,6 +27,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
@@ -146,6 +147,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         routers,
         queues,
         providers,
+        Providers(providers, metrics),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)

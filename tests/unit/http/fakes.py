@@ -31,6 +31,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
@@ -215,6 +216,7 @@ class FakeGateway:
             self.routers,
             self.queues,
             self.providers,
+            Providers(self.providers, self.metrics),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:
