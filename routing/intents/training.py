@@ -49,6 +49,9 @@ class Options:
     """Learn the letters of each example also with typing errors."""
 
 
+DEFAULTS = Options()
+
+
 @dataclass(frozen=True, slots=True)
 class Fitted:
     model: IntentModel
@@ -76,7 +79,7 @@ def train(
     held: Sequence[Example],
     vectors: tuple[Array, Array] | None = None,
     embedding: str | None = None,
-    options: Options = Options(),
+    options: Options = DEFAULTS,
 ) -> Fitted:
     """vectors: of the examples and of the held-out ones, by the model `embedding`. Raises BadRequest."""
     labels = sorted({example.label for example in examples})

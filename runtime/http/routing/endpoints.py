@@ -1,7 +1,9 @@
 """Routers: add, show, remove; versions, aliases, rollback; their fitted models; and whom one would choose."""
 
+import asyncio
 import base64
 import binascii
+import time
 from typing import Annotated
 
 import msgspec
@@ -13,6 +15,7 @@ from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
 from registry.wording import quoted
 from routing.intents.files import MAX_BYTES, Kind
+from routing.routers.replay import Outcome, Replayed, outcomes, replay
 from runtime.gateway.routing.keeper import Kept, RouterView
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AliasBody, RollbackBody
@@ -22,6 +25,7 @@ from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.sending import Route
+from tenants.ledger.routes import chosen
 
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
@@ -65,6 +69,18 @@ class RouteView(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: list[str]
     fallbacks: list[str]
     saw: dict[str, str]
+
+
+class ReportView(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a router's decisions. Costs are millionths of the server's currency, a request's mean."""
+
+    object: str = "router.report"
+    router: str
+    days: float
+    requests: int
+    outcomes: list[Outcome]
+    replay: list[Replayed]
+    """What other thresholds of its intents would have given."""
 
 
 async def list_(gateway: CurrentGateway) -> Response:
@@ -150,6 +166,16 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     )
 
 
+async def report(gateway: CurrentGateway, name: Name, days: Annotated[float, Query(gt=0, le=366)] = 7.0) -> Response:
+    """What came of its decisions, with what POST /v1/feedback has told. Needs a ledger."""
+    router = gateway.routers.show(name).name
+    database = gateway.usage.database()
+    rows = await asyncio.to_thread(chosen, database, router, time.time() - days * 86400)
+    return json_answer(
+        ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
+    )
+
+
 def _kept(done: Kept) -> Response:
     view = {**msgspec.structs.asdict(done.router), "new": done.is_new}
     return json_answer(view, 201 if done.is_new else 200, {"Location": f"/v1/routers/{done.router.name}"})
@@ -164,6 +190,7 @@ ROUTES: list[Route] = [
     ("/v1/routers/{name}/aliases/{alias}", set_alias, ["PUT"]),
     ("/v1/routers/{name}/aliases/{alias}", remove_alias, ["DELETE"]),
     ("/v1/routers/{name}/rollback", rollback, ["POST"]),
+    ("/v1/routers/{name}/report", report, ["GET"]),
     ("/v1/routers/{name}/fitted/{kind}", fitted, ["GET"]),
     ("/v1/routers/{name}/fitted/{kind}", fit, ["PUT"]),
 ]

@@ -5,11 +5,18 @@ from pydantic.json_schema import models_json_schema
 from registry.recipes.router import RouterSpec
 from runtime.gateway.routing.keeper import RouterView
 from runtime.http.openapi_parts import CONFLICT, MANAGEMENT, Json, Operation, answer, json_body, other_answer, structs
-from runtime.http.routing.endpoints import FittedBody, FittedView, RouterDeletedView, RouterListView, RouteView
+from runtime.http.routing.endpoints import (
+    FittedBody,
+    FittedView,
+    ReportView,
+    RouterDeletedView,
+    RouterListView,
+    RouteView,
+)
 
 _TAG = "Routers"
 SCHEMAS: dict[str, Json] = {
-    **structs(RouterView, RouterListView, RouterDeletedView, FittedView, RouteView, FittedBody),
+    **structs(RouterView, RouterListView, RouterDeletedView, FittedView, RouteView, ReportView, FittedBody),
     **models_json_schema([(RouterSpec, "validation")], ref_template="#/components/schemas/{model}")[1]["$defs"],
 }
 _CHANGE = (*CONFLICT, 422, 503)
@@ -42,6 +49,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     ("post", "/v1/routers/{name}/rollback"): Operation(
         "rollBackRouter", _TAG, "Make an earlier version the current one", answer("Router"), errors=CONFLICT
+    ),
+    ("get", "/v1/routers/{name}/report"): Operation(
+        "reportRouter", _TAG, "What came of a router's decisions", answer("Report"), errors=(*MANAGEMENT, 503)
     ),
     ("get", "/v1/routers/{name}/fitted/{kind}"): Operation(
         "getFitted", _TAG, "What was fitted, as a file", answer("Fitted"), errors=(*MANAGEMENT, 422)

@@ -101,6 +101,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "POST /v1/routers/{name}/rollback": MODELS,
     "GET /v1/routers/{name}/fitted/{kind}": MODELS,
     "PUT /v1/routers/{name}/fitted/{kind}": MODELS,
+    "GET /v1/routers/{name}/report": MODELS,
     "POST /v1/route": INFER,
     "PUT /v1/adapters/{name}/pin": ADAPTERS,
     "DELETE /v1/adapters/{name}/pin": ADAPTERS,
