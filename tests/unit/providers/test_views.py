@@ -42,7 +42,8 @@ async def test_a_provider_is_tried(tmp_path: Path) -> None:
     async with rigged(tmp_path, script) as rig:
         found = (await rig.http.post("/v1/providers/there/test")).json()
         assert (found["ok"], found["missing"]) == (False, ["rerank", "transcribe"])
-        assert (await rig.http.post("/v1/providers/nowhere/test")).status_code == 404
+        unknown = await rig.http.post("/v1/providers/nowhere/test")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "provider_not_found")
 
 
 async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path: Path) -> None:
