@@ -64,7 +64,10 @@ def test_both_sdks_stream_with_equal_usage(servers: tuple[Server, Server]) -> No
     with (
         anthropic.Anthropic(base_url=url, api_key="x", max_retries=0) as other,
         other.messages.stream(
-            model="chat", messages=[{"role": "user", "content": "hello"}], temperature=0, max_tokens=16
+            model="chat",
+            messages=[{"role": "user", "content": "hello"}],
+            max_tokens=16,
+            extra_body={"temperature": 0},
         ) as stream,
     ):
         final = stream.get_final_message()
