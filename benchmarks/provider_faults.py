@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from routing.providers import upstream
+from routing.providers import breaker
 from routing.providers.breaker import Phase
 from runtime.gateway.backend import Target
 from runtime.http import serving
@@ -65,7 +65,7 @@ def route_to(names: list[str]) -> None:
     def attempted(gateway: Any, recorder: Any, target: Target, _none: Any, *more: Any) -> Parts:
         return attempts(gateway, recorder, target, names, *more)
 
-    serving.attempts = attempted  # type: ignore[assignment]
+    vars(serving)["attempts"] = attempted
 
 
 async def client(rig: Rig, until: float, seed: int, answers: Counter[str]) -> None:
@@ -89,8 +89,8 @@ async def run(seconds: float, clients: int, seed: int) -> dict[str, Any]:
         (Phase.CLOSED, Phase.OPEN), (Phase.OPEN, Phase.HALF_OPEN), (Phase.HALF_OPEN, Phase.OPEN),
         (Phase.HALF_OPEN, Phase.CLOSED),
     }  # fmt: skip
-    ended = upstream.breaker.ended
-    admit = upstream.breaker.admit
+    ended = breaker.ended
+    admit = breaker.admit
 
     def watch(before: Phase, after: Phase) -> None:
         nonlocal seen
@@ -110,7 +110,7 @@ async def run(seconds: float, clients: int, seed: int) -> dict[str, Any]:
         watch(state.phase, found.phase)
         return found
 
-    upstream.breaker.admit, upstream.breaker.ended = admitted, at_end
+    vars(breaker).update(admit=admitted, ended=at_end)
     route_to(["second/big"])
     scripts: Any = {
         "first": (failing(random.Random(seed)), "openai", {"timeouts": TIMEOUTS, "retries": 1}),
