@@ -12,15 +12,15 @@ from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
+from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
-from runtime.gateway.local import context_length
+from runtime.gateway.local.backend import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.pricing import price_list
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import Recorder, Sink
@@ -34,6 +34,7 @@ from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
+from tenants.administration import Administration
 from tenants.caller import Caller
 from tenants.costs.device import DeviceTime
 from tenants.keys.keyring import Callers
@@ -72,6 +73,7 @@ class Gateway:
         ledger: LedgerSink,
         usage: UsageReport,
         limits: LimitSink,
+        administration: Administration,
         routers: Keeper,
         queues: Mapping[str, ModelQueue],
         providers: Directory,
@@ -87,6 +89,7 @@ class Gateway:
         self._device = DeviceTime()
         self.routers, self.providers = routers, providers
         self.elsewhere = elsewhere
+        self.administration = administration
         targets = Targets(self.resolve, residency, queues)
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"

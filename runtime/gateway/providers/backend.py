@@ -49,6 +49,7 @@ class ProviderLease:
 
     queued_seconds = load_seconds = 0.0
     pool = ""
+    first_goal = None
 
     def __init__(self, context: RequestContext, target: Target, place: Place) -> None:
         self._context, self._target, self._place = context, target, place

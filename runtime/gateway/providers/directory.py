@@ -12,8 +12,8 @@ from registry.recipes.provider import Provider, ProviderModel
 from registry.wording import quoted
 from routing.providers.upstream import Told, Upstream, closing
 from runtime.gateway.backend import Target
+from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.pricing import price_list
 from tenants.caller import Caller
 
 
