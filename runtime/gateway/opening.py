@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
@@ -11,6 +11,7 @@ from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
+from registry.recipes.loading import Documents
 from registry.state.database import State
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
@@ -24,6 +25,9 @@ from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.providers.backend import ProviderBackend
+from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
@@ -54,11 +58,12 @@ log = logging.getLogger("roundhouse.gateway")
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: Device) -> AsyncIterator[Gateway]:
+async def open_gateway(settings: Settings, documents: Documents, device: Device) -> AsyncIterator[Gateway]:
     """Opens the state, connects the slots, begins preloads. At its end that is closed; the slots are LitServe's.
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
+    recipes = documents.models
     ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
     limiter = Limiter(LimitMetrics(metrics).told)
     keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
@@ -119,14 +124,15 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     roster = Roster(
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
+    providers = Directory(names, documents.providers, metrics.provider_attempt)
     routers = Keeper(settings.data_dir / "routers", state, names)
-    reloading = Reloading(roster, settings.recipes, routers.open)
+    reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(
         settings,
         names,
         residency,
-        [LocalBackend(residency, queues, service.stored, metrics)],
+        [LocalBackend(residency, queues, service.stored, metrics), ProviderBackend(providers)],
         [RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
         models,
         adapters,
@@ -142,6 +148,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Administration(keys),
         routers,
         queues,
+        providers,
+        Providers(providers, metrics),
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -178,6 +186,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         gateway.phase = "stopping"
         for task in background:
             task.cancel()
+        await providers.close()
         await residency.close()
         await pool.close()
         await service.close()
