@@ -1,4 +1,4 @@
-"""Five minutes of a provider that fails at random, on a scripted clock. Long form: `benchmarks.provider_faults`."""
+"""Five minutes of a provider that fails at random, on a scripted clock. Long form: `tests.faults.providers.run`."""
 
 import random
 

@@ -1,6 +1,6 @@
 """Two providers, one of which fails at random 30 % of the time, with a fall-back: how many requests are answered?
 
-    python -m benchmarks.provider_faults --seconds 300
+    python -m tests.faults.providers.run --seconds 300
 
 The providers are fakes on this machine that speak OpenAI's and Anthropic's protocols; everything between a request's
 body and its answer is the server's own, without its socket. Failing is 500, 429, 529, a broken connection, garbage, an

@@ -1,0 +1,1 @@
+"""Providers that fail at random, for minutes."""
