@@ -87,6 +87,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def swap_seconds(self) -> float:
+        """Of these, bringing its adapter into a place."""
+        ...
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that the target takes, if known."""
         ...

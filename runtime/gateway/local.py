@@ -72,7 +72,7 @@ class LocalBackend:
             if context.preference.respond_async:
                 self._residency.want(entry)
                 raise NotYet(entry.id, entry.remaining_load_seconds)
-        loads = entry.link is None
+        loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
         async with await self._turn(context, target, entry, adapter) as turn, AsyncExitStack() as calls:
             yield LocalLease(context, target, entry, adapter, turn, turn.queued_seconds if loads else 0.0, calls)
@@ -115,6 +115,7 @@ class LocalLease:
         self._turn, self._stack = turn, calls
         self._calls: list[SlotCall] = []
         self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
+        self.swap_seconds = turn.swap_seconds
 
     @property
     def context_length(self) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
+from console.kept import Console
 from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
@@ -24,6 +25,7 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.sinks.console import swaps
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
@@ -75,14 +77,18 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         settings.data_dir, state, leased=lambda digest: any(queue.holds(digest) for queue in queues.values())
     )
 
+    console = Console()
+
     def queue_of(recipe: Recipe) -> ModelQueue:
-        return ModelQueue(
+        queue = ModelQueue(
             recipe,
             bounds,
             want=lambda: residency.want(residency.get(recipe.id)),
             released=lambda: residency.released(residency.get(recipe.id)),
             registry=AdapterFacts(names, service, metrics, recipe.id),
         )
+        queue.effects.heard = swaps(console, recipe.id, lambda model, digest: gateway.look.name_of(model, digest))
+        return queue
 
     queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
     files = ModelFiles(state, device, settings.data_dir / "converted")
@@ -104,7 +110,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         entries,
         pool,
         device.budgets,
-        ResidencyRecord(metrics, state, device),
+        ResidencyRecord(metrics, state, device, console.decisions),
         memory_of(device),
         settings.patience,
         device.host_budget or NO_LIMIT,
@@ -136,6 +142,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
         UsageReport(ledger, settings.currency),
         LimitSink(limiter, settings.max_audio_seconds),
+        console,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)

@@ -11,6 +11,7 @@ from starlette.requests import ClientDisconnect
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
+from runtime.http import console
 from runtime.http.errors import of_path
 from runtime.http.openapi import document
 from runtime.http.pages import routes as pages
@@ -74,4 +75,5 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, left)
     pages.add(app)
+    console.add(app)
     document(app, recipes)

@@ -24,6 +24,10 @@ class Ticket:
     turn: asyncio.Future[SlotLink]
     started: float | None = None
     aborted: asyncio.Future[RoundhouseError] | None = None
+    missed: bool = False
+    """Its adapter was in no place when it came."""
+    swap_seconds: float = 0.0
+    """Of its wait: what bringing its adapter into a place took."""
 
 
 class Turn:
@@ -36,6 +40,7 @@ class Turn:
     def __init__(self, ticket: Ticket, link: SlotLink, give_back: Callable[[Ticket], None]) -> None:
         self.ticket, self.link, self._give_back = ticket, link, give_back
         self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
+        self.swap_seconds = ticket.swap_seconds
 
     async def __aenter__(self) -> Self:
         return self

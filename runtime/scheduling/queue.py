@@ -162,6 +162,7 @@ class ModelQueue:
         loop = asyncio.get_running_loop()
         now = self._clock()
         ticket = Ticket(str(next(self._ids)), adapter, probe, now, loop.create_future(), aborted=loop.create_future())
+        ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, service_class, share)
@@ -220,6 +221,8 @@ class ModelQueue:
         self._running[request] = ticket
         if ticket.adapter is not None:
             self.effects.used(ticket.adapter.digest)
+            if ticket.missed:
+                ticket.swap_seconds = self.effects.moved_seconds(ticket.adapter.digest, ticket.arrived)
         if ticket.turn.cancelled():
             self.release(ticket)
         else:

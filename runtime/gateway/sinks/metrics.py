@@ -17,6 +17,8 @@ class RequestMetrics:
         metrics.total.labels(model).observe(seconds["total"])
         if "queue" in seconds:
             metrics.queue.labels(model).observe(seconds["queue"])
+        for cause, spent in record.causes().items():
+            metrics.wait.labels(model, cause).inc(spent)
         if "first" in seconds:
             metrics.first.labels(model).observe(seconds["first"])
         for kind, count in (
