@@ -40,6 +40,10 @@ class HttpCall(Message, frozen=True):
     method: Literal["GET", "POST"] = "POST"
     request_id: str = ""
     """Unique; the engine names its own request by it. Empty: the engine makes one."""
+    priority: int = 0
+    """Lower goes first, and stays where the engine's memory is short."""
+    tier: str = ""
+    """`service_tier` of the answer; empty: it has none."""
 
 
 class EmbedRequest(Message, frozen=True):

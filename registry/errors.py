@@ -12,6 +12,7 @@ RoundhouseError
 ├── UnsupportedMedia 415          a body that is not JSON, where JSON is wanted
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
+│   └── Unreachable 429           it would start after its own deadline
 ├── LimitExceeded 429             a limit of the team or the key has no room; `binding` lists every one
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
@@ -110,6 +111,10 @@ class Unfit(RoundhouseError):
 
 class QueueFull(RoundhouseError):
     status, type, code = 429, "rate_limit_error", "queue_full"
+
+
+class Unreachable(QueueFull):
+    code = "deadline_unreachable"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,26 @@ PROBE_BYTES = 160
 """Of UTF-8, that a probe may expect: the beginning of an answer is enough."""
 
 
+ROUTERS = "@routers"
+"""In the place of a base, for a router: no model's id begins with '@'."""
+
+
 class AdapterKey(NamedTuple):
-    """One adapter: its base model's id and its own name. The same name may exist on two bases."""
+    """One adapter: its base model's id and its own name. The same name may exist on two bases.
+
+    Routers have versions, aliases and a way back as adapters do, and are kept as such, with `ROUTERS` as their base.
+    """
 
     base: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.base}:{self.name}"
+        return self.name if self.base == ROUTERS else f"{self.base}:{self.name}"
+
+    @property
+    def what(self) -> str:
+        """For messages: 'Adapter' or 'Router'."""
+        return "Router" if self.base == ROUTERS else "Adapter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,7 @@ class Adapter:
             found = next((v for v in reversed(self.versions) if v.digest.startswith(ref)), None)
             if len({v.digest for v in self.versions if v.digest.startswith(ref)}) > 1:
                 raise NotFound(
-                    f"Digest {ref} fits more than one version of adapter '{self.key}'. Write more digits of it.",
+                    f"Digest {ref} fits more than one version of '{self.key}'. Write more digits of it.",
                     code="adapter_version_not_found",
                 )
         else:
@@ -97,7 +109,8 @@ class Adapter:
             aliases = ", ".join(sorted(self.aliases)[:10]) or "none"
             newest = ", ".join(v.tag for v in self.versions[-10:])
             raise NotFound(
-                f"Adapter '{self.key}' has no version '{ref}'. Its newest versions: {newest}. Its aliases: {aliases}.",
+                f"{self.key.what} '{self.key}' has no version '{ref}'. Its newest versions: {newest}. "
+                f"Its aliases: {aliases}.",
                 code="adapter_version_not_found",
             )
         return found

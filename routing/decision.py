@@ -23,5 +23,5 @@ class Decision:
 
     @property
     def score(self) -> float | None:
-        """Of the stage that decided; None: it was no matter of degree."""
-        return self.scores.get(self.reason.partition(":")[2])
+        """Of what decided, or of the likeliest that was not sure enough; None: it was no matter of degree."""
+        return self.scores.get(self.reason.partition(":")[2], max(self.scores.values(), default=None))

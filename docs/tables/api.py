@@ -11,6 +11,7 @@ PAGES = {
     "/v1/usage": "teams.md",
     "/v1/organization": "teams.md",
     "/v1/recipes": "models.md",
+    "/v1/route": "routing.md",
     "/v1/reload": "models.md",
     "/v1/status": "operations.md",
     "/health": "operations.md",

@@ -16,7 +16,14 @@ class Exchange:
     """A running request. Read `start` once, then `parts` until it gives None; `leave` is a client's disconnect."""
 
     def __init__(
-        self, app: AsgiApp, path: str, method: str, body: bytes, context: Context, request_id: str = ""
+        self,
+        app: AsgiApp,
+        path: str,
+        method: str,
+        body: bytes,
+        context: Context,
+        request_id: str = "",
+        priority: int = 0,
     ) -> None:
         self._gone = asyncio.Event()
         self._wake = asyncio.Event()
@@ -28,13 +35,15 @@ class Exchange:
         self._ended = False
         self.status = 0
         self.content_type = ""
-        running = self._run(app, path, method, body, request_id)
+        running = self._run(app, path, method, body, request_id, priority)
         self._task = asyncio.get_running_loop().create_task(running, context=context)
 
-    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes, request_id: str) -> None:
+    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes, request_id: str, priority: int) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if request_id:
             headers.append((b"x-request-id", request_id.encode()))
+        if priority:
+            headers.append((b"x-vllm-priority", str(priority).encode()))
         scope = {
             "type": "http",
             # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it

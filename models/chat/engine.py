@@ -227,7 +227,9 @@ class VllmEngine:
         context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
         body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
-        exchange = Exchange(self._app, request.path, request.method, body, context, request.request_id)
+        exchange = Exchange(
+            self._app, request.path, request.method, body, context, request.request_id, request.priority
+        )
         self._running.add(exchange)
         adapters.calls[request.served] += 1
         try:
@@ -244,7 +246,9 @@ class VllmEngine:
             yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
-                kept = schemas.fitted(request.path, data) if exchange.status < 400 else guard.shortened(data)
+                kept = (
+                    schemas.fitted(request.path, data, request.tier) if exchange.status < 400 else guard.shortened(data)
+                )
                 yield Chunk(rename(kept))
         except RoundhouseError:
             raise

@@ -36,7 +36,7 @@ NEVER = {
     "host", "port", "uds", "api_key", "ssl_keyfile", "ssl_certfile", "ssl_ca_certs", "middleware", "allowed_origins",
     "worker_extension_cls", "worker_cls", "distributed_executor_backend", "lora_dtype", "lora_target_modules",
     "enable_log_requests", "root_path", "headless", "api_server_count", "config", "grpc", "default_mm_loras",
-    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs",
+    "fully_sharded_loras", "load_format_plugin", "enable_log_outputs", "scheduling_policy",
 }  # fmt: skip
 """Flags that make no sense inside a slot or would take it out of our hands."""
 
@@ -85,6 +85,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
         if device == "cpu" and recipe.dtype == "float32":
             # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
             yield from ("--lora-dtype", "bfloat16")
+    yield from ("--scheduling-policy", "priority")
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
 

@@ -127,6 +127,7 @@ def _is_range(value: str) -> str:
     return value
 
 
+PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
 Size = Annotated[ByteSize, Field(ge=0)]
 """Bytes, as a number or as text: 512MiB, 4GB."""
 
@@ -181,6 +182,38 @@ class QueueSpec(Strict):
 
     max_waiting: int = Field(default=256, ge=0, le=100_000)
     max_wait: Seconds = 120.0
+    floor: float = Field(
+        default=0.05,
+        ge=0,
+        lt=0.5,
+        description="the least part of the model's work for each service class that waits, whatever higher ones want",
+    )
+
+
+class PoolSpec(Strict):
+    """A part of the model's places for one kind of request. The first pool whose conditions hold takes a request."""
+
+    classes: tuple[Literal["critical", "interactive", "batch"], ...] = Field(
+        default=("critical", "interactive", "batch"), min_length=1
+    )
+    min_prompt: int = Field(default=0, ge=0, description="tokens, by the size of the body")
+    max_prompt: int | None = Field(default=None, ge=1, description="tokens, by the size of the body")
+    reserved: int = Field(default=0, ge=0, description="places that no other request takes")
+    max_requests: int | None = Field(default=None, ge=1, description="places at once; default: all but those reserved")
+    max_waiting: int = Field(default=256, ge=0, le=100_000)
+    ttft: Seconds | None = Field(default=None, description="goal for the first token; metrics count who met it")
+
+    @model_validator(mode="after")
+    def _makes_sense(self) -> Self:
+        if self.max_requests is not None and self.reserved > self.max_requests:
+            raise PydanticCustomError("pool_reserved", "reserved must be at most max_requests")
+        if self.max_prompt is not None and self.min_prompt > self.max_prompt:
+            raise PydanticCustomError("pool_prompt", "min_prompt must be at most max_prompt")
+        return self
+
+    def takes(self, service_class: str, prompt: float) -> bool:
+        most = self.max_prompt
+        return service_class in self.classes and prompt >= self.min_prompt and (most is None or prompt <= most)
 
 
 class WindowSpec(Strict):
@@ -270,6 +303,7 @@ class Recipe(Strict):
     window: WindowSpec = WindowSpec()
     batching: Batching = Batching()
     queue: QueueSpec = QueueSpec()
+    pools: dict[PoolName, PoolSpec] = Field(default_factory=dict, max_length=16)
     residency: Residency = Residency()
     aliases: tuple[ModelId, ...] = ()
     adapters: tuple[RecipeAdapter, ...] = ()
@@ -277,6 +311,10 @@ class Recipe(Strict):
     price: Prices = Prices()
     description: str = ""
     owned_by: str = "roundhouse"
+
+    def pool_of(self, service_class: str, prompt: float) -> str:
+        """The first pool that takes such a request of so many tokens; '': none."""
+        return next((name for name, pool in self.pools.items() if pool.takes(service_class, prompt)), "")
 
     @property
     def is_former(self) -> bool:
@@ -299,6 +337,9 @@ class Recipe(Strict):
             raise PydanticCustomError("too_many_tokens_task", "only task chat answers in tokens; leave it out")
         if self.batching.tokens_while_swapping and not self.memory.adapters.device:
             raise PydanticCustomError("swap_places", "tokens_while_swapping needs memory.adapters.device of at least 1")
+        places = self.batching.max_requests * (1 if self.task is Task.CHAT else 2)
+        if self.pools and sum(pool.reserved for pool in self.pools.values()) >= places:
+            raise PydanticCustomError("pools_reserved", "the pools reserve every place: leave one for the others")
         if self.task is not Task.TRANSCRIBE and self.window != WindowSpec():
             raise PydanticCustomError("window_task", "only task transcribe has windows; leave 'window' out")
         return self

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from registry.recipes.definition import Recipe, Strict
 from registry.recipes.provider import Provider
+from registry.recipes.router import RouterSpec
 
 MODEL = "model"
-KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider}
+KINDS: Mapping[str, type[Strict]] = {MODEL: Recipe, "provider": Provider, "router": RouterSpec}
 
 
 def kind_of(data: object) -> object:

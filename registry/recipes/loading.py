@@ -10,6 +10,7 @@ from registry.files.sources import locate
 from registry.recipes.clashes import find_clashes
 from registry.recipes.definition import AnySource, HubSource, PathSource, Recipe, Strict, Task
 from registry.recipes.provider import Provider
+from registry.recipes.router import RouterSpec
 from registry.recipes.validation import validate
 from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
 
@@ -25,6 +26,7 @@ class Documents:
 
     models: tuple[Recipe, ...] = ()
     providers: tuple[Provider, ...] = ()
+    routers: tuple[RouterSpec, ...] = ()
 
 
 def load_recipes(
@@ -71,6 +73,8 @@ def load_documents(
             if isinstance(one, Recipe):
                 one = _absolute(one, file)
                 faults += _missing(one, document, misfit) if check_sources else []
+            elif isinstance(one, RouterSpec):
+                one = _router_absolute(one, file)
             if one is not None:
                 read.append(one)
     faults += find_clashes(documents)
@@ -82,6 +86,7 @@ def load_documents(
     return Documents(
         models=tuple(one for one in read if isinstance(one, Recipe)),
         providers=tuple(one for one in read if isinstance(one, Provider)),
+        routers=tuple(one for one in read if isinstance(one, RouterSpec)),
     )
 
 
@@ -123,13 +128,17 @@ def _files(paths: Iterable[Path], may_be_empty: bool) -> tuple[list[Path], list[
 
 
 def _absolute(recipe: Recipe, file: Path) -> Recipe:
-    folder = file.parent.absolute()
+    adapters = tuple(a.model_copy(update={"source": _from(file, a.source)}) for a in recipe.adapters)
+    return recipe.model_copy(update={"source": _from(file, recipe.source), "adapters": adapters})
 
-    def absolute(source: AnySource) -> AnySource:
-        return PathSource(path=str(folder / source.path)) if isinstance(source, PathSource) else source
 
-    adapters = tuple(a.model_copy(update={"source": absolute(a.source)}) for a in recipe.adapters)
-    return recipe.model_copy(update={"source": absolute(recipe.source), "adapters": adapters})
+def _router_absolute(router: RouterSpec, file: Path) -> RouterSpec:
+    source = router.source and _from(file, router.source)
+    return router.model_copy(update={"source": source})
+
+
+def _from(file: Path, source: AnySource) -> AnySource:
+    return PathSource(path=str(file.parent.absolute() / source.path)) if isinstance(source, PathSource) else source
 
 
 def _missing(recipe: Recipe, document: Document, misfit: Misfit | None) -> list[Fault]:

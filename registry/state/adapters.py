@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
-from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
+from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Probe, Registered, Version
 from registry.state.schema import Database
 
 
@@ -23,15 +23,17 @@ class AdapterTable:
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                   |
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, routers: bool = False) -> None:
+        """routers: it is those that `all` lists, and not adapters."""
         self._database = database
         self._clock = clock
+        self._listed = f"a.base {'=' if routers else '<>'} ?"
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[Adapter, ...]:
         """Every adapter, ordered by base and name."""
         with self._database.read() as db:
-            return _read(db, "1", ())
+            return _read(db, self._listed, (ROUTERS,))
 
     def get(self, key: AdapterKey) -> Adapter:
         """One adapter; NotFound (code adapter_not_found) when it is not there."""
@@ -109,7 +111,7 @@ class AdapterTable:
             (depth,) = db.execute("SELECT count(*) FROM currents WHERE adapter = ?", (row,)).fetchone()
             if depth < 2:
                 raise Conflict(
-                    f"Adapter '{key}' has nothing to go back to: {before.current.tag} is its first current version.",
+                    f"{key.what} '{key}' has nothing to go back to: {before.current.tag} is its first current version.",
                     code="nothing_to_roll_back",
                 )
             db.execute("DELETE FROM currents WHERE seq = (SELECT max(seq) FROM currents WHERE adapter = ?)", (row,))
@@ -128,7 +130,7 @@ class AdapterTable:
                 held.insert(0, "it is the current version")
             if held and not force:
                 raise Conflict(
-                    f"Version {version.tag} of adapter '{key}' is in use: {', '.join(held)}. "
+                    f"Version {version.tag} of '{key}' is in use: {', '.join(held)}. "
                     "Point these elsewhere first, or force the deletion.",
                     code="adapter_in_use",
                 )
@@ -148,7 +150,7 @@ class AdapterTable:
             held = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
             if held and not force:
                 raise Conflict(
-                    f"Adapter '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
+                    f"{key.what} '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
                     code="adapter_in_use",
                 )
             db.execute("DELETE FROM adapters WHERE id = ?", (_id(db, key),))
@@ -172,7 +174,7 @@ class AdapterTable:
         with self._database.write() as db:
             _one(db, key)
             if not db.execute("DELETE FROM aliases WHERE adapter = ? AND alias = ?", (_id(db, key), alias)).rowcount:
-                raise NotFound(f"Adapter '{key}' has no alias '{alias}'.", code="alias_not_found")
+                raise NotFound(f"{key.what} '{key}' has no alias '{alias}'.", code="alias_not_found")
             return _one(db, key)
 
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:
@@ -216,6 +218,8 @@ def _id(db: sqlite3.Connection, key: AdapterKey) -> int:
 
 def _one(db: sqlite3.Connection, key: AdapterKey) -> Adapter:
     found = _read(db, "a.base = ? AND a.name = ?", key)
+    if not found and key.base == ROUTERS:
+        raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
     if not found:
         raise NotFound(f"There is no adapter '{key.name}' on model '{key.base}'.", code="adapter_not_found")
     return found[0]

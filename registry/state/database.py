@@ -23,6 +23,7 @@ class State:
         self._database = Database(directory, read_only=read_only)
         self.path = self._database.path
         self.adapters = AdapterTable(self._database, clock)
+        self.routers = AdapterTable(self._database, clock, routers=True)
         self.models = ModelTable(self._database, clock)
 
     def sync(self) -> None:

@@ -26,6 +26,7 @@ AsJson = Annotated[
         rich_help_panel="Common options",
     ),
 ]
+Force = Annotated[bool, typer.Option("--force", help="Also if it is pinned; to remove: if it has adapters, too.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id or alias of a model.", show_default=False)]
 AdapterName = Annotated[
     str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME.", show_default=False)

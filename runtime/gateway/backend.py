@@ -11,10 +11,26 @@ from typing import Any, Protocol
 from models.messages import EmbedRequest, Event, RerankRequest, TranscribeRequest, Usage
 from registry.files.abilities import Ability
 from registry.records import Version
+from routing.decision import Decision
 from runtime.gateway.context import RequestContext
 from tenants.costs.prices import PriceList
 
 LOCAL = "local"
+
+
+@dataclass(frozen=True, slots=True)
+class Routed:
+    """That a router chose it."""
+
+    router: str
+    """`auto@v1`"""
+    decision: Decision
+
+    @property
+    def header(self) -> str:
+        score = self.decision.score
+        told = "-" if score is None else f"{score:.3f}"
+        return f"{self.router} {self.decision.target} {self.decision.reason} {told}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +51,26 @@ class Target:
     """What it can do beside its task."""
     price: PriceList | None = None
     """By which requests are charged; None: they are free."""
+    routed: Routed | None = None
+    """Which router chose it, and why; None: it was named itself."""
 
     @property
     def label(self) -> str | None:
         """`name@sha256:…`, where an adapter answers."""
         return None if self.version is None else f"{self.adapter}@{self.version.digest}"
 
+    @property
+    def used(self) -> str:
+        """A name of what answers, whoever chose it: `model`, or `model:adapter`."""
+        return self.model if self.adapter is None else f"{self.model}:{self.adapter}"
+
     def headers(self) -> dict[str, str]:
-        """X-Roundhouse-Model and, where one answers, X-Roundhouse-Adapter."""
+        """X-Roundhouse-Model; where one answers, X-Roundhouse-Adapter; where one chose, X-Roundhouse-Route."""
         found = {"X-Roundhouse-Model": f"{self.model}@{self.revision}"}
         if self.label is not None:
             found["X-Roundhouse-Adapter"] = self.label
+        if self.routed is not None:
+            found["X-Roundhouse-Route"] = self.routed.header
         return found
 
 
@@ -89,6 +114,11 @@ class Lease(Protocol):
     @property
     def swap_seconds(self) -> float:
         """Of these, bringing its adapter into a place."""
+        ...
+
+    @property
+    def pool(self) -> str:
+        """The part of the target's places that it has one of; '': it has no parts."""
         ...
 
     @property

@@ -1,6 +1,7 @@
 """What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -22,6 +23,20 @@ class Preference:
 
 
 @dataclass(frozen=True, slots=True)
+class Asked:
+    """What a body tells of the work that it is, and of who is to go first; what is known of it before it is read."""
+
+    size: int = 0
+    """Bytes of what is to be worked on."""
+    most_tokens: int | None = None
+    """Of the answer."""
+    service_class: ServiceClass | None = None
+    """The class that was asked for, also where another one is given; None: none was named."""
+    is_told: bool = False
+    """The answer's body tells the class that is given: the client named one where its vendor does."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestContext:
     """Who asks, how urgently, and since when."""
 
@@ -33,11 +48,21 @@ class RequestContext:
     """Monotonic seconds."""
     deadline: float | None = None
     """Monotonic seconds; None: as long as it takes."""
+    first_by: float | None = None
+    """When its client gives up if nothing has come: the answer has to begin before."""
+    asked: Asked = field(default_factory=Asked)
     attempt: int = 1
     source: Source = "api"
     """Who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
+    headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
+    """As they came, keys among them; routers look at those that they name."""
+
+    @property
+    def begin_by(self) -> float | None:
+        """Monotonic seconds until which the answer has to begin."""
+        return min((at for at in (self.deadline, self.first_by) if at is not None), default=None)
 
     def seconds_left(self) -> float | None:
-        """Until the deadline, 0 once it has passed; None: there is none."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+        """Until the answer has to begin, 0 once that has passed; None: there is no such time."""
+        return None if self.begin_by is None else max(0.0, self.begin_by - time.monotonic())

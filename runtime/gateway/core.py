@@ -1,7 +1,7 @@
 """The gateway: one object, whole from the start, that everything outside this room uses.
 
-A request: `record` it, `resolve` its name, `lease` the target, run a call (`runtime.gateway.backend`).
-Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`.
+A request: `record` it, `choose` what its name means, `lease` the target, run a call (`runtime.gateway.backend`).
+Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`, `routers`.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -23,6 +23,9 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.pricing import price_list
 from runtime.gateway.record import Recorder, Sink
+from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.switch import Switch
+from runtime.gateway.routing.targets import Targets
 from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
@@ -30,6 +33,7 @@ from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.now import Look
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
 from tenants.caller import Caller
 from tenants.costs.device import DeviceTime
@@ -39,6 +43,7 @@ from tenants.ledger.view import UsageReport
 AWAY = ("absent", "asleep", "failed")
 """States of a model in which no load is under way: who asks for it then causes one."""
 Phase = Literal["starting", "ready", "stopping"]
+Calls = Callable[[int | None], Sequence[Call]]
 
 
 class Gateway:
@@ -68,6 +73,8 @@ class Gateway:
         ledger: LedgerSink,
         usage: UsageReport,
         limits: LimitSink,
+        routers: Keeper,
+        queues: Mapping[str, ModelQueue],
         console: Console | None = None,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
@@ -80,6 +87,9 @@ class Gateway:
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, ConsoleSink(self.console))
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
+        self.routers = routers
+        targets = Targets(self.resolve, residency, queues)
+        self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
 
@@ -110,6 +120,16 @@ class Gateway:
         """By kind of limit: limit, what remains, seconds until all of it is there again."""
         found = self._limits.levels(recorder)
         return {kind.value: (left.limit, left.remaining, left.seconds) for kind, left in found.items()}
+
+    async def choose(self, parsed: Wanted, endpoint: str, calls: Calls, context: RequestContext) -> Target:
+        """`resolve`; of a router's name, whom it chooses. calls: asked for only if it is one.
+
+        Raises also Unavailable (no_route).
+        """
+        router = self.routers.find(self._names.bare(parsed))
+        if router is None:
+            return self.resolve(parsed, context.caller)
+        return await self.switch.route(router, endpoint, calls(None), parsed, context)
 
     def coming(self, target: Target) -> Coming | None:
         """How far it is; None: it can answer at once."""

@@ -10,22 +10,27 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import msgspec
 
 from adapters.types import StoredAdapter
-from models.messages import AdapterRef, Event, HttpCall, Progress, Request, Usage
+from models.messages import AdapterRef, Chunk, Event, HttpCall, Progress, Request, Usage
 from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import context_of
 from registry.records import Version
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, NotYet, Target, total
+from runtime.gateway.claims import ANSWER_TOKEN, Foresight, claim, work_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.lease import Turn
-from runtime.scheduling.queue import ModelQueue
+from runtime.scheduling.queue import ModelQueue, unreachable
 from runtime.slots import frames
 from runtime.slots.link import SlotCall
+from tenants.classes import ServiceClass
 
 SALTED = frozenset(("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"))
 """Calls that leave something in an engine's prefix cache."""
+TIERS = {ServiceClass.CRITICAL: "priority", ServiceClass.INTERACTIVE: "default", ServiceClass.BATCH: "flex"}
+"""What OpenAI calls them."""
 
 
 def reference(stored: StoredAdapter) -> AdapterRef:
@@ -53,6 +58,7 @@ class LocalBackend:
         metrics: Metrics,
     ) -> None:
         self._residency, self._queues, self._stored, self._metrics = residency, queues, stored, metrics
+        self._foresight = dict[str, Foresight]()
 
     def handles(self, target: Target) -> bool:
         return target.backend == LOCAL
@@ -74,11 +80,21 @@ class LocalBackend:
                 raise NotYet(entry.id, entry.remaining_load_seconds)
         loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
-        async with await self._turn(context, target, entry, adapter) as turn, AsyncExitStack() as calls:
-            yield LocalLease(context, target, entry, adapter, turn, turn.queued_seconds if loads else 0.0, calls)
+        foresight = self._foresight.setdefault(entry.id, Foresight(entry.recipe.task))
+        asks = claim(context, target, entry.recipe, foresight)
+        async with await self._turn(context, target, entry, adapter, asks) as turn:
+            load_seconds = turn.queued_seconds if loads else 0.0
+            calls = AsyncExitStack()
+            lease = LocalLease(context, target, entry, adapter, turn, load_seconds, calls)
+            try:
+                async with calls:
+                    yield lease
+            finally:
+                turn.had(work_of(lease.usage))
+                foresight.learn(context.asked.size, target.label or "", lease.usage)
 
     async def _turn(
-        self, context: RequestContext, target: Target, entry: ModelEntry, adapter: AdapterRef | None
+        self, context: RequestContext, target: Target, entry: ModelEntry, adapter: AdapterRef | None, asks: Claim
     ) -> Turn:
         """Wait for the model, a turn and the adapter's place, as long as the client wants to and its deadline lets."""
         wait, left = context.preference.wait, context.seconds_left()
@@ -89,7 +105,10 @@ class LocalBackend:
                 raise Unavailable("Its deadline passed on its way.")
             probe = target.version.probe if target.version else None
             queue = self._queues[entry.id]
-            return await queue.acquire(adapter, wait, probe, service_class=context.service_class)
+            if left is not None and not entry.is_ready and entry.remaining_load_seconds > left:
+                self._residency.want(entry)  # else it would never come for who is always in a hurry
+                raise unreachable(entry.id, entry.remaining_load_seconds, left)
+            return await queue.acquire(adapter, wait, probe, claim=asks)
         except Unavailable as error:
             if context.seconds_left() == 0.0:
                 raise too_late(entry.id) from None
@@ -114,8 +133,13 @@ class LocalLease:
         self._context, self._target, self._entry, self._adapter = context, target, entry, adapter
         self._turn, self._stack = turn, calls
         self._calls: list[SlotCall] = []
+        self._tokens = 0
         self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
         self.swap_seconds = turn.swap_seconds
+
+    @property
+    def pool(self) -> str:
+        return self._turn.pool
 
     @property
     def context_length(self) -> int | None:
@@ -133,11 +157,18 @@ class LocalLease:
         await self._stack.enter_async_context(made)
         self._watch_drain(made)
         events = made.events()
-        if self._context.deadline is not None:
-            events = self._until(events, self._context.deadline)
+        if self._context.begin_by is not None:
+            events = self._until(events)
         async for event in events:
+            if isinstance(event, Chunk):
+                self._made(event.data)
             if not isinstance(event, Progress):
                 yield event
+
+    def _made(self, data: bytes) -> None:
+        """A stream's tokens are charged as they come: what was foreseen may be far too little."""
+        self._tokens += data.count(b"\n\n")
+        self._turn.progress(self._tokens * ANSWER_TOKEN)
 
     def _request(self, call: Call) -> Request:
         if not isinstance(call, ChatPayload):
@@ -145,11 +176,13 @@ class LocalLease:
         served = self._adapter.digest if self._adapter else self._entry.id
         return HttpCall(
             path=call.path,
-            body=msgspec.json.encode({**call.body, **self._salted(call), "model": served}),
+            body=msgspec.json.encode({**call.body, **self._salted(call), "model": served, **self._tier(call)}),
             served=served,
             shown=self._target.asked,
             adapter=self._adapter,
             request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
+            priority=int(self._context.service_class),
+            tier=TIERS[self._context.service_class] if self._context.asked.is_told else "",
         )
 
     def _salted(self, call: ChatPayload) -> dict[str, str]:
@@ -159,23 +192,29 @@ class LocalLease:
             return {}
         return {"cache_salt": hmac.digest(team.encode(), (own or "").encode(), "sha256").hex()}
 
+    def _tier(self, call: ChatPayload) -> dict[str, str]:
+        """Responses say it as they were asked."""
+        told = call.path == "/v1/responses" and self._context.asked.is_told
+        return {"service_tier": TIERS[self._context.service_class]} if told else {}
+
     def _watch_drain(self, call: SlotCall) -> None:
         """A drain deadline ends the call with its error."""
         aborted = self._turn.ticket.aborted
         if aborted is not None:
             aborted.add_done_callback(lambda done: None if done.cancelled() else call.fail(done.result()))
 
-    async def _until(
-        self, events: AsyncIterator[Event | Progress], deadline: float
-    ) -> AsyncGenerator[Event | Progress, None]:
+    async def _until(self, events: AsyncIterator[Event | Progress]) -> AsyncGenerator[Event | Progress, None]:
+        until = self._context.begin_by
         while True:
             try:
-                async with asyncio.timeout(deadline - time.monotonic()):
+                async with asyncio.timeout(None if until is None else until - time.monotonic()):
                     event = await anext(events)
             except TimeoutError:
                 raise too_late(self._entry.id) from None
             except StopAsyncIteration:
                 return
+            if not isinstance(event, Progress):
+                until = self._context.deadline
             yield event
 
 

@@ -104,6 +104,11 @@ class Names:
             return name, catalog.resolve_pair(name, adapter, task)
         return name, catalog.resolve(name, task)
 
+    def bare(self, wanted: Wanted) -> object:
+        """The name as it stands in the body, without the tag that Ollama's clients write."""
+        name = wanted.name
+        return name.removesuffix(":latest") if wanted.tagged and isinstance(name, str) else name
+
     def untagged(self, name: str) -> str:
         """`name` of Ollama's `name:latest`, unless something here has the whole name."""
         bare = name.removesuffix(":latest")

@@ -25,6 +25,7 @@ from runtime.gateway.local import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.console import swaps
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
@@ -123,7 +124,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     roster = Roster(
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
-    reloading = Reloading(roster, settings.recipes)
+    routers = Keeper(settings.data_dir / "routers", state, names)
+    reloading = Reloading(roster, settings.recipes, routers.open)
 
     gateway = Gateway(
         settings,
@@ -142,6 +144,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
         UsageReport(ledger, settings.currency),
         LimitSink(limiter, settings.max_audio_seconds),
+        routers,
+        queues,
         console,
     )
     metrics.budget.set(device.budget)
@@ -161,6 +165,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
                 await adapters.register_of(entry.recipe)  # else when its files have been fetched
         names.refresh()
         adapters.hold_all_pins()
+        await reloading.begin()
         if gateway.phase == "starting":
             gateway.phase = "ready"
         if settings.prewarm:

@@ -131,7 +131,7 @@ class Recorder:
 
     def headers(self) -> dict[str, str]:
         """Who answers, and where the time went until now, for the answer's head."""
-        target = {} if self.target is None else self.target.headers()
+        target = {} if self.target is None else {**self.target.headers(), **self._order()}
         queue, load, swap = self._waited()
         first = (self._first or self._clock()) - self._began
         spent = {"queue": queue, "load": load, "swap": swap, "first": first}
@@ -139,6 +139,15 @@ class Recorder:
         warned = [] if self.admission is None else self.admission.warnings
         limits = {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
         return {**target, **limits, "Server-Timing": timing}
+
+    def _order(self) -> dict[str, str]:
+        """The class that it has, the one that it asked for where that is higher, and its part of the places."""
+        given, asked = self.context.service_class, self.context.asked.service_class
+        found = {"X-Roundhouse-Class": given.label}
+        if asked is not None and asked < given:
+            found["X-Roundhouse-Class-Asked"] = asked.label
+        pools = [lease.pool for lease in self._leases if lease.pool]
+        return {**found, "X-Roundhouse-Pool": pools[-1]} if pools else found
 
     def _waited(self) -> tuple[float, float, float]:
         queue = sum(lease.queued_seconds for lease in self._leases)

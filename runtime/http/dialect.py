@@ -8,7 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from models.messages import Event, Started
+from models.messages import Chunk, Event, Started
+from runtime import sse
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.errors import Dialect
@@ -91,3 +92,26 @@ async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str
 def warning(started: Started) -> dict[str, str]:
     """What the engine did otherwise than it was asked to, as a header."""
     return {"X-Roundhouse-Warning": started.warning} if started.warning else {}
+
+
+async def engine_lines(
+    events: AsyncIterator[Event], refuse: Callable[[int, bytes], object]
+) -> AsyncGenerator[Started | bytes, None]:
+    """The start, then the data of the engine's server-sent events, however they were cut.
+
+    `refuse` raises what an answer with a status of 400 or above tells.
+    """
+    status, refusal, reader = 200, b"", sse.Reader()
+    async for event in events:
+        if isinstance(event, Started):
+            status = event.status
+            yield event
+        elif not isinstance(event, Chunk):
+            continue
+        elif status >= 400:
+            refusal += event.data
+        else:
+            for data in reader.feed(event.data):
+                yield data
+    if status >= 400:
+        refuse(status, refusal)

@@ -3,16 +3,18 @@
 import re
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from typing import Annotated, cast
 
-from fastapi import Depends, Request
+from fastapi import Depends, Request, Response
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.http.preferences import parse
+from runtime.http import errors as http_errors
+from runtime.http.errors import of_path
+from runtime.http.wishes import context_of_headers, of_caller
 from tenants.caller import Caller
 
 _SANE_ID = re.compile(r"^[A-Za-z0-9._:/-]{1,128}\Z")
@@ -25,7 +27,7 @@ def context_of(scope: Scope) -> RequestContext:
 
 def set_caller(scope: Scope, caller: Caller) -> None:
     """For the layer that knows who calls, before anybody has looked at the context."""
-    scope[_CONTEXT] = replace(context_of(scope), caller=caller)
+    scope[_CONTEXT] = of_caller(context_of(scope), caller)
 
 
 def gateway_of(scope: Scope) -> Gateway:
@@ -55,6 +57,16 @@ def _request_id(scope: Scope) -> str:
     return f"req-{secrets.token_hex(12)}"
 
 
+def _refused(error: BadRequest, path: str) -> Response:
+    dialect = of_path(path)
+    return Response(
+        http_errors.encode(error, dialect),
+        http_errors.status(error, dialect),
+        headers=http_errors.headers(error),
+        media_type="application/json",
+    )
+
+
 class ContextMiddleware:
     """Pure ASGI. X-Request-Id stands on every response.
 
@@ -79,17 +91,22 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        context = RequestContext(_request_id(scope), preference=parse(scope["headers"]))
-        scope[_CONTEXT], scope[_GATEWAY] = context, self._gateway()
+        number = _request_id(scope)
 
         async def with_id(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                headers["X-Request-Id"] = context.id
+                headers["X-Request-Id"] = number
                 if scope["path"].startswith("/v1/messages"):  # where Anthropic's clients look for it
-                    headers["Request-Id"] = context.id
+                    headers["Request-Id"] = number
             await send(message)
 
+        try:
+            scope[_CONTEXT] = context_of_headers(number, scope["headers"])
+        except BadRequest as error:
+            await _refused(error, scope["path"])(scope, receive, with_id)
+            return
+        scope[_GATEWAY] = self._gateway()
         await self.app(scope, receive, with_id)
 
     async def _lifespan(self, scope: Scope, receive: Receive, send: Send) -> None:

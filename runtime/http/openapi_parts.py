@@ -134,6 +134,10 @@ HEADERS: Json = {
         "description": "Adapter that answered, where one did: `name@sha256:…`.",
         "schema": STRING,
     },
+    "X-Roundhouse-Route": {
+        "description": "Where a router chose: `router@version target reason score`.",
+        "schema": STRING,
+    },
     "Server-Timing": {
         "description": "Milliseconds of waiting, of it for a load, and to the first byte.",
         "schema": STRING,

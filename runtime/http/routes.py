@@ -10,6 +10,7 @@ from runtime.http.ollama import models as ollama_models
 from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA
 from runtime.http.ollama.vectors import ENDPOINTS as OLLAMA_VECTORS
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
+from runtime.http.routing.endpoints import ROUTES as ROUTING
 from runtime.http.sending import Route, handler
 from runtime.http.text_generation.endpoints import ENDPOINTS as TEXT_GENERATION
 
@@ -30,6 +31,7 @@ def routes() -> list[Route]:
         *models.ROUTES,
         *launch.WHOLE,
         *adapters.ROUTES,
+        *ROUTING,
         *combine.ROUTES,
         *operations.ROUTES,
         *usage.ROUTES,

@@ -17,9 +17,11 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.demand import pairs_of
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
+from runtime.http import wishes
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.limit_headers import headers_of
+from runtime.http.routing.model_used import with_model_used
 
 log = logging.getLogger("roundhouse.http")
 AT_ONCE = 4
@@ -50,6 +52,7 @@ async def serve(
     """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
     with gateway.record(context, endpoint.path) as recorder:
         try:
+            recorder.context, body = wishes.read(recorder.context, endpoint.path, body)
             parsed = endpoint.parse(body, query or {})
         except RoundhouseError as error:
             recorder.failed(error)
@@ -65,9 +68,13 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
-        target = recorder.target = gateway.resolve(parsed.wanted, recorder.context.caller)
+        target = recorder.target = await gateway.choose(
+            parsed.wanted, recorder.endpoint, parsed.calls, recorder.context
+        )
         gateway.admit(recorder, target, parsed.calls)
         parts = _parts(gateway, recorder, parsed, target)
+        if target.routed is not None:
+            parts = with_model_used(recorder, parts)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             parts = with_progress(target.model, lambda: gateway.coming(target), parts)
         async with aclosing(parts):

@@ -9,6 +9,7 @@ from typing import Self
 from models.messages import AdapterRef
 from registry.errors import RoundhouseError
 from registry.records import Probe
+from runtime.scheduling.fair.claim import Claim
 from runtime.slots.link import SlotLink
 
 
@@ -22,7 +23,10 @@ class Ticket:
     """Of the adapter's version that the request named."""
     arrived: float
     turn: asyncio.Future[SlotLink]
+    claim: Claim
     started: float | None = None
+    work: float | None = None
+    """What it had; None: nobody knows yet."""
     aborted: asyncio.Future[RoundhouseError] | None = None
     missed: bool = False
     """Its adapter was in no place when it came."""
@@ -35,12 +39,31 @@ class Turn:
 
     Args:
         give_back: ends the hold; called again for a ticket that has ended, it does nothing.
+        charge: tells of a ticket that it has had so much work already.
     """
 
-    def __init__(self, ticket: Ticket, link: SlotLink, give_back: Callable[[Ticket], None]) -> None:
-        self.ticket, self.link, self._give_back = ticket, link, give_back
+    def __init__(
+        self,
+        ticket: Ticket,
+        link: SlotLink,
+        give_back: Callable[[Ticket], None],
+        charge: Callable[[Ticket, float], None],
+    ) -> None:
+        self.ticket, self.link, self._give_back, self._charge = ticket, link, give_back, charge
         self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
         self.swap_seconds = ticket.swap_seconds
+
+    @property
+    def pool(self) -> str:
+        return self.ticket.claim.pool
+
+    def progress(self, work: float) -> None:
+        """So much was done for it until now."""
+        self._charge(self.ticket, work)
+
+    def had(self, work: float) -> None:
+        """So much was done for it in all; told before it is given back."""
+        self.ticket.work = work
 
     async def __aenter__(self) -> Self:
         return self

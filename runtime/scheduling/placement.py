@@ -7,9 +7,9 @@ An adapter is on disk, in host memory (staged) or in a device place. A running r
 
 Rules; the same numbers stand at the code that carries them out:
  1. The base needs no place. At most `max_requests` requests run at once.
- 2. Ready requests (the base, or an adapter in an open place) start in order of rank (`runtime.scheduling.rank`: class,
-    fair share, arrival). A blocked request holds nobody up, so requests of adapters in places go first: that groups
-    them.
+ 2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
+    (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
+    requests of adapters in places go first: that groups them.
  3. Staging starts as soon as a request is queued, by rank, `staging_at_once` at a time.
  4. Host memory holds `host` adapters. The least recently used idle one leaves; if there is none, a pinned one that
     is in no place, then the one for which only requests of later ranks wait. Adapters in places stay.
@@ -21,30 +21,32 @@ Rules; the same numbers stand at the code that carries them out:
  7. Pinned adapters keep their place, and get one when no request needs it. At least one place stays unpinned. One
     that failed is brought in again only when a request needs it, or when it is pinned once more.
  8. A forgotten or failed adapter leaves as soon as nothing holds it.
- 9. After every `oldest_every` steps (starts, and stagings begun) the request that has waited longest is promoted:
-    it goes before all that are not. This is the floor of the later ranks, one step in twenty, and why none starves.
-    Promoted requests are the oldest ones and go by arrival, so it changes nothing where ranks are arrivals.
+ 9. A swap is charged to the team of the first request that waits for the adapter. Each class that waits gets its
+    floor of the work (`runtime.scheduling.fair.floors`).
 
-The bound on waiting is `wait_bound`. Its argument, with S, P and D the longest staging, placing and run:
-
-- Where ranks are arrivals, and for a promoted request: for the first one, rule 6 finds a place at the latest after
-  `max_overtake`, because an unpinned place that it may not take belongs to a request before it; that place drains
-  within D, staging and placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger
-  can be put before it in any of the four.
-- For any ranks: while a request waits there is a step at least every S + 2P + D. Else all runs and stagings would end
-  meanwhile and no place would stay leased, so that the first request would have been staged, or placed and started.
-  A request that found Q others waiting is promoted after Q + 1 times `oldest_every` steps at the latest.
+The bound on waiting is `wait_bound`, for requests of one key, whose ranks are arrivals. Its argument, with S, P and D
+the longest staging, placing and run: for the first one, rule 6 finds a place at the latest after `max_overtake`,
+because an unpinned place that it may not take belongs to a request before it; that place drains within D, staging and
+placing take S and P, and rule 2 gives it the next free slot, within D. Nothing that is younger can be put before it in
+any of the four. Among several keys and teams the same holds for who is first in rank, and it stays first, once its
+class is owed its floor or no class above it waits, until it starts, a team or key that waited before has less, or one
+comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
 `models.text.batching.plan.Turns`. It knows no ranks.
 """
 
+from collections.abc import Mapping
+
 from registry.errors import Conflict
 from runtime.scheduling.device_tier import DeviceTier
+from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.pools import Pool
+from runtime.scheduling.fair.running import Running
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
 from runtime.scheduling.rank import Rank
-from runtime.scheduling.waiting import QueuedRequest, Waiting
+from runtime.scheduling.waiting import Head, Waiting
 from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
@@ -58,7 +60,8 @@ class Placement:
         host: adapters that host memory holds, those in places included; at least places + 1 is used, because an
             adapter must be staged before another one gives up its place.
         max_overtake: seconds after which a blocked request may close a place. 0: strict order of rank.
-        oldest_every: steps after which the oldest request is promoted (rule 9).
+        floor: the least part of the work of a class that waits.
+        pools: parts of `max_requests`.
     """
 
     def __init__(
@@ -69,17 +72,16 @@ class Placement:
         *,
         max_overtake: float = 0.5,
         staging_at_once: int = 4,
-        oldest_every: int = 20,
+        floor: float = 0.05,
+        pools: Mapping[str, Pool] | None = None,
     ) -> None:
-        if min(max_requests, staging_at_once, oldest_every) < 1:
-            raise ValueError("max_requests, staging_at_once and oldest_every must be at least 1")
+        if min(max_requests, staging_at_once) < 1:
+            raise ValueError("max_requests and staging_at_once must be at least 1")
         if min(places, max_overtake) < 0:
             raise ValueError("places and max_overtake must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
-        self.oldest_every = oldest_every
-        self._waiting = Waiting()
-        self._steps = 0  # since the last promotion
-        self._running: dict[str, str | None] = {}
+        self._waiting = Waiting(floor)
+        self._running = Running(self._waiting, pools or {})
         self._device = DeviceTier(places)
         self._host = HostTier(max(host, places + 1), staging_at_once)
         self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
@@ -94,15 +96,14 @@ class Placement:
         request_id: str,
         digest: str | None,
         now: float,
-        service_class: ServiceClass = ServiceClass.INTERACTIVE,
-        share: float = 0.0,
+        claim: Claim = NOBODYS,
     ) -> None:
         """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
         if request_id in self._running:
             raise ValueError(f"request {request_id} runs already")
         if digest is not None and not self.places:
             raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
-        self._waiting.add(request_id, digest, now, service_class, share)
+        self._waiting.add(request_id, digest, now, claim)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
             if digest in self._pinned:
@@ -114,12 +115,23 @@ class Placement:
         """Forget a waiting request. False: it is not waiting; if it runs, abort it and call `finish` then."""
         return self._waiting.remove(request_id) is not None
 
-    def finish(self, request_id: str, now: float) -> None:
-        """A started request has left the engine, however it ended. Unknown ids are ignored (see `reset`)."""
-        digest = self._running.pop(request_id, None)
-        if digest is not None:
-            self._device.release(digest)
-            self._used(digest, now)
+    def progress(self, request_id: str, work: float) -> None:
+        """A started request has had so much work already. Unknown ids are ignored."""
+        self._running.progress(request_id, work)
+
+    def finish(self, request_id: str, now: float, work: float | None = None) -> None:
+        """A started request has left the engine, however it ended, and had so much work; None: as foreseen. Unknown
+        ids are ignored (see `reset`)."""
+        request = self._running.end(request_id, work)
+        if request is not None and request.digest is not None:
+            self._device.release(request.digest)
+            self._used(request.digest, now)
+
+    def swapped(self, digest: str, work: float) -> None:
+        """Rule 9: so much was not done meanwhile. Call it before `placed`."""
+        head = self._waiting.head(digest, frozenset())
+        if head is not None:
+            head.request.ties.charge(work)
 
     def staged(self, digest: str) -> None:
         """A staging ended well."""
@@ -167,6 +179,11 @@ class Placement:
         """The next engine has other sizes: they count from the next `reset`."""
         self._sizes = (places, host, max_requests)
 
+    def share(self, floor: float, pools: Mapping[str, Pool]) -> None:
+        """Other floors and pools, at once."""
+        self._waiting.floors.share = floor
+        self._running.pools.change(pools)
+
     def reset(self) -> list[str]:
         """The engine is new and empty. Waiting requests and pins stay; returns the requests that ran and are lost.
         Reports about work begun before the reset must not be passed on any more."""
@@ -185,16 +202,15 @@ class Placement:
     def decide(self, now: float) -> PlacementPlan:
         """The next steps. O(waiting adapters + places²) at worst; call it after each event and at `wake_at`."""
         drop = self._leave()
-        heads = self._waiting.heads()
-        blocked = [head for head in heads if head.digest not in self._device]
-        overdue = [head for head in blocked if now >= head.since + self.max_overtake]
-        place = self._close_places(overdue)
+        heads = self._waiting.heads(self._running.full(self.max_requests))
+        blocked = [head for digest, head in heads.items() if digest not in self._device]
+        overdue = [head for head in blocked if now >= head.request.since + self.max_overtake]
+        place = self._close_places(overdue, heads)
         start = self._start(now)
         place += self._fill_places(blocked)
-        wanted = {str(head.digest): head.rank for head in blocked}
+        wanted = {str(head.request.digest): head.rank for head in blocked}
         stage, dropped = self._host.begin(wanted, self._wanted_pins(), self._device.touched())  # rules 3 and 4
-        self._promote(len(start) + len(stage))
-        overtakes = [head.since + self.max_overtake for head in blocked]
+        overtakes = [head.request.since + self.max_overtake for head in blocked]
         wake_at = min((at for at in overtakes if at > now), default=None)
         return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at)
 
@@ -211,18 +227,18 @@ class Placement:
                 drop.append(digest)
         return drop
 
-    def _close_places(self, overdue: list[QueuedRequest]) -> list[tuple[str, str | None]]:
+    def _close_places(self, overdue: list[Head], heads: Mapping[str, Head]) -> list[tuple[str, str | None]]:
         """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
         moves: list[tuple[str, str | None]] = []
         closing: set[str] = set()
-        for request in overdue:
-            digest = str(request.digest)
+        for head in overdue:
+            digest = str(head.request.digest)
             if not self._can_be_placed(digest):
                 continue
             if self._device.free:
                 moves.append(self._move(digest, None))
                 continue
-            victims = [v for v in self._device if v not in closing and self._may_lose(v, request.rank)]
+            victims = [v for v in self._device if v not in closing and self._may_lose(v, head.rank, heads)]
             if not victims:
                 break  # one of a later rank may take even fewer places
             victim = min(victims, key=self._cost_of_taking)
@@ -233,8 +249,8 @@ class Placement:
         self._device.closing = closing
         return moves
 
-    def _may_lose(self, digest: str, rank: Rank) -> bool:
-        head = self._waiting.head(digest)
+    def _may_lose(self, digest: str, rank: Rank, heads: Mapping[str, Head]) -> bool:
+        head = heads.get(digest)
         return digest not in self._pinned and (head is None or head.rank > rank)
 
     def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
@@ -244,22 +260,22 @@ class Placement:
 
     def _start(self, now: float) -> list[str]:
         """Rules 1 and 2."""
-        room = self.max_requests - len(self._running)
-        if room <= 0 or not self._waiting:
-            return []
         started: list[str] = []
         ready: list[str | None] = [None, *self._device.open()]
-        for request in self._waiting.take(ready, room):
-            self._running[request.id] = request.digest
+        while len(self._running) < self.max_requests and self._waiting:
+            request = self._waiting.first(ready, self._running.closed(self.max_requests))
+            if request is None:
+                break
+            self._running.start(request)
             if request.digest is not None:
                 self._device.lease(request.digest)
                 self._used(request.digest, now)
             started.append(request.id)
         return started
 
-    def _fill_places(self, blocked: list[QueuedRequest]) -> list[tuple[str, str | None]]:
+    def _fill_places(self, blocked: list[Head]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""
-        wanting = [str(request.digest) for request in blocked] + self._wanted_pins()
+        wanting = [str(head.request.digest) for head in blocked] + self._wanted_pins()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
         if not wanting:
             return []
@@ -274,13 +290,6 @@ class Placement:
             else:
                 break
         return moves
-
-    def _promote(self, steps: int) -> None:
-        """Rule 9."""
-        self._steps += steps
-        while self._steps >= self.oldest_every and self._waiting.promote_oldest():
-            self._steps -= self.oldest_every
-        self._steps = min(self._steps, self.oldest_every)
 
     def _wanted_pins(self) -> list[str]:
         return [digest for digest, wanted in self._pinned.items() if wanted]
@@ -310,6 +319,16 @@ class Placement:
     @property
     def waiting(self) -> int:
         return len(self._waiting)
+
+    def waiting_by_class(self) -> dict[ServiceClass, int]:
+        return {one: self._waiting.classes[one] for one in ServiceClass}
+
+    def waiting_in(self, pool: str) -> int:
+        return self._waiting.pools[pool]
+
+    def work_before(self, claim: Claim) -> float:
+        """The work that would be done before that of a request which came now, if nobody came after it."""
+        return self._waiting.work_before(claim)
 
     @property
     def running(self) -> int:

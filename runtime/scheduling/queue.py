@@ -23,14 +23,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from models.messages import AdapterRef
-from registry.errors import QueueFull, RoundhouseError, Unavailable
+from registry.errors import QueueFull, RoundhouseError, Unavailable, Unreachable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
+from runtime.scheduling.fair.claim import NOBODYS, Claim
+from runtime.scheduling.fair.pace import Pace
+from runtime.scheduling.fair.pools import Pool
 from runtime.scheduling.lease import Ticket, Turn
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
-from tenants.classes import ServiceClass
 
 
 @dataclass(slots=True)
@@ -62,14 +64,14 @@ class ModelQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
-        self.policy = Placement(*_sizes(recipe))
+        self.policy = Placement(*_sizes(recipe), floor=recipe.queue.floor, pools=_pools(recipe))
         self._link: SlotLink | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[str, Ticket] = {}
         self._running: dict[str, Ticket] = {}
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
-        self._service = 0.5  # running mean of a request's seconds in the engine; for Retry-After
+        self._pace = Pace()
 
     # --- what residency sees ----------------------------------------------------------------------------------------
     @property
@@ -82,7 +84,8 @@ class ModelQueue:
 
     @property
     def oldest(self) -> float | None:
-        return min((t.arrived for t in self._waiting.values()), default=None)
+        first = next(iter(self._waiting.values()), None)
+        return None if first is None else first.arrived
 
     def running_with(self, digest: str) -> int:
         return sum(t.adapter is not None and t.adapter.digest == digest for t in self._running.values())
@@ -98,6 +101,7 @@ class ModelQueue:
         """The model has another recipe: its bounds count at once, its sizes for the next engine."""
         self.recipe = recipe
         self.policy.resize(*_sizes(recipe))
+        self.policy.share(recipe.queue.floor, _pools(recipe))
 
     def open(self, link: SlotLink) -> None:
         self._link = link
@@ -126,9 +130,15 @@ class ModelQueue:
                 ticket.aborted.set_result(error)
 
     # --- requests ---------------------------------------------------------------------------------------------------
-    def predicted_wait(self) -> float:
-        """Seconds until a request that comes now would start, by the mean of the recent ones."""
-        return max(1.0, self._service * (len(self._waiting) + 1) / max(1, self.policy.max_requests))
+    def predicted_wait(self, claim: Claim = NOBODYS) -> float:
+        """Seconds until a request that comes now would start, for Retry-After: at least 1."""
+        return max(1.0, self._pace.seconds(self.policy.work_before(claim), self.policy.max_requests))
+
+    def _start_in(self, claim: Claim) -> float:
+        """Seconds until a request that comes now would start; 0 where that is at once, or nothing was measured yet."""
+        if not self._pace.is_known or (not self._waiting and len(self._running) < self.policy.max_requests):
+            return 0.0
+        return self._pace.seconds(self.policy.work_before(claim), self.policy.max_requests)
 
     async def acquire(
         self,
@@ -136,36 +146,45 @@ class ModelQueue:
         max_wait: float | None = None,
         probe: Probe | None = None,
         *,
-        service_class: ServiceClass = ServiceClass.INTERACTIVE,
-        share: float = 0.0,
+        claim: Claim = NOBODYS,
     ) -> Turn:
-        """Wait for a turn. `probe`: what the adapter must have answered before. Class and share are its rank's.
+        """Wait for a turn. `probe`: what the adapter must have answered before.
 
-        Raises QueueFull or Unavailable (code adapter_probe_failed) at once, Unavailable after the recipe's
-        `queue.max_wait` seconds.
+        Raises QueueFull, Unreachable or Unavailable (code adapter_probe_failed) at once, Unavailable after the
+        recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
         if len(self._waiting) >= self.recipe.queue.max_waiting:
             raise QueueFull(
                 f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
-                retry_after=self.predicted_wait(),
+                retry_after=self.predicted_wait(claim),
+            )
+        pool = self.recipe.pools.get(claim.pool)
+        if pool is not None and self.policy.waiting_in(claim.pool) >= pool.max_waiting:
+            raise QueueFull(
+                f"{self.policy.waiting_in(claim.pool)} requests wait in the pool '{claim.pool}' of model "
+                f"'{self.recipe.id}' already. Try again later.",
+                retry_after=self.predicted_wait(claim),
             )
         if self._bounds.waiting >= self._bounds.max_waiting:
             raise QueueFull(
                 f"{self._bounds.waiting} requests wait in this server already. Try again later.",
                 retry_after=self.predicted_wait(),
             )
+        if claim.due is not None and (wait := self._start_in(claim)) > (left := claim.due - self._clock()):
+            raise unreachable(self.recipe.id, wait, left)
         if adapter is not None:
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
             self.effects.know(adapter)
         loop = asyncio.get_running_loop()
         now = self._clock()
-        ticket = Ticket(str(next(self._ids)), adapter, probe, now, loop.create_future(), aborted=loop.create_future())
+        turn, aborted = loop.create_future(), loop.create_future()
+        ticket = Ticket(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
-        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, service_class, share)
+        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)
         leased = False
         try:
             self._want()
@@ -174,7 +193,7 @@ class ModelQueue:
                 link = await ticket.turn
             await self._confirm(ticket, link)
             leased = True
-            return Turn(ticket, link, self.release)
+            return Turn(ticket, link, self.release, self._progress)
         except TimeoutError:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
@@ -193,10 +212,13 @@ class ModelQueue:
         if self._running.pop(ticket.id, None) is None:
             return
         now = self._clock()
-        self._service += 0.1 * (now - (ticket.started or now) - self._service)
-        self.policy.finish(ticket.id, now)
+        self._pace.ended(now - (ticket.started or now), ticket.work or ticket.claim.work)
+        self.policy.finish(ticket.id, now, ticket.work)
         self.pump()
         self._released()
+
+    def _progress(self, ticket: Ticket, work: float) -> None:
+        self.policy.progress(ticket.id, work)
 
     def pump(self) -> None:
         """Carry out what the policy decides, until it has nothing more to say."""
@@ -277,6 +299,7 @@ class ModelQueue:
                 if refusal is not None and not ticket.turn.done():
                     ticket.turn.set_exception(refusal)
                     self.policy.cancel(ticket.id)
+        self.policy.swapped(digest, self._pace.work(self.effects.stats[digest].place_seconds))
         self.policy.placed(digest, self._clock())
         self.pump()
 
@@ -287,6 +310,18 @@ class ModelQueue:
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
+
+
+def unreachable(model: str, wait: float, left: float) -> Unreachable:
+    return Unreachable(
+        f"A request for '{model}' would wait about {wait:.1f} s now, and this one has {max(0.0, left):.1f} s. "
+        "Send it again with more time, or later.",
+        retry_after=min(60.0, max(1.0, wait - left)),
+    )
+
+
+def _pools(recipe: Recipe) -> dict[str, Pool]:
+    return {name: Pool(pool.reserved, pool.max_requests) for name, pool in recipe.pools.items()}
 
 
 def _sizes(recipe: Recipe) -> tuple[int, int, int]:

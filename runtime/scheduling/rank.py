@@ -1,30 +1,36 @@
-"""What decides who goes first: every request in a queue has a rank, and the lowest one is next."""
+"""What decides who goes first: every request at the head of a queue has a rank, and the lowest one is next."""
 
 from dataclasses import dataclass
-from math import inf, isnan
-from typing import Self
+from typing import NamedTuple
 
-from tenants.classes import ServiceClass
+from runtime.scheduling.fair.accounts import Ties
+from runtime.scheduling.fair.claim import Claim
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Rank:
-    """The order in a queue. Whoever enqueues chooses class and share; arrival breaks ties, and rule 9 of
-    `runtime.scheduling.placement` uses it so that nobody waits for ever.
+class Rank(NamedTuple):
+    """The order among heads at one moment: counters rise as others start, so a rank is not kept."""
 
-    Raises ValueError for a share that has no order.
-    """
-
-    service_class: ServiceClass
-    share: float
-    """What the caller has had of the model already; 0 where nothing is shared."""
+    position: int
+    """Of its class: a class that is owed its floor comes before those above it."""
+    team: float
+    """The team's counter, and its number."""
+    team_number: int
+    key: float
+    key_number: int
+    due: float
     arrival: int
     """Counts the requests of one queue."""
 
-    def __post_init__(self) -> None:
-        if isnan(self.share):
-            raise ValueError("a share must be a number")
 
-    def promoted(self) -> Self:
-        """Before every rank that is not promoted; promoted ones stand in order of arrival."""
-        return type(self)(ServiceClass.CRITICAL, -inf, self.arrival)
+@dataclass(frozen=True, slots=True, eq=False)
+class QueuedRequest:
+    """`digest` None: the base itself. `since`: clock seconds."""
+
+    id: str
+    digest: str | None
+    since: float
+    arrival: int
+    claim: Claim
+    ties: Ties
+    due: float
+    """In its key: its deadline, or as if it had one."""

@@ -1,38 +1,41 @@
-"""Requests that wait, by rank, grouped by the adapter that they need. No policy here."""
+"""Requests that wait, by the adapter that they need; in each lane in the order of `runtime.scheduling.fair`."""
 
-from bisect import bisect_left, insort
-from collections import OrderedDict
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heapreplace
-from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.rank import Rank
+from runtime.scheduling.fair.accounts import Group, Ties
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.floors import Floors
+from runtime.scheduling.fair.lane import Lane, rank
+from runtime.scheduling.rank import QueuedRequest, Rank
 from tenants.classes import ServiceClass
 
+K = TypeVar("K")
+PATIENCE = 600.0
+"""Seconds: in its key a request with a later deadline, or none, goes as if it had this one."""
 
-@dataclass(frozen=True, slots=True)
-class QueuedRequest:
-    """`digest` None: the base itself. `since`: clock seconds."""
 
-    id: str
-    digest: str | None
-    since: float
+class Head(NamedTuple):
+    """The first request of an adapter, or of the base."""
+
     rank: Rank
-
-
-_rank = attrgetter("rank")
+    request: QueuedRequest
 
 
 class Waiting:
-    """One list in order of rank per digest. Adding, removing and promoting take O(log waiting), besides moving
-    the list's pointers."""
+    """Adding and removing take O(log waiting), besides moving a list's pointers. Heads are found in O(1) per lane."""
 
-    def __init__(self) -> None:
+    def __init__(self, floor: float = 0.05) -> None:
         self._by_id: dict[str, QueuedRequest] = {}
-        self._queues: dict[str | None, list[QueuedRequest]] = {}
-        self._by_age: OrderedDict[str, None] = OrderedDict()
-        """Those that are not promoted, the oldest first."""
+        self._lanes: dict[str | None, dict[ServiceClass, dict[str, Lane]]] = {}
+        self._counts: Counter[str | None] = Counter()
+        self.classes: Counter[ServiceClass] = Counter()
+        """How many wait, by class."""
+        self._teams = {one: Group() for one in ServiceClass}
+        self.floors = Floors(floor)
+        self.pools: Counter[str] = Counter()
+        """How many wait, by pool."""
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -41,76 +44,123 @@ class Waiting:
     def __contains__(self, request_id: object) -> bool:
         return request_id in self._by_id
 
-    def add(
-        self,
-        request_id: str,
-        digest: str | None,
-        now: float,
-        service_class: ServiceClass = ServiceClass.INTERACTIVE,
-        share: float = 0.0,
-    ) -> None:
+    def add(self, request_id: str, digest: str | None, now: float, claim: Claim) -> None:
         """Raises ValueError when the id waits already."""
         if request_id in self._by_id:
             raise ValueError(f"request {request_id} waits already")
         self._arrivals += 1
-        self._put(QueuedRequest(request_id, digest, now, Rank(service_class, share, self._arrivals)))
-        self._by_age[request_id] = None
+        team = self._teams[claim.service_class].join(claim.team, claim.weight, claim.work)
+        ties = Ties(team, team.keys.join(claim.key, 1.0, claim.work))
+        latest = now + PATIENCE
+        due = latest if claim.due is None else min(claim.due, latest)
+        request = QueuedRequest(request_id, digest, now, self._arrivals, claim, ties, due)
+        self._by_id[request_id] = request
+        lanes = self._lanes.setdefault(digest, {}).setdefault(claim.service_class, {})
+        if claim.pool not in lanes:
+            lanes[claim.pool] = Lane()
+        lanes[claim.pool].add(request)
+        self._counts[digest] += 1
+        self.classes[claim.service_class] += 1
+        self.pools[claim.pool] += 1
 
     def remove(self, request_id: str) -> QueuedRequest | None:
         request = self._by_id.pop(request_id, None)
-        if request is not None:
-            queue = self._queues[request.digest]
-            del queue[bisect_left(queue, request.rank, key=_rank)]
-            if not queue:
-                del self._queues[request.digest]
-            self._by_age.pop(request_id, None)
+        if request is None:
+            return None
+        claim, digest = request.claim, request.digest
+        lanes = self._lanes[digest][claim.service_class]
+        lanes[claim.pool].remove(request)
+        if not lanes[claim.pool]:
+            del lanes[claim.pool]
+            if not lanes:
+                del self._lanes[digest][claim.service_class]
+                if not self._lanes[digest]:
+                    del self._lanes[digest]
+        _less(self._counts, digest)
+        _less(self.classes, claim.service_class)
+        _less(self.pools, claim.pool)
+        request.ties.team.keys.leave(request.ties.key, claim.work)
+        self._teams[claim.service_class].leave(request.ties.team, claim.work)
+        if claim.service_class not in self.classes:
+            self.floors.left(claim.service_class)
         return request
 
     def remove_all(self, digest: str) -> list[str]:
-        """Take out everything that waits for a digest; the ids in order of rank."""
-        ids = [request.id for request in self._queues.get(digest, ())]
-        for request_id in ids:
-            self.remove(request_id)
-        return ids
-
-    def promote_oldest(self) -> bool:
-        """Give the oldest request that is not promoted yet a rank before all others. False: there is none."""
-        oldest = next(iter(self._by_age), None)
-        if oldest is None:
-            return False
-        request = self.remove(oldest)
-        assert request is not None
-        self._put(replace(request, rank=request.rank.promoted()))
-        return True
+        """Take out everything that waits for a digest; the ids in order of arrival."""
+        lanes = [lane for pools in self._lanes.get(digest, {}).values() for lane in pools.values()]
+        found = [request for lane in lanes for request in lane.requests()]
+        found.sort(key=lambda request: request.arrival)
+        for request in found:
+            self.remove(request.id)
+        return [request.id for request in found]
 
     def count(self, digest: str | None) -> int:
-        return len(self._queues.get(digest, ()))
+        return self._counts[digest]
 
-    def head(self, digest: str | None) -> QueuedRequest | None:
-        """The first request of a digest."""
-        queue = self._queues.get(digest)
-        return queue[0] if queue else None
+    def head(self, digest: str | None, closed: frozenset[str]) -> Head | None:
+        """The first request of a digest whose pool is not closed."""
+        lanes = self._lanes.get(digest)
+        return None if lanes is None else self._head(lanes, self._order(), closed)
 
-    def heads(self) -> list[QueuedRequest]:
+    def heads(self, closed: frozenset[str]) -> dict[str, Head]:
         """The first request of each adapter (not of the base), in order of rank."""
-        return sorted((queue[0] for digest, queue in self._queues.items() if digest is not None), key=_rank)
+        order = self._order()
+        found: list[tuple[Head, str]] = []
+        for digest, lanes in self._lanes.items():
+            if digest is not None and (head := self._head(lanes, order, closed)) is not None:
+                found.append((head, digest))
+        found.sort()
+        return {digest: head for head, digest in found}
 
-    def take(self, digests: Iterable[str | None], limit: int) -> list[QueuedRequest]:
-        """Take out up to `limit` requests of these digests, in order of rank. O(digests + limit · log digests)."""
-        heap = [(head.rank, head) for head in map(self.head, digests) if head is not None]
-        heapify(heap)
-        taken: list[QueuedRequest] = []
-        while heap and len(taken) < limit:
-            request = heap[0][1]
-            self.remove(request.id)
-            taken.append(request)
-            following = self.head(request.digest)
-            if following is None:
-                heappop(heap)
-            else:
-                heapreplace(heap, (following.rank, following))
-        return taken
+    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> QueuedRequest | None:
+        """The first request of these digests."""
+        order, best = self._order(), None
+        for digest in digests:
+            lanes = self._lanes.get(digest)
+            head = None if lanes is None else self._head(lanes, order, closed)
+            if head is not None and (best is None or head.rank < best.rank):
+                best = head
+        return None if best is None else best.request
 
-    def _put(self, request: QueuedRequest) -> None:
-        self._by_id[request.id] = request
-        insort(self._queues.setdefault(request.digest, []), request, key=_rank)
+    def work_before(self, claim: Claim) -> float:
+        """The work that would be done before that of a request which came now, if nobody came after it."""
+        group = self._teams[claim.service_class]
+        team = group.find(claim.team)
+        own = claim.work
+        if team is not None:
+            mine = claim.work + team.keys.queued(claim.key)
+            own = mine + team.keys.ahead(claim.key, 1.0, mine)
+        level = own + group.ahead(claim.team, claim.weight, own)
+        above = sum(self._work(one) for one in ServiceClass if one < claim.service_class)
+        if self.floors.share:
+            above = min(above, level / self.floors.share)
+        return above + level - claim.work
+
+    def _work(self, service_class: ServiceClass) -> float:
+        waiting = self._teams[service_class].waiting
+        return 0.0 if waiting is None else sum(account.queued for account in waiting)
+
+    def _order(self) -> list[ServiceClass]:
+        """The classes that wait, by who goes first now."""
+        return self.floors.order(self.classes)
+
+    def _head(
+        self, lanes: dict[ServiceClass, dict[str, Lane]], order: list[ServiceClass], closed: frozenset[str]
+    ) -> Head | None:
+        for position, service_class in enumerate(order):
+            best: Head | None = None
+            for pool, lane in lanes.get(service_class, {}).items():
+                if pool not in closed:
+                    request = lane.first()
+                    head = Head(rank(request, position), request)
+                    if best is None or head.rank < best.rank:
+                        best = head
+            if best is not None:
+                return best
+        return None
+
+
+def _less(counter: Counter[K], key: K) -> None:
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -176,8 +176,22 @@ def _embed(section: Section) -> dict[str, str]:
     return {"ndcg": f"{measured['documents']:.3f}", "cases": str(measured["cases"]), "date": measured["date"]}
 
 
+def _auto(section: Section) -> dict[str, str]:
+    measured, training = section["measured"], section["training"]
+    both, letters = measured["both"], measured["letters"]
+    return {
+        **{name: _percent(both[name]) for name in ("right", "wrong", "abstained")},
+        **{f"letters_{name}": _percent(letters[name]) for name in ("right", "wrong", "abstained")},
+        "typed_right": _percent(measured["typed"]["right"]),
+        **{name: str(measured[name]) for name in ("inputs", "kilobytes", "date")},
+        **{name: str(training[name]) for name in ("examples", "chosen_on", "seed")},
+        "seconds": f"{training['seconds']:.0f}",
+    }
+
+
 MAKERS: dict[str, Callable[[Section], dict[str, str]]] = {
     "starter-chat": _chat, "starter-rerank": _rerank, "starter-speech": _speech, "starter-embed": _embed,
+    "auto": _auto,
 }  # fmt: skip
 
 

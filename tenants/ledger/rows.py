@@ -38,6 +38,14 @@ class Entry:
     """The most that it can use: what counts if the server is killed under it."""
     reserved_micro: int = 0
     reserved_audio_ms: int = 0
+    asked: str = ""
+    """The name as the client wrote it."""
+    router: str = ""
+    """`name@version` of the router that chose; '': the model was named itself."""
+    target: str = ""
+    """Whom it chose, by the name that it has for it."""
+    reason: str = ""
+    score: float | None = None
 
     @property
     def price_version(self) -> str:

@@ -16,6 +16,7 @@ SUMS = ("requests", "interrupted", *COUNTS, "lost_micro", "accepted", "rejected"
 _BEGUN = (
     "uid", "request", "attempt", "at", "hour", "team", "key", "endpoint", "model", "revision", "adapter",
     "service_class", "source", "price_version", "reserved_tokens", "reserved_micro", "reserved_audio_ms",
+    "asked", "router", "target", "reason", "score",
 )  # fmt: skip
 _ZERO = dict.fromkeys(COUNTS, 0)
 _BEGIN = sa.insert(LEDGER)

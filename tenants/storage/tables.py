@@ -116,7 +116,19 @@ LEDGER = sa.Table(
     sa.Column("reserved_micro", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("reserved_audio_ms", sa.BigInteger, nullable=False, server_default="0"),
     sa.Column("accepted", sa.Boolean),
+    sa.Column("asked", sa.String(128), nullable=False, server_default=""),
+    sa.Column("router", sa.String(96), nullable=False, server_default=""),
+    sa.Column("target", sa.String(208), nullable=False, server_default=""),
+    sa.Column("reason", sa.String(128), nullable=False, server_default=""),
+    sa.Column("score", sa.Double),
     sa.Index("ix_ledger_request", "request"),
+    sa.Index(
+        "ix_ledger_router",
+        "router",
+        "at",
+        sqlite_where=sa.text("router <> ''"),
+        postgresql_where=sa.text("router <> ''"),
+    ),
     sa.Index(
         "ix_ledger_open", "server", sqlite_where=sa.text("state = 'open'"), postgresql_where=sa.text("state = 'open'")
     ),

@@ -2,8 +2,8 @@
 
 A block whose info string is `bash run`, `python run` or `js run` is run. A fenced block `json answer` or `text answer`
 behind it, with no heading and no other example in between, is what it must print (see `tests.docs.compare`).
-`json answer approx` allows fractions to differ a little. `python run langchain` runs in the environment that
-`scripts/install-langchain` makes.
+`json answer approx` allows fractions to differ a little. `python run langchain` and `python run others` run in
+environments that `scripts/install-clients` makes.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 LANGUAGES = ("bash", "python", "js")
+ENVIRONMENTS = ("langchain", "others")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.docs.blocks import ROOT, Example
-from tests.system.frameworks.langchain_environment import langchain
+from tests.docs.blocks import ENVIRONMENTS, ROOT, Example
+from tests.system.frameworks.environments import interpreter
 
 ADDRESS = "http://127.0.0.1:8000"
 SECONDS = 600
@@ -34,7 +34,8 @@ def run(example: Example, url: str, data: Path | None = None) -> str:
         case "bash":
             command = ["bash", "-euo", "pipefail", "-c", code]
         case "python":
-            command = [str(langchain()) if "langchain" in example.info else sys.executable, "-c", code]
+            elsewhere = next((name for name in ENVIRONMENTS if name in example.info), None)
+            command = [str(interpreter(elsewhere)) if elsewhere else sys.executable, "-c", code]
         case _:
             command = ["node", "--input-type=module", "-e", code]
     tools = str(Path(sys.executable).parent)

@@ -18,6 +18,10 @@ from tests.docs.blocks import LANGUAGES, ROOT, Fence, fences, pages
 SHELL = ("bash", "sh", "shell", "console", "zsh")
 NOT_RUN = {
     ("README.md", "make serve"): "starts the server that all other blocks ask, and all tests",
+    ("README.md", "git clone"): "tests/system/test_newcomer.py follows it",
+    ("first-hour.md", "git clone"): "the same steps as README's",
+    ("deploy.md", "git clone"): "needs root and systemd, and changes the machine",
+    ("deploy.md", "docker"): "needs Docker, and fetches gigabytes",
     ("models.md", "roundhouse models add ./support-merged"): "names a folder and a repository of the reader's own",
     ("models.md", "roundhouse models edit mine"): "goes on from the block before",
     ("operations.md", "make serve"): "starts the server that all other blocks ask",

@@ -53,11 +53,14 @@ HERE: dict[tuple[int, str], Asked] = {
     (404, "adapter_not_found"): Asked(f"{ADAPTERS}/nobody", method="GET"),
     (404, "adapter_version_not_found"): Asked(CHAT, {"model": "uppercase@v99", "messages": MESSAGES}),
     (404, "alias_not_found"): Asked("/v1/models/starter-chat/aliases/nothing", method="DELETE"),
+    (404, "router_not_found"): Asked("/v1/routers/nobody", method="GET"),
     (404, "source_not_found"): registered("x", "starter-chat", Path("/nowhere")),
     (404, "unknown_path"): Asked("/nowhere", method="GET"),
     (409, "name_in_use"): registered("starter-rerank", "starter-chat"),
     (409, "recipe_given"): Asked("/v1/models/starter-embed", method="DELETE"),
     (409, "nothing_to_roll_back"): Asked(f"{ADAPTERS}/uppercase/rollback"),
+    (422, "bad_router"): Asked("/v1/routers", {"id": "x", "targets": []}),
+    (422, "bad_router_model"): Asked("/v1/routers/auto/fitted/intents", {"safetensors": "AAAA"}, "PUT"),
     (422, "unfit_adapter"): registered("x", "starter-chat", PACK / "starter-chat"),
 }
 ELSEWHERE: dict[tuple[int, str], str] = {
@@ -74,6 +77,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (403, "insufficient_scope"): "unit/http/test_usage.py",
     (403, "model_not_allowed"): "unit/guard/test_keys.py",
     (404, "no_ledger"): "unit/http/test_usage.py",
+    (503, "no_route"): "unit/routing/test_decide.py",
     (503, "database_unavailable"): "unit/tenants/test_key_table.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",
     (403, "flag_not_allowed"): "unit/launch/test_adding.py",

@@ -1,9 +1,27 @@
 """Responses: vLLM writes every field that it knows as null where it has nothing, and knows fewer than OpenAI."""
 
+import msgspec
+
 from models.chat.schemas import shape
 from models.chat.schemas.shape import NULL, Shape
 
 _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
+
+
+class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_field="type", tag="function"):
+    """Given back as it was sent: 128 of them are most of an answer. With an `output_schema`, a client's, they are
+    read the other way."""
+
+    name: str
+    parameters: msgspec.Raw
+    strict: bool | None
+    description: str | None = None
+    allowed_callers: list[str] | None = None
+    async_: bool | None = None
+    defer_loading: bool | None = None
+    output_schema: None = None
+
+
 ITEM = Shape(
     nullable=frozenset({"call_id", "code", "environment", "max_output_length", "outputs", "result"}),
     inner={"content": Shape()},
@@ -15,7 +33,7 @@ RESPONSE = Shape(
         "output": ITEM,
         "reasoning": Shape(),
         "text": Shape(inner={"format": Shape()}),
-        "tools": Shape(frozenset({"parameters", "strict"})),
+        "tools": Shape(frozenset({"parameters", "strict"}), usual=msgspec.json.Decoder(list[Tool])),
     },
 )
 EVENT = Shape(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.failures import Refused, ServerFailed, UsageError
-from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import POLL_SECONDS, Bar, bar
@@ -162,20 +162,24 @@ def edit(
 
 def remove(
     model: ModelName,
-    force: Annotated[bool, typer.Option("--force", help="Also if it is pinned, or the base of adapters.")] = False,
+    force: Force = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete the files that came from a hub, too.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Take out a model that was added here, or one former version (MODEL@2). Running requests finish; files stay.
+    """Take out a model that was added here, or one former version (MODEL@2). Running requests finish.
 
-    Example: roundhouse models remove my-chat
+    Its files stay, in a hub's cache for the next time; --purge deletes those, unless another model has the same.
+
+    Example: roundhouse models remove my-chat --purge
     """
     with Client(url) as client:
-        found = client.delete(f"/v1/models/{part(model)}", force=force or None)
+        found = client.delete(f"/v1/models/{part(model)}", force=force or None, purge=purge or None)
     if as_json:
         emit(found)
         return
-    print(f"{found['id']}: removed")
+    freed = f", {size(found['freed_bytes'])} of the disk freed" if purge else ""
+    print(f"{found['id']}: removed{freed}")
     if found["still"]:
         print(f"Version {found['still']} of the server's own files is served now")
 

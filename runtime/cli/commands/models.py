@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands import added
-from runtime.cli.options import DEFAULT_URL, AsJson, ModelName, Url
+from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import ago, emit, pairs, seconds, size, table
 from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.progress import Watch, bar
@@ -96,7 +96,7 @@ def load(
 @app.command()
 def unload(
     model: ModelName,
-    force: Annotated[bool, typer.Option("--force", help="Also if it is pinned.")] = False,
+    force: Force = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:

@@ -118,6 +118,12 @@ class Additions:
     def _check(self, preview: Preview, wanted: Wanted) -> bool:
         """Whether it is to be added. False: it is there already."""
         recipe = preview.recipe
+        if self._roster.leaves(recipe.id):
+            raise Conflict(
+                f"Model '{recipe.id}' is being removed: its last requests finish. Add it again once they have.",
+                code="name_in_use",
+                param="id",
+            )
         there = self._roster.recipe(recipe.id)
         if there is not None:
             if there.source == recipe.source and not wanted.overrides:

@@ -1,7 +1,7 @@
 """What may be done with the recipes of models that are served: change, remove, show."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,8 +11,9 @@ from launch.proposal.draft import Choice, put, recipe_of
 from launch.proposal.trust import check_flags
 from launch.writing import changed, plain, recipe_text
 from models.estimate import Estimate, estimate
+from models.sources import purging as cache
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
-from registry.recipes.definition import Recipe, Task
+from registry.recipes.definition import HubSource, Recipe, Task
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
@@ -43,6 +44,8 @@ class Removed:
     versions: tuple[int, ...]
     still: int | None
     """A version of the operator's own files that is served from now on."""
+    freed: int
+    """Bytes of files from a hub that were deleted."""
 
 
 class Editor:
@@ -113,8 +116,11 @@ class Editor:
         return estimate(recipe, path, self._device.kind)
 
     # --- remove -----------------------------------------------------------------------------------------------------
-    async def remove(self, name: str, *, force: bool = False) -> Removed:
-        """Take a model out, or one former version of it. Running requests finish; its files stay where they are.
+    async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> Removed:
+        """Take a model out, or one former version of it. Running requests finish.
+
+        Its files stay where they are. With `purge` those that came from a hub are deleted, unless another model has the
+        same.
 
         Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
         """
@@ -131,12 +137,19 @@ class Editor:
             )
         if not recipe.is_former and not force:
             self._check_unused(model)
+        sources = self._sources({model, *(f"{model}@{version}" for version in gone)})
         await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
         await self._roster.read_again()
         still = self._roster.recipe(model)
         if still is None:
             self._forget(model)
-        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None)
+        freed = await asyncio.to_thread(cache.purge, sources - self._sources(self._residency.entries)) if purge else 0
+        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
+
+    def _sources(self, models: Iterable[str]) -> set[HubSource]:
+        entries = self._residency.entries
+        found = [entries[model].recipe.source for model in models if model in entries]
+        return {source for source in found if isinstance(source, HubSource)}
 
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:

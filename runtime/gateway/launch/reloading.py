@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
@@ -10,8 +10,8 @@ from typing import NoReturn
 from watchfiles import awatch
 
 from registry.errors import Unfit
-from registry.recipes.definition import Recipe
-from registry.recipes.loading import load_recipes
+from registry.recipes.loading import Documents, load_documents
+from registry.recipes.router import RouterSpec
 from runtime.gateway.launch.roster import Roster
 
 log = logging.getLogger("roundhouse.gateway")
@@ -28,21 +28,35 @@ class Reloaded:
 class Reloading:
     """Args:
     paths: the files and folders of `--recipes`.
+    route: takes the routers that they hold.
     """
 
-    def __init__(self, roster: Roster, paths: Sequence[Path]) -> None:
-        self._roster, self._paths = roster, tuple(paths)
+    def __init__(
+        self, roster: Roster, paths: Sequence[Path], route: Callable[[Sequence[RouterSpec]], Awaitable[None]]
+    ) -> None:
+        self._roster, self._paths, self._route = roster, tuple(paths), route
+
+    async def begin(self) -> None:
+        """At the start, once models and adapters are there: the routers of the files."""
+        try:
+            await self._route((await self._read()).routers)
+        except Unfit as unfit:  # they were changed since the server read them
+            self._roster.faults = unfit.faults
+
+    async def _read(self) -> Documents:
+        return await asyncio.to_thread(load_documents, self._paths, may_be_empty=True)
 
     async def reload(self) -> Reloaded:
         """Have the models follow the files. A faulty file changes nothing."""
         try:
-            given: tuple[Recipe, ...] = await asyncio.to_thread(load_recipes, self._paths, may_be_empty=True)
+            given = await self._read()
         except Unfit as unfit:
             self._roster.faults = unfit.faults
             for fault in unfit.faults:
                 log.error("the recipes stay as they were", extra={"cause": fault})
             return Reloaded((), unfit.faults)
-        arranged = await self._roster.read_again(given)
+        arranged = await self._roster.read_again(given.models)
+        await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
         return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
 

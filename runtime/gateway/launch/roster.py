@@ -25,7 +25,8 @@ class Roster:
     |-----------------------|--------------------------|----------------|---------------------------------------|
     | is wanted             | the model comes, ABSENT  | nothing        | it counts once the model is unused    |
     | is not wanted         | nothing                  | the model leaves: new requests get 404, those that wait too,  |
-    |                       |                          | running ones finish                                           |
+    |                       |                          | running ones finish, and other models change meanwhile        |
+    | is wanted again while it leaves                  | it comes once it has left                                     |
 
     Args:
         given: the operator's own recipes, which the shelf's stand beside.
@@ -53,15 +54,21 @@ class Roster:
         self._names, self._residency, self._queues, self._make_queue = names, residency, queues, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
         self._changing = asyncio.Lock()
+        self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._again: set[str] = set()
+        """Of those that leave: wanted again."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
         """Of the recipe files, as they were read last: those count as they were before."""
 
     def recipe(self, model: str) -> Recipe | None:
-        """Of an id: the one that counts, or that is about to."""
+        """Of an id: the one that counts, or that is about to. None also of a model that leaves."""
         entry = self._residency.entries.get(model)
-        if entry is None:
+        if entry is None or model in self._leaving:
             return None
         return self._residency.exchanger.waiting(model) or entry.recipe
+
+    def leaves(self, model: str) -> bool:
+        return model in self._leaving
 
     def is_given(self, model: str) -> bool:
         """Whether the recipe that counts is in the operator's own files."""
@@ -77,7 +84,10 @@ class Roster:
         return {(recipe.id, recipe.version) for recipe in self._shelved}
 
     async def read_again(self, given: Iterable[Recipe] | None = None) -> Arrangement:
-        """Have the models follow the files: the shelf's, and `given` if those have changed."""
+        """Have the models follow the files: the shelf's, and `given` if those have changed.
+
+        Returns once those are gone that leave by it. Nobody else has to wait for their last requests.
+        """
         async with self._changing:
             shelved = await asyncio.to_thread(self.shelf.read)
             if given is not None:
@@ -88,13 +98,20 @@ class Roster:
             for fault in self.faults:
                 log.error("a recipe is left out", extra={"cause": fault})
             wanted = {recipe.id: recipe for recipe in arranged.recipes}
-            for model in [m for m in self._residency.entries if m not in wanted]:
-                await self._drop(model)
+            self._again &= wanted.keys()
+            leaving = [self._drop(m) for m in self._residency.entries if m not in wanted and m not in self._leaving]
             for recipe in arranged.recipes:
                 await self._set(recipe)
-            return arranged
+        if leaving:
+            await asyncio.wait(leaving)
+            for task in leaving:
+                task.result()
+        return arranged
 
     async def _set(self, recipe: Recipe) -> None:
+        if recipe.id in self._leaving:
+            self._again.add(recipe.id)
+            return
         entry, before = self._residency.entries.get(recipe.id), self.recipe(recipe.id)
         if before == recipe:
             return
@@ -125,12 +142,21 @@ class Roster:
         known = {one.id: one for one in self._names.recipes}
         self._names.serve(list({**known, recipe.id: recipe}.values()))
 
-    async def _drop(self, model: str) -> None:
+    def _drop(self, model: str) -> "asyncio.Task[None]":
         """Nobody finds it from now on; then it leaves."""
-        entry = self._residency.entries[model]
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
+        self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")
+        return task
+
+    async def _leave(self, model: str) -> None:
         gone = NotFound(f"Model '{model}' was removed.", param="model")
-        await self._residency.remove(entry, gone)
-        self._queues.pop(model, None)
-        self._metrics.forget(model)
-        log.info("a model was removed", extra={"model": model})
+        try:
+            await self._residency.remove(self._residency.entries[model], gone)
+            self._queues.pop(model, None)
+            self._metrics.forget(model)
+            log.info("a model was removed", extra={"model": model})
+        finally:
+            del self._leaving[model]
+        if model in self._again:
+            self._again.discard(model)
+            await self.read_again()

@@ -75,6 +75,7 @@ class ModelRemovedView(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = True
     versions: list[int]
     still: Annotated[int | None, Meta(description="The version of the server's own files that is served now.")]
+    freed_bytes: Annotated[Count, Meta(description="Of files from a hub that were deleted.")]
 
 
 class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -127,7 +128,9 @@ def edited_view(edited: Edited) -> ModelEditedView:
 
 
 def removed_view(removed: Removed) -> ModelRemovedView:
-    return ModelRemovedView(id=removed.id, versions=list(removed.versions), still=removed.still)
+    return ModelRemovedView(
+        id=removed.id, versions=list(removed.versions), still=removed.still, freed_bytes=removed.freed
+    )
 
 
 def reloaded_view(reloaded: Reloaded) -> ReloadedView:

@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 import time
+from typing import TypedDict
 
 from runtime.gateway.backend import Target
 from runtime.gateway.record import Recorder, RequestRecord
@@ -41,6 +42,8 @@ class LedgerSink:
             reserved_tokens=most.tokens,
             reserved_micro=most.money,
             reserved_audio_ms=most.audio_ms,
+            asked=target.asked[:128],
+            **_route(target),
         )
         return self._ledger.begin(recorder.entry)
 
@@ -73,3 +76,19 @@ class LedgerSink:
                 round(own),
             )
         )
+
+
+class _Route(TypedDict):
+    router: str
+    target: str
+    reason: str
+    score: float | None
+
+
+def _route(target: Target) -> _Route:
+    if target.routed is None:
+        return _Route(router="", target="", reason="", score=None)
+    decision = target.routed.decision
+    return _Route(
+        router=target.routed.router, target=decision.target, reason=decision.reason[:128], score=decision.score
+    )

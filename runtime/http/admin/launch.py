@@ -80,9 +80,14 @@ async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Resp
     return json_answer(edited_view(await gateway.editor.edit(name, body.changes)))
 
 
-async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
-    """Take a model out that was added here, or one former version. Running requests finish; files stay."""
-    return json_answer(removed_view(await gateway.editor.remove(name, force=force)))
+async def remove(
+    gateway: CurrentGateway,
+    name: Name,
+    force: Annotated[bool, Query()] = False,
+    purge: Annotated[bool, Query()] = False,
+) -> Response:
+    """Take a model out that was added here, or one former version; `purge` takes its files along."""
+    return json_answer(removed_view(await gateway.editor.remove(name, force=force, purge=purge)))
 
 
 async def recipe(gateway: CurrentGateway, name: Name) -> Response:

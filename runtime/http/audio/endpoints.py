@@ -6,7 +6,7 @@ without waiting for the upload. The engine reads the recording from a temporary 
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -137,6 +137,8 @@ class RecordingResponse(Response):
         request = Request(scope, receive_)
         async with receive(request, gateway.uploads, folder, settings.max_audio, on_field) as upload:
             recorder.received()
+            size = upload.path.stat().st_size
+            recorder.context = replace(recorder.context, asked=replace(recorder.context.asked, size=size))
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
             gateway.resolve(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])

@@ -29,6 +29,8 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
     "/v1/unload_lora_adapter": (_ADAPTERS, _ADAPTERS),
     "/v1/recipes": (_MODELS, _MODELS),
+    "/v1/route": (_INFER, _INFER),
+    "/v1/routers": (_MODELS, _MODELS),
     "/api/tags": (SCOPES, SCOPES),
     "/api/ps": (SCOPES, SCOPES),
     "/api/show": (SCOPES, SCOPES),

@@ -25,7 +25,7 @@ from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, whole
+from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, engine_lines, whole
 from runtime.http.errors import Dialect
 from runtime.http.ollama import asking
 from runtime.http.ollama.answers import Answer, Watch, Writer, read
@@ -107,21 +107,12 @@ class OllamaRequest:
                 yield msgspec.json.encode(line) + b"\n"
 
     async def _told(self, writer: Writer, events: AsyncIterator[Event]) -> AsyncGenerator[Started | Answer, None]:
-        status, refusal, reader = 200, b"", sse.Reader()
-        async for event in events:
-            if isinstance(event, Started):
-                status = event.status
-                yield event
-            elif not isinstance(event, Chunk):
-                continue
-            elif status >= 400:
-                refusal += event.data
-            else:
-                for data in reader.feed(event.data):
-                    if data != sse.DONE and (line := writer.line(data)) is not None:
-                        yield line
-        if status >= 400:
-            read(refusal, status)
+        async with aclosing(engine_lines(events, lambda status, data: read(data, status))) as lines:
+            async for line in lines:
+                if isinstance(line, Started):
+                    yield line
+                elif line != sse.DONE and (told := writer.line(line)) is not None:
+                    yield told
         if self.body is None:
             yield writer.only("load")
             return

@@ -11,20 +11,31 @@ or, where no model is named and there are several, an adapter by itself. Errors 
 for what is wrong in a request; unknown fields are ignored.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import msgspec
 
 from models.messages import Chunk, Event, Started
-from registry.errors import EngineFailed, RoundhouseError
+from registry.errors import EngineFailed
 from registry.recipes.definition import Task
 from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode
-from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parsed, Parts, warning, whole
+from runtime.http.dialect import (
+    EVENT_STREAM,
+    NO_BUFFERING,
+    Endpoint,
+    Head,
+    Parsed,
+    Parts,
+    engine_lines,
+    warning,
+    whole,
+)
 from runtime.http.errors import Dialect
 from runtime.http.text_generation import answers
 from runtime.http.text_generation.bodies import GenerateBody, Generation, generation
@@ -62,7 +73,7 @@ class GenerateRequest:
                 chunks.append(event.data)
         data = b"".join(chunks)
         if status >= 400:
-            raise _refusal(status, data)
+            _refuse(status, data)
         found = answers.whole(self.asked, data)
         answer = msgspec.json.encode([found] if self.path == "/" else found)
         async for part in whole(answer, headers=headers):
@@ -71,7 +82,7 @@ class GenerateRequest:
     async def _stream(self, events: AsyncIterator[Event]) -> Parts:
         """One event per token. The head waits for the first, so that an error before it keeps its status."""
         opened, stream = False, answers.Stream(self.asked)
-        async with aclosing(_lines(events)) as lines:
+        async with aclosing(engine_lines(events, _refuse)) as lines:
             async for line in lines:
                 if isinstance(line, Started):
                     started = line
@@ -86,30 +97,12 @@ class GenerateRequest:
             raise EngineFailed("The answer ended before it was complete.")
 
 
-async def _lines(events: AsyncIterator[Event]) -> AsyncGenerator[Started | bytes, None]:
-    """The start, then the data of the engine's server-sent events, however they were cut. Raises its refusal."""
-    status, refusal, reader = 200, b"", sse.Reader()
-    async for event in events:
-        if isinstance(event, Started):
-            status = event.status
-            yield event
-        elif not isinstance(event, Chunk):
-            continue
-        elif status >= 400:
-            refusal += event.data
-        else:
-            for data in reader.feed(event.data):
-                yield data
-    if status >= 400:
-        raise _refusal(status, refusal)
-
-
-def _refusal(status: int, data: bytes) -> RoundhouseError:
+def _refuse(status: int, data: bytes) -> NoReturn:
     try:
         found = msgspec.json.decode(data, type=answers.Completion).error
     except msgspec.DecodeError:
         found = None
-    return answers.told(status, found.message if found is not None else "The engine refused this request.")
+    raise answers.told(status, found.message if found is not None else "The engine refused this request.")
 
 
 def _endpoint(path: str) -> Endpoint:

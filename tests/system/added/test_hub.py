@@ -176,3 +176,26 @@ def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, st
     assert add(server, status, source)["error"]["code"] == code
     assert server.http.get("/v1/models").json()["data"] == []
     assert not [one for one in hub.asked if one.endswith(".safetensors")]
+
+
+def test_files_stay_until_they_are_purged_and_nobody_else_has_them(
+    server: Server, hub: FakeHub, tmp_path: Path
+) -> None:
+    hub.push(REPOSITORY, PACK / "starter-rerank")
+    add(server)
+    add(server, id="other")
+    for model in ("reranker", "other"):
+        answers(server, model)
+
+    def held() -> int:
+        return sum(file.stat().st_size for file in (tmp_path / "hf").rglob("blobs/*"))
+
+    before = held()
+    assert before > (PACK / "starter-rerank" / WEIGHTS).stat().st_size
+    assert server.http.delete("/v1/models/reranker?purge=true").json()["freed_bytes"] == 0
+    assert held() == before
+    answers(server, "other")
+    assert server.http.delete("/v1/models/other?purge=true").json()["freed_bytes"] == before
+    assert held() == 0
+    add(server)
+    answers(server, "reranker")

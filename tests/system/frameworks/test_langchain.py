@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from openai import OpenAI
 
-from tests.system.frameworks.langchain_environment import langchain
+from tests.system.frameworks.environments import interpreter
 from tests.system.serving import ROOT, Server
 
 pytestmark = pytest.mark.real
@@ -21,7 +21,13 @@ UPPER = {"input_tokens": 14, "output_tokens": len("HELLO WORLD") + 1, "total_tok
 @pytest.fixture(scope="module")
 def found(server: Server) -> dict[str, Any]:
     """What the classes got, by class."""
-    script = [str(langchain()), "tests/system/frameworks/langchain_script.py", server.url, QUERY, *DOCUMENTS]
+    script = [
+        str(interpreter("langchain")),
+        "tests/system/frameworks/langchain_script.py",
+        server.url,
+        QUERY,
+        *DOCUMENTS,
+    ]
     done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)

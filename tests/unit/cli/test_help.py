@@ -34,7 +34,19 @@ def test_all_commands_are_there() -> None:
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
     teams = {("teams", name) for name in ("list", "create", "archive", "restore")}
     teams |= {("usage", name) for name in ("report", "reconcile")}
-    single = ("serve", "doctor", "validate", "status", "chat", "embed", "rerank", "transcribe", "version")
+    single = (
+        "serve",
+        "doctor",
+        "backup",
+        "restore",
+        "validate",
+        "status",
+        "chat",
+        "embed",
+        "rerank",
+        "transcribe",
+        "version",
+    )
     assert set(ALL) == models | keys | teams | {("adapters", name) for name in names} | {(name,) for name in single}
 
 

@@ -20,7 +20,7 @@ ROOT = root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
-"""Only in the CUDA build; only in the environment of scripts/install-langchain."""
+"""Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
     "registry", "adapters", "models", "tenants", "launch", "runtime", "tests", "benchmarks", "docs", "starter-training",
 }  # fmt: skip
@@ -112,7 +112,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
         assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
 
 
-SCRIPTS = ["install", "install-infinity", "install-langchain", "lock", "settings.sh"]
+SCRIPTS = ["install", "install-infinity", "install-clients", "lock", "settings.sh"]
 
 
 @pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run"])

@@ -29,6 +29,7 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.record import RequestRecord, Sink
+from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
@@ -178,6 +179,7 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
+        self.routers = Keeper(folder / "routers", self.state, self.names)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
@@ -195,12 +197,14 @@ class FakeGateway:
             Combiner(self.names, self.service, adapters),
             Additions(roster, self.names, residency, device),
             Editor(roster, self.names, residency, self.state, adapters, device),
-            Reloading(roster, ()),
+            Reloading(roster, (), self.routers.open),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
             LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            self.routers,
+            self.queues,
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:

@@ -1,6 +1,7 @@
 """A line of a batch: body bytes in, status, headers and body bytes out, and no HTTP object on the way."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,8 @@ async def test_each_line_leaves_a_record_with_its_context(gateway: FakeGateway) 
     await ask(gateway, "/v1/chat/completions", {"model": "chat", "messages": []})
     await ask(gateway, "/v1/chat/completions", {"model": "nobody", "messages": []})
     done, refused = gateway.records.all
-    assert done.context is CONTEXT
+    assert replace(done.context, asked=CONTEXT.asked) == CONTEXT
+    assert done.context.asked.size > 0
     assert done.target is not None
     assert (done.end, done.target.model, done.usage.completion_tokens) == (End.DONE, "chat", 2)
     assert (refused.end, refused.target, refused.status, refused.code) == (End.REFUSED, None, 404, "model_not_found")

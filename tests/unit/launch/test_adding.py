@@ -19,7 +19,7 @@ MIB = 2**20
 
 def additions(folder: Path, budget: int) -> tuple[World, Additions]:
     world = World(folder, budget=budget)
-    roster: Any = SimpleNamespace(recipe=lambda _: None)
+    roster: Any = SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False)
     names: Any = SimpleNamespace(catalog=SimpleNamespace(aliases={}, recipes={}))
     return world, Additions(roster, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
 

@@ -37,8 +37,8 @@ def test_each_kind_has_its_place(write: Write) -> None:
 @pytest.mark.parametrize(
     ("was", "text", "said"),
     [
-        ("kind: provider", "kind: motel", ["r.yaml:1: 'kind' cannot be 'motel'; write one of: model, provider"]),
-        ("kind: provider", "kind: [1]", ["r.yaml:1: 'kind' cannot be a list; write one of: model, provider"]),
+        ("kind: provider", "kind: mode", ["r.yaml:1: 'kind' cannot be 'mode'; write one of: model, provider, router"]),
+        ("kind: provider", "kind: [1]", ["r.yaml:1: 'kind' cannot be a list; write one of: model, provider, router"]),
         ("https:", "http:", ["r.yaml:5: 'base_url': what is sent to http: can be read on its way; write https, or "
                              "`plain_http: true`"]),
         ("https://api", "https://me:pw@api", ["r.yaml:5: 'base_url': write a URL such as https://api.example.com/v1, "

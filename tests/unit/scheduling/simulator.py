@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.placement import Placement, PlacementPlan
-from tenants.classes import ServiceClass
 
 
 @dataclass
@@ -76,8 +76,7 @@ class Arrival:
     at: float
     digest: str | None
     seconds: float
-    service_class: ServiceClass = ServiceClass.INTERACTIVE
-    share: float = 0.0
+    claim: Claim = NOBODYS
 
 
 @dataclass
@@ -122,7 +121,7 @@ def simulate(
             digests = {*filter(None, witness.waiting.values())} | ({what.digest} if what.digest else set())
             coming[request] = Served(what, -1, len(witness.waiting), len(digests))
             witness.waiting[request] = what.digest
-            policy.enqueue(request, what.digest, now, what.service_class, what.share)
+            policy.enqueue(request, what.digest, now, what.claim)
         elif kind == "staged":
             witness.finish_staging(str(what))
         elif kind == "placed":

@@ -16,16 +16,13 @@ def witness(places: int, host: int, max_requests: int, max_overtake: float, at_o
     return Witness(policy, places, host, max_requests)
 
 
-def within_bound(
-    seen: Witness, done: list[Served], stage: float, place: float, at_once: int, oldest_every: int = 0
-) -> None:
+def within_bound(seen: Witness, done: list[Served], stage: float, place: float, at_once: int) -> None:
     longest = max(served.arrival.seconds for served in done)
     for served in done:
         bound = wait_bound(
             places=seen.places - len(seen.pinned), host=seen.host, max_requests=seen.max_requests,
             max_overtake=seen.policy.max_overtake, staging_at_once=at_once, ahead=served.ahead,
             adapters_ahead=served.adapters_ahead, longest_run=longest, longest_stage=stage, longest_place=place,
-            oldest_every=oldest_every,
         )  # fmt: skip
         assert served.wait <= bound + 1e-9, (served, bound)
 

@@ -140,3 +140,19 @@ def test_what_broke_in_a_stream_of_messages_has_the_vendors_word() -> None:
     event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
     fitted = schemas.fitted("/v1/messages", event)
     assert fitted == event.replace(b"internal_error", b"api_error")
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"type": st.just("function"), "name": st.text(), "parameters": JSON, "strict": st.none() | st.booleans()},
+            optional={"description": st.none() | st.text(), "output_schema": st.none() | JSON, "other": JSON},
+        ),
+        max_size=4,
+    )
+)
+def test_tools_are_given_back_as_they_were_sent_whichever_way_they_are_read(tools: list[dict[str, Any]]) -> None:
+    own = ("parameters", "strict")
+    expected = [{name: v for name, v in tool.items() if v is not None or name in own} for tool in tools]
+    fitted = json.loads(schemas.fitted(RESPONSES, json.dumps({"tools": tools}).encode()))
+    assert fitted["tools"] == expected

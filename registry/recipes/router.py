@@ -1,0 +1,142 @@
+"""A router: one name in front of several targets. A document with `kind: router`, or the body of POST /v1/routers."""
+
+from collections.abc import Mapping
+from typing import Annotated, Self
+
+import re2
+from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic_core import PydanticCustomError
+
+from registry.names import AdapterName
+from registry.recipes.definition import AnySource, Seconds, Strict, Task
+
+TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$")]
+Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
+Share = Annotated[float, Field(ge=0, le=1)]
+LONGEST_PATTERN = 500
+MEMORY = 1 << 20
+
+
+def compiled(pattern: str) -> re2._Regexp:
+    """RE2: linear in the text's length, whatever the pattern, in a bounded memory. Raises re2.error."""
+    options = re2.Options()
+    options.max_mem = MEMORY
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _linear(pattern: str) -> str:
+    if len(pattern) > LONGEST_PATTERN:
+        raise PydanticCustomError("pattern", f"write a pattern of at most {LONGEST_PATTERN} characters")
+    try:
+        compiled(pattern)
+    except re2.error as error:
+        text = error.args[0].decode() if isinstance(error.args[0], bytes) else str(error)
+        raise PydanticCustomError("pattern", "not a pattern of RE2: {fault}", {"fault": text}) from None
+    return pattern
+
+
+Pattern = Annotated[str, AfterValidator(_linear)]
+HeaderName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9-]{1,64}$")]
+
+
+class RouterTarget(Strict):
+    """Something that may answer."""
+
+    name: TargetName = Field(description="a model, an adapter (`name`, `name@prod`, `base:name`) or a provider's model")
+    price: float | None = Field(
+        default=None, ge=0, description="of a million tokens; left out: the provider's, and 0 for what runs here"
+    )
+
+
+class When(Strict):
+    """What has to be so of a request. All that is said has to hold; of a list one."""
+
+    endpoint: tuple[str, ...] = ()
+    tools: bool | None = None
+    images: bool | None = None
+    json_schema: bool | None = None
+    longer_than: int | None = Field(default=None, ge=0, description="characters of the whole prompt")
+    shorter_than: int | None = Field(default=None, ge=0)
+    team: tuple[str, ...] = ()
+    service_class: tuple[str, ...] = ()
+    language: tuple[str, ...] = Field(default=(), description="of the text, such as en or de")
+    headers: Mapping[HeaderName, Pattern] = Field(
+        default_factory=dict, description="name in lower case: a pattern (RE2) that is found in its value"
+    )
+
+
+class Rule(Strict):
+    """The first rule that holds and names targets ends the rules. One that only says `stay_inside` lets them go on."""
+
+    name: Label
+    when: When = When()
+    to: tuple[TargetName, ...] = ()
+    stay_inside: bool = Field(default=False, description="never to what is not on this machine")
+
+    @model_validator(mode="after")
+    def _does_something(self) -> Self:
+        if not self.to and not self.stay_inside:
+            raise PydanticCustomError("rule", "say what follows: 'to' or 'stay_inside'")
+        return self
+
+
+class Intents(Strict):
+    """Which target each intent goes to. What the intents are, its model knows: `roundhouse routers fit`."""
+
+    routes: Mapping[Label, tuple[TargetName, ...]] = Field(
+        default_factory=dict, description="targets of an intent, alike in worth; an intent that is not here abstains"
+    )
+    embedding: TargetName | None = Field(
+        default=None, description="embedding model that is asked for the text's vector while it is resident"
+    )
+    threshold: Share | None = Field(
+        default=None, description="abstain below it; left out: as the model was fitted for its precision"
+    )
+
+
+class Complexity(Strict):
+    """The cheapest target that is good enough: whose expected acceptance reaches the threshold."""
+
+    threshold: Share = 0.8
+
+
+class Conversation(Strict):
+    """A conversation stays with its target, so that the prefix cache is used."""
+
+    stay: Seconds = Field(default=1800.0, description="since its last request; 0: each request for itself")
+    header: HeaderName = "x-conversation-id"
+
+
+class RouterSpec(Strict):
+    """One name in front of several targets."""
+
+    id: AdapterName
+    version: int = Field(default=1, ge=1, description="the document's own version")
+    description: str = ""
+    task: Task = Task.CHAT
+    targets: tuple[RouterTarget, ...] = Field(min_length=1, max_length=1000)
+    default: TargetName | None = Field(
+        default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
+    )
+    fallbacks: tuple[TargetName, ...] = Field(default=(), description="who may answer instead, in this order")
+    stay_inside: bool = False
+    rules: tuple[Rule, ...] = Field(default=(), max_length=200)
+    intents: Intents | None = None
+    complexity: Complexity | None = None
+    conversation: Conversation = Conversation()
+    source: AnySource | None = Field(
+        default=None, description="folder with what was fitted: intents.safetensors, complexity.safetensors"
+    )
+
+    @model_validator(mode="after")
+    def _names_are_targets(self) -> Self:
+        names = [target.name for target in self.targets]
+        if len(set(names)) != len(names):
+            raise PydanticCustomError("targets", "name each target once")
+        routes = self.intents.routes.values() if self.intents else ()
+        used = [*self.fallbacks, *(n for rule in self.rules for n in rule.to), *(n for to in routes for n in to)]
+        for name in [*used, *([self.default] if self.default else [])]:
+            if name not in names:
+                raise PydanticCustomError("targets", "'{name}' is not among the targets", {"name": name})
+        return self

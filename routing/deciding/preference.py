@@ -1,0 +1,34 @@
+"""Of several targets that are right, the one that costs least to ask now."""
+
+from collections.abc import Iterable
+
+from routing.facts import NOWHERE, Facts, TargetFacts
+from routing.features import Features
+
+
+def usable(names: Iterable[str], facts: Facts, features: Features, inside: bool) -> tuple[list[str], dict[str, str]]:
+    """Targets that can answer this request at all, and why the others cannot."""
+    left, why_not = list[str](), dict[str, str]()
+    for name in names:
+        target = facts.targets.get(name, NOWHERE)
+        if not target.usable:
+            why_not[name] = target.why_not
+        elif inside and not target.is_local:
+            why_not[name] = "not on this machine"
+        elif features.images and not target.takes_images:
+            why_not[name] = "takes no images"
+        elif features.tools and not target.calls_tools:
+            why_not[name] = "calls no tools"
+        else:
+            left.append(name)
+    return left, why_not
+
+
+def order(names: Iterable[str], facts: Facts) -> list[str]:
+    """Within budget before over it, resident before cold, free before loaded, then the cheaper, then the first."""
+
+    def rank(name: str) -> tuple[bool, bool, int, float]:
+        target: TargetFacts = facts.targets.get(name, NOWHERE)
+        return not target.within_budget, not target.is_resident, target.waiting, target.price
+
+    return sorted(names, key=rank)

@@ -1,0 +1,56 @@
+"""Which of a router's rules hold for a request."""
+
+from collections.abc import Mapping, Sequence
+
+from registry.recipes.router import Rule, When, compiled
+from routing.features import Features
+
+LONGEST_VALUE = 1024
+"""Characters of a header's value that a pattern is held against."""
+
+
+class Rules:
+    """A router's rules, their patterns compiled once."""
+
+    def __init__(self, rules: Sequence[Rule]) -> None:
+        self.rules = tuple(rules)
+        self._patterns = {
+            pattern: compiled(pattern) for rule in self.rules for pattern in rule.when.headers.values()
+        }  # one object per pattern, however many rules have it
+
+    def holding(self, features: Features) -> tuple[list[Rule], Rule | None]:
+        """Those that only say 'stay inside' until the first that names targets, and that one."""
+        passed: list[Rule] = []
+        for rule in self.rules:
+            if self._holds(rule.when, features):
+                if rule.to:
+                    return passed, rule
+                passed.append(rule)
+        return passed, None
+
+    def _holds(self, when: When, features: Features) -> bool:
+        return (
+            (not when.endpoint or features.endpoint in when.endpoint)
+            and when.tools in (None, features.tools)
+            and when.images in (None, features.images)
+            and when.json_schema in (None, features.json_schema)
+            and (when.longer_than is None or features.characters > when.longer_than)
+            and (when.shorter_than is None or features.characters < when.shorter_than)
+            and (not when.team or features.team in when.team)
+            and (not when.service_class or features.service_class in when.service_class)
+            and self._headers(when.headers, features.headers)
+            and (not when.language or language(features.text) in when.language)
+        )
+
+    def _headers(self, wanted: Mapping[str, str], sent: Mapping[str, str]) -> bool:
+        return all(
+            name in sent and self._patterns[pattern].search(sent[name][:LONGEST_VALUE]) is not None
+            for name, pattern in wanted.items()
+        )
+
+
+def language(text: str) -> str:
+    """Two letters, as ISO 639-1 has them; a guess where the text is short."""
+    import py3langid  # 0.1 s and 30 MB, which only routers with such a rule need
+
+    return str(py3langid.classify(text[:2000])[0])

@@ -1,0 +1,10 @@
+"""What a text wants: heads that are trained in seconds on a CPU and answer in less than a millisecond.
+
+ngrams.py     pieces of letters and words as hashed features, in numpy
+head.py       one linear head and its calibration
+model.py      two heads, with and without an embedding; as a file: safetensors and JSON, told apart by their digest
+training.py   from examples to a model; the only part that needs scikit-learn
+typos.py      examples as hasty people type them
+measures.py   accuracy, out-of-scope recall, calibration error, thresholds
+report.py     these as text and as a picture
+"""

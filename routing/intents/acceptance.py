@@ -1,0 +1,96 @@
+"""Which targets are good enough for a text: fitted on texts whose answers were accepted, or not, of each target."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from registry.errors import BadRequest
+from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead
+from routing.intents.model import Acceptance
+from routing.intents.training import DEFAULTS, Example, Options, letters_head, vector_head
+
+YES, NO = "yes", "no"
+STEPS = 21
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A text, and for each target how its answer was judged: 0 to 1, half and more is accepted."""
+
+    text: str
+    accepted: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What a threshold gives on held-out texts."""
+
+    threshold: float
+    accepted: float
+    """Mean judgement of the answers of those that were chosen."""
+    price: float
+    """Mean price of a million tokens of those that were chosen."""
+    shares: Mapping[str, float]
+    """Of the texts, by target."""
+
+
+def train_acceptance(
+    judged: Sequence[Judged], vectors: Array | None = None, embedding: str | None = None, options: Options = DEFAULTS
+) -> Acceptance:
+    """A head of its own for each target. Raises BadRequest."""
+    targets = sorted({name for one in judged for name in one.accepted})
+    letters, heads = list[LettersHead](), list[VectorHead]()
+    for target in targets:
+        mine = [place for place, one in enumerate(judged) if target in one.accepted]
+        examples = [Example(judged[p].text, YES if judged[p].accepted[target] >= 0.5 else NO) for p in mine]
+        if len({example.label for example in examples}) < 2:
+            raise BadRequest(f"Of '{target}' there are only accepted answers, or none: there is nothing to learn.")
+        buckets = options.buckets or 1 << 13
+        letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False)))
+        if vectors is not None:
+            heads.append(vector_head(examples, vectors[mine], [NO, YES], options))
+    vector = None
+    if heads:
+        weights = np.stack([head.weights[:, 1] - head.weights[:, 0] for head in heads], axis=1)
+        bias = np.array([head.bias[1] - head.bias[0] for head in heads], np.float32)
+        vector = VectorHead(weights, bias, np.zeros((len(targets), weights.shape[0]), np.float32))
+    idf = np.max([head.idf for head in letters], axis=0)
+    joined = LettersHead(
+        idf,
+        np.stack([head.weights[:, 1] - head.weights[:, 0] for head in letters], axis=1).astype(np.float16),
+        np.array([head.bias[1] - head.bias[0] for head in letters], np.float32),
+    )
+    both = Mix(0.5, 0.5) if vector is not None else None
+    return Acceptance(Heads(tuple(targets), joined, vector, Mix(1.0), both, embedding if heads else None))
+
+
+def curve(
+    model: Acceptance, judged: Sequence[Judged], vectors: Array | None, prices: Mapping[str, float]
+) -> list[Point]:
+    """Quality against cost: what each threshold would have chosen for held-out texts, as `decide` chooses."""
+    expected = [
+        model.expected(one.text, None if vectors is None else vectors[place]) for place, one in enumerate(judged)
+    ]
+    points = []
+    for step in range(STEPS):
+        threshold = step / (STEPS - 1)
+        chosen = [_cheapest(found, threshold, prices) for found in expected]
+        known = [one.accepted[name] for one, name in zip(judged, chosen, strict=True) if name in one.accepted]
+        names = sorted(set(chosen))
+        points.append(
+            Point(
+                threshold,
+                float(np.mean(known)) if known else 0.0,
+                float(np.mean([prices.get(name, 0.0) for name in chosen])) if chosen else 0.0,
+                {name: chosen.count(name) / len(chosen) for name in names},
+            )
+        )
+    return points
+
+
+def _cheapest(expected: Mapping[str, float], threshold: float, prices: Mapping[str, float]) -> str:
+    enough = [name for name, p in expected.items() if p >= threshold]
+    if enough:
+        return min(enough, key=lambda name: prices.get(name, 0.0))
+    return max(expected, key=lambda name: expected[name])

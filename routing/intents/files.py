@@ -1,0 +1,125 @@
+"""Models as files: one safetensors file, its JSON beside the tensors in its header. Read from whoever sends it."""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Annotated, Any, Literal
+
+import msgspec
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from registry.errors import Unfit
+from routing.intents.head import Heads, LettersHead, Mix, VectorHead
+from routing.intents.model import Acceptance, IntentModel
+
+MAX_BYTES = 64 << 20
+MAX_LABELS, MAX_BUCKETS, MAX_DIMENSIONS = 2000, 1 << 18, 8192
+_KEY = "roundhouse"
+
+Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
+Kind = Literal["intents", "complexity"]
+
+
+class _Mix(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    letters: Finite
+    vectors: Finite
+    gate: tuple[Finite, Finite, Finite, Finite]
+    threshold: Annotated[float, msgspec.Meta(ge=0, le=1.001)]
+
+    def mix(self) -> Mix:
+        return Mix(self.letters, self.vectors, self.gate, self.threshold)
+
+
+class _Told(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The JSON in the header."""
+
+    format: Literal[1]
+    kind: Kind
+    labels: Annotated[
+        list[Annotated[str, msgspec.Meta(min_length=1, max_length=200)]],
+        msgspec.Meta(min_length=1, max_length=MAX_LABELS),
+    ]
+    alone: _Mix
+    both: _Mix | None
+    embedding: Annotated[str, msgspec.Meta(max_length=200)] | None
+    precision: Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+
+def to_bytes(model: IntentModel | Acceptance) -> bytes:
+    heads = model.heads
+    tensors: dict[str, Any] = {
+        "idf": heads.letters.idf, "letters": heads.letters.weights, "letters_bias": heads.letters.bias
+    }  # fmt: skip
+    if heads.vectors is not None:
+        tensors |= {"vectors": heads.vectors.weights, "vectors_bias": heads.vectors.bias}
+        tensors |= {"centroids": heads.vectors.centroids}
+    told = {
+        "format": 1,
+        "kind": "intents" if isinstance(model, IntentModel) else "complexity",
+        "labels": heads.labels,
+        "alone": asdict(heads.alone),
+        "both": asdict(heads.both) if heads.both else None,
+        "embedding": heads.embedding,
+        "precision": model.precision if isinstance(model, IntentModel) else 0.0,
+    }
+    data: bytes = save({name: np.ascontiguousarray(t) for name, t in tensors.items()}, {_KEY: json.dumps(told)})
+    return data
+
+
+def from_bytes(data: bytes) -> IntentModel | Acceptance:
+    """Raises Unfit (bad_router_model) for whatever is not what `to_bytes` writes."""
+    if len(data) > MAX_BYTES:
+        raise _unfit(f"it is larger than {MAX_BYTES >> 20} MiB")
+    try:
+        size = int.from_bytes(data[:8], "little")
+        header = json.loads(data[8 : 8 + size])
+        told = msgspec.json.decode(header["__metadata__"][_KEY], type=_Told)
+        tensors: Mapping[str, Any] = load(data)
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise _unfit(f"it is no model of intents or of complexity ({type(error).__name__})") from error
+    labels = len(told.labels)
+    idf = _tensor(tensors, "idf", np.float32, 1)
+    buckets = len(idf)
+    if not 16 <= buckets <= MAX_BUCKETS or buckets & (buckets - 1):
+        raise _unfit("'idf' needs a power of two of places")
+    letters = LettersHead(
+        idf,
+        _tensor(tensors, "letters", np.float16, (buckets, labels)),
+        _tensor(tensors, "letters_bias", np.float32, (labels,)),
+    )
+    vectors = None
+    if "vectors" in tensors:
+        weights = _tensor(tensors, "vectors", np.float32, 2)
+        if len(weights) > MAX_DIMENSIONS:
+            raise _unfit("its vectors have too many dimensions")
+        shape = (len(weights), labels)
+        vectors = VectorHead(
+            _tensor(tensors, "vectors", np.float32, shape),
+            _tensor(tensors, "vectors_bias", np.float32, (labels,)),
+            _tensor(tensors, "centroids", np.float32, (labels, len(weights))),
+        )
+    both = told.both.mix() if told.both and vectors else None
+    heads = Heads(tuple(told.labels), letters, vectors, told.alone.mix(), both, told.embedding)
+    return IntentModel(heads, told.precision) if told.kind == "intents" else Acceptance(heads)
+
+
+def digest_of(data: bytes) -> str:
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def _tensor(tensors: Mapping[str, Any], name: str, kind: type, shape: tuple[int, ...] | int) -> Any:
+    found = tensors.get(name)
+    wrong = found is None or found.dtype != kind
+    if found is None or wrong or (found.ndim != shape if isinstance(shape, int) else found.shape != shape):
+        raise _unfit(f"its tensor '{name}' is missing, or of another shape or type")
+    if not math.isfinite(float(np.abs(found).max(initial=0.0))):
+        raise _unfit(f"its tensor '{name}' holds numbers that are none")
+    return found
+
+
+def _unfit(why: str) -> Unfit:
+    return Unfit("The router's model cannot be used.", [why], code="bad_router_model")

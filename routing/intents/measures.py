@@ -1,0 +1,66 @@
+"""How good confidences are. Arrays are of one length, an element for each held-out example."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+BINS = 10
+
+
+def threshold_for(confidence: Floats, right: Flags, precision: float) -> float:
+    """The lowest confidence from which on at least `precision` of the answers are right; above 1: there is none."""
+    order = np.argsort(-confidence, kind="stable")
+    so_far = np.cumsum(right[order]) / np.arange(1, len(order) + 1)
+    last_of_equals = np.append(np.diff(confidence[order]) < 0, True)
+    fits = np.flatnonzero((so_far >= precision) & last_of_equals)
+    return float(confidence[order][fits[-1]]) if len(fits) else 1.001
+
+
+def calibration_error(confidence: Floats, right: Flags) -> float:
+    """Expected calibration error: the mean distance of confidence and share of right ones, over ten equal bins."""
+    if not len(right):
+        return 0.0
+    bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
+    return float(
+        sum(
+            abs(float(confidence[mine].mean()) - float(right[mine].mean())) * float(mine.mean())
+            for mine in (bins == number for number in range(BINS))
+            if mine.any()
+        )
+    )
+
+
+def auroc(inside: Floats, outside: Floats) -> float | None:
+    """That an example of an intent has the higher confidence than one of none. None: one of the two is missing."""
+    if not len(inside) or not len(outside):
+        return None
+    both = np.concatenate((inside, outside))
+    _, place, counts = np.unique(both, return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[place]
+    size = len(inside)
+    return float((ranks[:size].sum() - size * (size + 1) / 2) / (size * len(outside)))
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """On held-out examples, for one set of features."""
+
+    features: str
+    examples: int
+    out_of_scope: int
+    accuracy: float
+    """The likeliest intent is the right one; of examples that have one, whatever the confidence."""
+    auroc: float | None
+    calibration_error: float
+    threshold: float
+    answered: float
+    """Examples with and without an intent that get an answer at the threshold, as a share of all."""
+    precision: float
+    """Of what is answered."""
+    out_of_scope_recall: float | None
+    """Of examples without an intent: abstained."""
+    confusion: tuple[tuple[str, str, int], ...]
+    """(right, told, how often), where they differ or not, most often first; '-' is none."""

@@ -1,0 +1,69 @@
+"""What fitting has measured, as text for a terminal and as a picture."""
+
+from collections import Counter
+from collections.abc import Sequence
+from html import escape
+
+from routing.intents.acceptance import Point
+from routing.intents.measures import Measured
+
+SHOWN = 15
+"""Rows of confused pairs."""
+CELL, MARGIN = 14, 150
+
+
+def text(measured: Measured) -> str:
+    """The figures, then which intents were taken for which, most often first."""
+    lines = [
+        f"by {measured.features}, on {measured.examples} held-out examples and {measured.out_of_scope} of no intent:",
+        f"  right intent           {measured.accuracy:.1%}",
+        f"  answered               {measured.answered:.1%} at a precision of {measured.precision:.1%} "
+        f"(threshold {measured.threshold:.3f})",
+        f"  calibration error      {measured.calibration_error:.3f}",
+    ]
+    if measured.out_of_scope_recall is not None:
+        lines.append(f"  out of scope abstained {measured.out_of_scope_recall:.1%}, AUROC {measured.auroc:.3f}")
+    wrong = [(right, told, count) for right, told, count in measured.confusion if right != told]
+    if wrong:
+        width = max(len(right) for right, _, _ in wrong[:SHOWN])
+        lines.append("  taken for something else, or for nothing (-):")
+        lines += [f"    {right:<{width}}  ->  {told}  {count}" for right, told, count in wrong[:SHOWN]]
+        if len(wrong) > SHOWN:
+            lines.append(f"    and {len(wrong) - SHOWN} more pairs")
+    return "\n".join(lines)
+
+
+def picture(measured: Measured) -> str:
+    """The confusion table as an SVG: a row for each right intent, a column for each that was told."""
+    counts = Counter({(right, told): count for right, told, count in measured.confusion})
+    labels = sorted({label for pair in counts for label in pair}, key=lambda label: (label == "-", label))
+    totals = Counter[str]()
+    for (right, _), count in counts.items():
+        totals[right] += count
+    side = len(labels) * CELL
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{side + MARGIN + 10}" height="{side + MARGIN + 10}" '
+        'font-family="sans-serif" font-size="10"><rect width="100%" height="100%" fill="white"/>'
+    ]
+    for place, label in enumerate(labels):
+        name, at = escape(label[:22]), MARGIN + place * CELL
+        parts.append(f'<text x="{MARGIN - 4}" y="{at + CELL - 4}" text-anchor="end">{name}</text>')
+        parts.append(f'<text transform="translate({at + CELL - 4} {MARGIN - 4}) rotate(-90)">{name}</text>')
+    for (right, told), count in sorted(counts.items()):
+        share = count / totals[right]
+        x, y = MARGIN + labels.index(told) * CELL, MARGIN + labels.index(right) * CELL
+        colour = "#2f6f4f" if right == told else "#b03030"
+        parts.append(
+            f'<rect x="{x}" y="{y}" width="{CELL - 1}" height="{CELL - 1}" fill="{colour}" '
+            f'fill-opacity="{max(0.08, share):.2f}"><title>{escape(right)} -&gt; {escape(told)}: {count}</title></rect>'
+        )
+    return "\n".join([*parts, "</svg>\n"])
+
+
+def curve_text(points: Sequence[Point]) -> str:
+    """The cost-quality curve as a table."""
+    rows = [f"{'THRESHOLD':>9}  {'ACCEPTED':>8}  {'PRICE':>8}  TARGETS"]
+    for point in points:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in point.shares.items())
+        rows.append(f"{point.threshold:>9.2f}  {point.accepted:>8.1%}  {point.price:>8.2f}  {shares}")
+    return "\n".join(rows)

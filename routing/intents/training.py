@@ -1,0 +1,230 @@
+"""From labelled examples to a model. Needs scikit-learn, which no decision does.
+
+1. Both heads are fitted on the examples that are not held out, each by logistic regression.
+2. On the held-out ones: how much each head counts (the temperature with it), the gate, the threshold.
+3. The same for letters alone.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from random import Random
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import minimize
+from scipy.sparse import csr_matrix, diags
+from sklearn.linear_model import LogisticRegression
+
+from registry.errors import BadRequest
+from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, log_sum_exp, sigmoid, signs, softmax
+from routing.intents.measures import Measured, auroc, calibration_error, threshold_for
+from routing.intents.model import OUT, IntentModel
+from routing.intents.ngrams import pieces
+from routing.intents.typos import mistyped
+
+Matrix = npt.NDArray[np.float64]
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    text: str
+    label: str
+    """`OUT`: it belongs to no intent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    precision: float = 0.99
+    """Of what is answered: the thresholds are chosen for it."""
+    held_out: float = 0.2
+    buckets: int | None = None
+    """None: by the number of examples."""
+    strength: float = 100.0
+    """Inverse of the regularisation of the letters' head (scikit-learn's C)."""
+    vector_strength: float = 30.0
+    iterations: int = 70
+    typos: bool = True
+    """Learn the letters of each example also with typing errors."""
+
+
+DEFAULTS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    model: IntentModel
+    measured: tuple[Measured, ...]
+    """Of letters alone, then of both."""
+
+
+def split(labels: Sequence[str], share: float) -> tuple[list[int], list[int]]:
+    """Places to fit on and to hold out: of each label its share, at least one of both where it has two examples."""
+    places: dict[str, list[int]] = {}
+    for place, label in enumerate(labels):
+        places.setdefault(label, []).append(place)
+    fit, held = list[int](), list[int]()
+    for label in sorted(places):
+        mine = places[label]
+        Random(f"{SEED} {label}").shuffle(mine)
+        cut = min(len(mine) - 1, max(1, round(len(mine) * share)))
+        held += mine[:cut]
+        fit += mine[cut:]
+    return sorted(fit), sorted(held)
+
+
+def train(
+    examples: Sequence[Example],
+    held: Sequence[Example],
+    vectors: tuple[Array, Array] | None = None,
+    embedding: str | None = None,
+    options: Options = DEFAULTS,
+) -> Fitted:
+    """vectors: of the examples and of the held-out ones, by the model `embedding`. Raises BadRequest."""
+    labels = sorted({example.label for example in examples})
+    if len([label for label in labels if label != OUT]) < 2:
+        raise BadRequest("Give examples of at least two intents: a router with one has nothing to tell apart.")
+    right = np.array([labels.index(e.label) if e.label in labels else -1 for e in held])
+    letters = letters_head(examples, labels, options)
+    z_letters = np.stack([letters.logits(example.text) for example in held])
+    alone = _mix(z_letters, None, np.zeros(len(held), np.float32), labels, right, options.precision)
+    measured = [_measure("letters", alone, z_letters, None, None, labels, right)]
+    head, both = None, None
+    if vectors is not None:
+        head = vector_head(examples, vectors[0], labels, options)
+        z_vectors = vectors[1] @ head.weights + head.bias
+        cosines = vectors[1] @ head.centroids.T
+        both = _mix(z_letters, z_vectors, cosines, labels, right, options.precision)
+        measured.append(_measure("letters and vector", both, z_letters, z_vectors, cosines, labels, right))
+    heads = Heads(tuple(labels), letters, head, alone, both, embedding if head else None)
+    return Fitted(IntentModel(heads, options.precision), tuple(measured))
+
+
+# --- the heads -------------------------------------------------------------------------------------------------------
+def letters_head(examples: Sequence[Example], labels: Sequence[str], options: Options) -> LettersHead:
+    texts, names = [e.text for e in examples], [e.label for e in examples]
+    buckets = options.buckets or min(1 << 16, max(1 << 12, 1 << (len(texts) * 8 - 1).bit_length()))
+    if options.typos:
+        rng = Random(SEED)
+        texts, names = texts + [mistyped(text, rng) for text in texts], names * 2
+    counts = counted(texts, buckets)
+    having = np.asarray((counts > 0).sum(0)).ravel()
+    least = 2 if len(texts) > 200 else 1
+    idf = np.where(having >= least, np.log((1 + len(texts)) / (1 + having)) + 1, 0.0)
+    weighted = counts @ diags(idf)
+    norms = np.sqrt(np.asarray(weighted.multiply(weighted).sum(1)).ravel())
+    used = np.flatnonzero(idf)
+    features = (diags(1 / np.maximum(norms, 1e-9)) @ weighted).tocsr()[:, used]
+    made, bias = _logistic(features, names, labels, options.strength, options.iterations)
+    weights = np.zeros((buckets, len(labels)), np.float16)
+    weights[used] = made
+    return LettersHead(idf.astype(np.float32), weights, bias)
+
+
+def vector_head(examples: Sequence[Example], vectors: Array, labels: Sequence[str], options: Options) -> VectorHead:
+    names = [example.label for example in examples]
+    weights, bias = _logistic(
+        vectors.astype(np.float64), names, labels, options.vector_strength, options.iterations * 2
+    )
+    which = np.array([labels.index(name) for name in names])
+    means = np.stack([vectors[which == place].mean(0) for place in range(len(labels))])
+    means /= np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-9)
+    return VectorHead(weights, bias, means.astype(np.float32))
+
+
+def counted(texts: Sequence[str], buckets: int) -> csr_matrix:
+    found = [pieces(text, buckets) for text in texts]
+    places = np.concatenate([one.places for one in found])
+    counts = np.concatenate([one.counts for one in found]).astype(np.float64)
+    ends = np.cumsum([0, *(len(one.places) for one in found)])
+    return csr_matrix((counts, places, ends), shape=(len(texts), buckets))
+
+
+def _logistic(
+    features: Matrix | csr_matrix, names: Sequence[str], labels: Sequence[str], strength: float, iterations: int
+) -> tuple[Array, Array]:
+    """(features, labels) and (labels,). With two labels scikit-learn fits one column: the other is its negative."""
+    import warnings
+
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the last steps change no decision
+        fitted = LogisticRegression(C=strength, max_iter=iterations, tol=1e-6).fit(features, names)
+    weights, bias = fitted.coef_.T, fitted.intercept_
+    if len(labels) == 2:
+        weights, bias = np.hstack((-weights, weights)) / 2, np.array((-bias[0], bias[0])) / 2
+    return weights.astype(np.float32), bias.astype(np.float32)
+
+
+# --- on held-out examples --------------------------------------------------------------------------------------------
+def _mix(
+    letters: Array, vectors: Array | None, cosines: Array, labels: Sequence[str], right: npt.NDArray[np.int_],
+    precision: float,
+) -> Mix:  # fmt: skip
+    """How much each head counts, by the likelihood of held-out labels; then the gate; then the threshold."""
+    known = right >= 0
+
+    def loss(scales: Matrix) -> float:
+        z = scales[0] * letters[known] + (scales[1] * vectors[known] if vectors is not None else 0.0)
+        return float((log_sum_exp(z) - z[np.arange(len(z)), right[known]]).mean())
+
+    start = [1.0] if vectors is None else [0.5, 0.5]
+    bounds = [(0.01, 20.0)] * len(start)
+    found = minimize(loss, start, bounds=bounds, method="L-BFGS-B").x if known.any() else start
+    mix = Mix(float(found[0]), float(found[1]) if vectors is not None else 0.0)
+    looked, correct, told = _looked(mix, letters, vectors, cosines, labels, right)
+    answerable = told != _out(labels)
+    if answerable.any() and len(set(correct[answerable].tolist())) == 2:
+        gate = LogisticRegression(C=10.0, fit_intercept=False, max_iter=500).fit(
+            looked[answerable], correct[answerable]
+        )
+        mix = replace(mix, gate=tuple(float(value) for value in gate.coef_[0]))
+    confidence = np.where(answerable, sigmoid(looked @ np.asarray(mix.gate, np.float32)), 0.0)
+    return replace(mix, threshold=threshold_for(confidence.astype(np.float32), correct, precision))
+
+
+def _out(labels: Sequence[str]) -> int:
+    return labels.index(OUT) if OUT in labels else -2
+
+
+def _looked(
+    mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
+    right: npt.NDArray[np.int_],
+) -> tuple[Array, npt.NDArray[np.bool_], npt.NDArray[np.int_]]:  # fmt: skip
+    """What the gate looks at, whether the likeliest is right, and which it is."""
+    z = mix.letters * letters + (mix.vectors * vectors if vectors is not None else 0.0)
+    p = softmax(z)
+    told = p.argmax(1)
+    cosine = cosines[np.arange(len(told)), told] if cosines is not None and cosines.ndim == 2 else 0.0
+    return signs(z, p, cosine), (told == right) & (told != _out(labels)), told
+
+
+def _measure(
+    features: str, mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
+    right: npt.NDArray[np.int_],
+) -> Measured:  # fmt: skip
+    looked, correct, told = _looked(mix, letters, vectors, cosines, labels, right)
+    out = _out(labels)
+    confidence = np.where(told == out, 0.0, sigmoid(looked @ np.asarray(mix.gate, np.float32))).astype(np.float32)
+    inside = (right >= 0) & (right != out)
+    answered = confidence >= mix.threshold
+    names = [*labels, OUT]
+    pairs = Counter(
+        (names[int(r)] if r >= 0 else OUT, names[int(t)] if a else OUT)
+        for r, t, a in zip(right, told, answered, strict=True)
+    )
+    return Measured(
+        features,
+        int(inside.sum()),
+        int((~inside).sum()),
+        float(correct[inside].mean()) if inside.any() else 0.0,
+        auroc(confidence[inside], confidence[~inside]),
+        calibration_error(confidence[told != out], correct[told != out]),
+        mix.threshold,
+        float(answered.mean()),
+        float(correct[answered].mean()) if answered.any() else 1.0,
+        float((~answered[~inside]).mean()) if (~inside).any() else None,
+        tuple((r, t, count) for (r, t), count in pairs.most_common()),
+    )

@@ -1,0 +1,127 @@
+"""What a version of a router is: its definition and its fitted models, as one folder named by their digest.
+
+    FOLDER/sha256-<64 hex digits>/router.json, intents.safetensors, complexity.safetensors
+
+The digest is that of the definition's canonical JSON with the models' digests. A folder appears whole or not at all.
+"""
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from registry.errors import Unavailable, Unfit
+from registry.recipes.router import RouterSpec
+from routing.intents.files import MAX_BYTES, Kind, digest_of, from_bytes
+from routing.intents.model import Acceptance, IntentModel
+from routing.routers.router import Router
+
+KINDS: tuple[Kind, ...] = ("intents", "complexity")
+_DEFINITION = "router.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Nothing of it depends on where it came from: `source` and `version` of a file's document are left out."""
+
+    spec: RouterSpec
+    models: tuple[tuple[Kind, bytes], ...] = ()
+
+    @property
+    def definition(self) -> bytes:
+        kept = self.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True)
+        return json.dumps(kept, sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode()
+
+    @property
+    def digest(self) -> str:
+        told = self.definition + "".join(f"\n{kind} {digest_of(data)}" for kind, data in sorted(self.models)).encode()
+        return f"sha256:{hashlib.sha256(told).hexdigest()}"
+
+    @property
+    def size(self) -> int:
+        return len(self.definition) + sum(len(data) for _, data in self.models)
+
+    def model(self, kind: Kind) -> bytes | None:
+        return dict(self.models).get(kind)
+
+    def with_model(self, kind: Kind, data: bytes) -> "Content":
+        return Content(self.spec, tuple({**dict(self.models), kind: data}.items()))
+
+    def router(self, tag: str) -> Router:
+        """Ready to decide. Raises Unfit (bad_router_model)."""
+        found = {kind: from_bytes(data) for kind, data in self.models}
+        intents, complexity = found.get("intents"), found.get("complexity")
+        if not isinstance(intents, IntentModel | None) or not isinstance(complexity, Acceptance | None):
+            raise Unfit("The router's model cannot be used.", ["it is of the other kind"], code="bad_router_model")
+        return Router(self.spec, tag, self.digest, intents, complexity)
+
+
+def models_in(folder: Path) -> tuple[tuple[Kind, bytes], ...]:
+    """The fitted models of a folder. Raises Unfit."""
+    found: list[tuple[Kind, bytes]] = []
+    for kind in KINDS:
+        file = folder / f"{kind}.safetensors"
+        if file.is_file() and not file.is_symlink():
+            if file.stat().st_size > MAX_BYTES:
+                raise Unfit(f"{file.name} is larger than {MAX_BYTES >> 20} MiB.", code="bad_router_model")
+            found.append((kind, file.read_bytes()))
+    return tuple(found)
+
+
+class Contents:
+    """Blocks. Written by one server at a time: the data directory is locked."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def write(self, content: Content) -> None:
+        """Raises Unavailable (disk_full). Safe to repeat."""
+        place = self._place(content.digest)
+        if place.is_dir():
+            return
+        half = self.folder / f".{secrets.token_hex(8)}.tmp"
+        try:
+            half.mkdir(mode=0o700, parents=True)
+            _write(half / _DEFINITION, content.definition)
+            for kind, data in content.models:
+                _write(half / f"{kind}.safetensors", data)
+            os.replace(half, place)
+        except OSError as error:
+            shutil.rmtree(half, ignore_errors=True)
+            raise Unavailable(
+                f"The router cannot be written to {self.folder}: {error.strerror}. Nothing was changed.",
+                code="disk_full",
+            ) from error
+
+    def read(self, digest: str) -> Content:
+        """Raises Unfit where the folder is gone or was changed."""
+        place = self._place(digest)
+        try:
+            spec = RouterSpec.model_validate_json((place / _DEFINITION).read_bytes())
+        except (OSError, ValueError) as error:
+            raise Unfit(f"The router's files in {place} cannot be read.", code="bad_router_model") from error
+        found = Content(spec, models_in(place))
+        if found.digest != digest:
+            raise Unfit(f"The router's files in {place} were changed.", code="bad_router_model")
+        return found
+
+    def tidy(self, used: Iterable[str]) -> None:
+        """Remove what no version refers to, and what a server that was killed had not finished."""
+        keep = {self._place(digest).name for digest in used}
+        for place in self.folder.glob("*") if self.folder.is_dir() else ():
+            if place.name not in keep:
+                shutil.rmtree(place, ignore_errors=True)
+
+    def _place(self, digest: str) -> Path:
+        return self.folder / digest.replace(":", "-")
+
+
+def _write(file: Path, data: bytes) -> None:
+    with open(file, "xb") as stream:
+        stream.write(data)
+        stream.flush()
+        os.fsync(stream.fileno())

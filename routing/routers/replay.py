@@ -1,0 +1,95 @@
+"""What came of a router's decisions, and what another threshold would have given. Pure."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+STEPS = 20
+ABSTAINED, INTENT = "abstained", "intent:"
+
+
+class Row(Protocol):
+    @property
+    def target(self) -> str: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def score(self) -> float | None: ...
+    @property
+    def accepted(self) -> bool | None: ...
+    @property
+    def cost_micro(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Of all requests of one target and reason."""
+
+    target: str
+    reason: str
+    requests: int
+    judged: int
+    accepted: float | None
+    """Of the judged ones; None: there are none."""
+    cost_micro: float
+    """Mean of a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """At another threshold: of the requests that intents decided, or left to the default."""
+
+    threshold: float
+    answered: float
+    """Share that an intent would decide."""
+    accepted: float | None
+    cost_micro: float
+
+
+def outcomes(rows: Iterable[Row]) -> list[Outcome]:
+    """By target and reason, most requests first."""
+    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row.target, row.reason].append(row)
+    found = [
+        Outcome(target, reason, len(mine), len(_judged(mine)), _share(mine), _mean(mine))
+        for (target, reason), mine in groups.items()
+    ]
+    return sorted(found, key=lambda one: (-one.requests, one.target, one.reason))
+
+
+def replay(rows: Iterable[Row]) -> list[Replayed]:
+    """What each threshold would have given, as far as it can be known: what stands above it is counted as it was; what
+    falls below it, as the abstained ones were. A threshold lower than the router's had sends nobody elsewhere here:
+    what an intent would have answered in the place of the default, nobody has seen.
+    """
+    scored = [row for row in rows if row.score is not None and row.reason.startswith((INTENT, ABSTAINED))]
+    decided = [row for row in scored if row.reason.startswith(INTENT)]
+    rest = [row for row in scored if row.reason == ABSTAINED]
+    if not scored:
+        return []
+    points = []
+    for step in range(STEPS + 1):
+        threshold = step / STEPS
+        kept = [row for row in decided if (row.score or 0.0) >= threshold]
+        fallen = len(scored) - len(kept)
+        shares = [(share, size) for share, size in ((_share(kept), len(kept)), (_share(rest), fallen)) if size]
+        known = [(share, size) for share, size in shares if share is not None]
+        accepted = sum(share * size for share, size in known) / len(scored) if len(known) == len(shares) else None
+        cost = (_mean(kept) * len(kept) + _mean(rest or decided) * fallen) / len(scored)
+        points.append(Replayed(threshold, len(kept) / len(scored), accepted, cost))
+    return points
+
+
+def _judged(rows: Sequence[Row]) -> list[bool]:
+    return [row.accepted for row in rows if row.accepted is not None]
+
+
+def _share(rows: Sequence[Row]) -> float | None:
+    judged = _judged(rows)
+    return sum(judged) / len(judged) if judged else None
+
+
+def _mean(rows: Sequence[Row]) -> float:
+    return sum(row.cost_micro for row in rows) / len(rows) if rows else 0.0

@@ -1,0 +1,33 @@
+"""A router that is ready to decide: its definition, its models, and which version of it this is."""
+
+from dataclasses import dataclass, field
+
+from registry.recipes.router import RouterSpec
+from routing.deciding.rules import Rules
+from routing.intents.model import Acceptance, IntentModel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Router:
+    spec: RouterSpec
+    tag: str = "v1"
+    """Of its version, as adapters' versions are called."""
+    digest: str = ""
+    intents: IntentModel | None = None
+    complexity: Acceptance | None = None
+    rules: Rules = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "rules", Rules(self.spec.rules))
+
+    @property
+    def embedding(self) -> str | None:
+        """The model that is asked for a text's vector; None: nothing here was fitted for one."""
+        wanted = self.spec.intents.embedding if self.spec.intents else None
+        fitted = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
+        return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
+
+    @property
+    def label(self) -> str:
+        """`auto@v1`, as answers tell it."""
+        return f"{self.spec.id}@{self.tag}"

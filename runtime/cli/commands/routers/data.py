@@ -1,0 +1,75 @@
+"""Labelled examples from a file, and their vectors from the server."""
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runtime.cli.failures import Refused
+from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.progress import bar
+
+if TYPE_CHECKING:
+    from routing.intents.head import Array
+    from routing.routers.router import Router
+
+AT_ONCE = 128
+MOST = 1_000_000
+
+
+def rows(file: Path) -> list[Json]:
+    """One JSON object a line, each with a text. Raises Refused with the line that is wrong."""
+    found: list[Json] = []
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused(f"{file} cannot be read: {error}") from None
+    for number, line in enumerate(lines[:MOST], start=1):
+        if line.strip():
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise Refused(f"{file}:{number}: no JSON: {error}") from None
+            if not isinstance(row, dict) or not isinstance(row.get("text"), str):
+                raise Refused(f'{file}:{number}: write {{"text": "...", "intent": "..."}}')
+            found.append(row)
+    if not found:
+        raise Refused(f"{file} holds no examples.")
+    return found
+
+
+def label_of(row: Json) -> str:
+    """Its intent; '-' where it belongs to none."""
+    found = row.get("intent", row.get("label"))
+    return found if isinstance(found, str) and found not in ("", "oos", "-") else "-"
+
+
+def vectors(client: Client, model: str, texts: Sequence[str], shown: bool) -> "Array":
+    """By the server's embedding model, each of length 1."""
+    import numpy as np
+
+    made = []
+    with bar(shown) as progress:
+        for start in range(0, len(texts), AT_ONCE):
+            body = {"model": model, "input": [text or " " for text in texts[start : start + AT_ONCE]],
+                    "encoding_format": "base64"}  # fmt: skip
+            answer = client.post("/v1/embeddings", body)
+            made += [np.frombuffer(base64.b64decode(one["embedding"]), "<f4") for one in answer["data"]]
+            progress.show(f"embedding with {model}", min(1.0, (start + AT_ONCE) / len(texts)))
+    return np.stack(made).astype(np.float32)
+
+
+def router(client: Client, name: str) -> "Router":
+    """As the server has it, ready to decide here."""
+    from registry.recipes.router import RouterSpec
+    from routing.intents.files import Kind
+    from routing.routers.content import Content
+
+    view = client.get(f"/v1/routers/{part(name)}")
+    spec: Any = RouterSpec.model_validate(view["definition"])
+    kinds: list[Kind] = view["models"]
+    models = tuple(
+        (kind, base64.b64decode(client.get(f"/v1/routers/{part(name)}/fitted/{kind}")["safetensors"])) for kind in kinds
+    )
+    return Content(spec, models).router(view["version"])

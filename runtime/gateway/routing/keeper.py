@@ -1,0 +1,231 @@
+"""The routers that there are: their versions in the state, their content as files, ready to decide in memory."""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, Unfit
+from registry.files.sources import locate
+from registry.names import ADAPTER
+from registry.recipes.definition import HubSource
+from registry.recipes.router import RouterSpec
+from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Version
+from registry.state.database import State
+from registry.wording import nearest, quoted
+from routing.intents.files import Kind
+from routing.routers.content import Content, Contents, models_in
+from routing.routers.router import Router
+from runtime.gateway.names import Names
+
+log = logging.getLogger("roundhouse.gateway")
+
+
+class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
+    version: str
+    digest: str
+    created: float
+    bytes: int
+    source: str
+
+
+class RouterView(msgspec.Struct, frozen=True, kw_only=True):
+    """One router: its current version, all versions, aliases, and its definition."""
+
+    object: Literal["router"] = "router"
+    name: str
+    version: str
+    digest: str
+    versions: list[RouterVersionView]
+    aliases: dict[str, str]
+    models: list[str]
+    """Which of 'intents' and 'complexity' are fitted."""
+    definition: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What adding has given."""
+
+    router: RouterView
+    is_new: bool
+
+
+class Keeper:
+    """One writer at a time; reads are of memory."""
+
+    def __init__(self, folder: Path, state: State, names: Names) -> None:
+        self._contents, self._state, self._names = Contents(folder), state, names
+        self._changing = asyncio.Lock()
+        self._records: Mapping[str, Adapter] = {}
+        self._ready: dict[str, Router] = {}
+        """By digest."""
+        self.faults: dict[str, str] = {}
+        """Routers of files that could not be taken, and why."""
+
+    # --- look up ----------------------------------------------------------------------------------------------------
+    def find(self, name: object) -> Router | None:
+        """The router that `name`, `name@v2` or `name@alias` means; None: there is none of that name.
+
+        Raises NotFound where there is no such version. Models and adapters come first: their names are refused here.
+        """
+        if not isinstance(name, str):
+            return None
+        head, at, ref = name.partition("@")
+        record = self._records.get(head)
+        return None if record is None else self._router(record, record.version(ref if at else None))
+
+    def _router(self, record: Adapter, version: Version) -> Router:
+        found = self._ready.get(version.digest)
+        if found is None or found.tag != version.tag:
+            found = self._ready[version.digest] = self._contents.read(version.digest).router(version.tag)
+        return found
+
+    def all(self) -> list[RouterView]:
+        return [self._view(record) for record in self._records.values()]
+
+    def names(self) -> list[str]:
+        return list(self._records)
+
+    def show(self, name: str) -> RouterView:
+        return self._view(self._record(name))
+
+    def model(self, name: str, kind: Kind) -> bytes:
+        """A fitted model as a file. Raises NotFound."""
+        record = self._record(name)
+        found = self._contents.read(record.current.digest).model(kind)
+        if found is None:
+            raise NotFound(f"Router '{name}' has no {kind} fitted: roundhouse routers fit.", code="router_not_found")
+        return found
+
+    def _record(self, name: str) -> Adapter:
+        found = self._records.get(name)
+        if found is None:
+            there = ", ".join(nearest(name, list(self._records))) or "none yet"
+            raise NotFound(f"There is no router {quoted(name)}. There are: {there}.", code="router_not_found")
+        return found
+
+    def _view(self, record: Adapter) -> RouterView:
+        router = self._router(record, record.current)
+        fitted = {"intents": router.intents, "complexity": router.complexity}
+        return RouterView(
+            name=record.key.name,
+            version=record.current.tag,
+            digest=record.current.digest,
+            versions=[
+                RouterVersionView(version=v.tag, digest=v.digest, created=v.created, bytes=v.bytes, source=v.source)
+                for v in record.versions
+            ],
+            aliases={alias: f"v{number}" for alias, number in record.aliases.items()},
+            models=[kind for kind, model in fitted.items() if model is not None],
+            definition=router.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True),
+        )
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+    async def open(self, given: Iterable[RouterSpec]) -> None:
+        """At the start, and when the files were read again: the routers of recipe files too."""
+        self._refresh()
+        self.faults = {}
+        for spec in given:
+            try:
+                await self._given(spec)
+            except RoundhouseError as error:
+                told = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+                self.faults[spec.id] = f"{error.message} {told}".strip()
+                log.error("a router is left out", extra={"router": spec.id, "cause": self.faults[spec.id]})
+        await asyncio.to_thread(self._contents.tidy, {v.digest for r in self._records.values() for v in r.versions})
+
+    async def _given(self, spec: RouterSpec) -> None:
+        """A file's router becomes a version when its content is new. One that was rolled back stays rolled back."""
+        models = await asyncio.to_thread(_models_of, spec)
+        content = Content(spec, models)
+        record = self._records.get(spec.id)
+        if record is None or all(version.digest != content.digest for version in record.versions):
+            await self.add(content, "recipe file")
+
+    async def put(self, spec: RouterSpec, alias: str | None = None) -> Kept:
+        """Add a router, or a new version of one, which keeps what was fitted for the version before."""
+        record = self._records.get(spec.id)
+        before = () if record is None else (await asyncio.to_thread(self._contents.read, record.current.digest)).models
+        models = await asyncio.to_thread(_models_of, spec) or before
+        return await self.add(Content(spec, models), "request", alias)
+
+    async def fit(self, name: str, kind: Kind, data: bytes) -> Kept:
+        """A new version with another fitted model. Raises Unfit for what is none."""
+        record = self._record(name)
+        content = await asyncio.to_thread(self._contents.read, record.current.digest)
+        return await self.add(content.with_model(kind, data), f"fitted {kind}")
+
+    async def add(self, content: Content, source: str, alias: str | None = None) -> Kept:
+        """Files first, then the state: a crash in between leaves files that `open` removes."""
+        name = content.spec.id
+        self._check(name)
+        async with self._changing:
+            await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
+            await asyncio.to_thread(self._contents.write, content)
+            new = NewVersion(content.digest, 0, content.size, source)
+            done = self._state.routers.register(AdapterKey(ROUTERS, name), new, alias)
+            self._refresh()
+        return Kept(self.show(name), done.created)
+
+    def _check(self, name: str) -> None:
+        if not ADAPTER.match(name):
+            raise BadRequest(f"{quoted(name)} is no router's name.", param="id")
+        try:
+            self._names.catalog.resolve(name)
+        except NotFound:
+            return
+        except BadRequest:  # several adapters have it
+            pass
+        raise Conflict(
+            f"'{name}' is the name of a model or an adapter. Choose another name for the router.",
+            code="name_in_use",
+            param="id",
+        )
+
+    async def remove(self, name: str, *, force: bool = False) -> RouterView:
+        async with self._changing:
+            view = self.show(name)
+            self._state.routers.delete(AdapterKey(ROUTERS, name), force=force)
+            self._refresh()
+            return view
+
+    async def set_alias(self, name: str, alias: str, version: str) -> RouterView:
+        self._record(name)
+        self._state.routers.set_alias(AdapterKey(ROUTERS, name), alias, version)
+        return self._changed(name)
+
+    async def remove_alias(self, name: str, alias: str) -> RouterView:
+        self._record(name)
+        self._state.routers.remove_alias(AdapterKey(ROUTERS, name), alias)
+        return self._changed(name)
+
+    async def rollback(self, name: str, version: str | None = None) -> RouterView:
+        """Make the version before the current one, or the one that is named, the current one."""
+        key = self._record(name).key
+        if version is None:
+            self._state.routers.rollback(key)
+        else:
+            self._state.routers.point(key, version)
+        return self._changed(name)
+
+    def _changed(self, name: str) -> RouterView:
+        self._refresh()
+        return self.show(name)
+
+    def _refresh(self) -> None:
+        self._records = {record.key.name: record for record in self._state.routers.all()}
+        used = {version.digest for record in self._records.values() for version in record.versions}
+        self._ready = {digest: router for digest, router in self._ready.items() if digest in used}
+
+
+def _models_of(spec: RouterSpec) -> tuple[tuple[Kind, bytes], ...]:
+    if spec.source is None:
+        return ()
+    if isinstance(spec.source, HubSource):
+        raise BadRequest("A router's source is a path or a package, not a hub.", param="source")
+    return models_in(locate(spec.source))

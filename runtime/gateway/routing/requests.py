@@ -1,0 +1,135 @@
+"""What a request tells a router, from the calls that it would make: the same for every dialect."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from models.messages import EmbedRequest, RerankRequest
+from registry.recipes.router import RouterSpec
+from routing.features import Features
+from runtime.gateway.backend import Call, ChatPayload
+from runtime.gateway.context import RequestContext
+from runtime.gateway.routing.conversations import key_of
+
+SCHEMAS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "output_format")
+"""Fields of chat bodies that bind the form of an answer."""
+IMAGES = ("image", "image_url", "input_image")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    features: Features
+    conversation: bytes | None
+    """Its key; None: nothing holds it together with others."""
+    is_continued: bool
+    """It is not the first request of its conversation, as far as its body tells."""
+
+
+def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> Asked:
+    """Only headers that the router names are looked at."""
+    wanted = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
+    headers = {
+        name: value.decode("latin-1")
+        for raw, value in context.headers
+        if (name := raw.decode("latin-1").lower()) in wanted
+    }
+    call = calls[0] if calls else None
+    said = _said(call)
+    body: Mapping[str, Any] = call.body if isinstance(call, ChatPayload) else {}
+    features = Features(
+        text=said.last,
+        endpoint=endpoint,
+        characters=said.characters,
+        tools=bool(body.get("tools")),
+        images=said.images,
+        json_schema=_is_bound(body),
+        team=context.caller.team,
+        service_class=context.service_class.name.lower(),
+        headers=headers,
+    )
+    named = headers.get(router.conversation.header)
+    if named:
+        return Asked(features, key_of("header", context.caller.team, named), True)
+    if not said.first:
+        return Asked(features, None, False)
+    who = body.get("user")
+    who = who if isinstance(who, str) else ""
+    return Asked(features, key_of("turns", context.caller.team, who, said.system, said.first), said.turns > 1)
+
+
+@dataclass(slots=True)
+class _Said:
+    first: str = ""
+    last: str = ""
+    system: str = ""
+    turns: int = 0
+    characters: int = 0
+    images: bool = False
+
+
+def _said(call: Call | None) -> _Said:
+    said = _Said()
+    if isinstance(call, EmbedRequest):
+        texts = [text for text in call.inputs if isinstance(text, str)]
+        said.last, said.characters = (texts[0] if texts else ""), sum(map(len, texts))
+    elif isinstance(call, RerankRequest):
+        said.last, said.characters = call.query, len(call.query) + sum(map(len, call.documents))
+    elif isinstance(call, ChatPayload):
+        for role, content in _turns(call.body):
+            _add(said, role, content)
+    return said
+
+
+def _turns(body: Mapping[str, Any]) -> Iterator[tuple[str, object]]:
+    """Role and content, in their order: of chat, messages, responses, completions."""
+    for system in (body.get("system"), body.get("instructions")):
+        if system:
+            yield "system", system
+    for name in ("messages", "input"):
+        found = body.get(name)
+        if isinstance(found, str):
+            yield "user", found
+        elif isinstance(found, list):
+            for turn in found:
+                if isinstance(turn, dict):
+                    yield str(turn.get("role", "user")), turn.get("content")
+    prompt = body.get("prompt")
+    if isinstance(prompt, list) and prompt:
+        prompt = prompt[0]
+    if isinstance(prompt, str):
+        yield "user", prompt
+
+
+def _add(said: _Said, role: str, content: object) -> None:
+    text, images = _text(content)
+    said.characters += len(text)
+    said.images = said.images or images
+    if role in ("system", "developer"):
+        said.system += text
+    elif role == "user" and text:
+        said.first = said.first or text
+        said.last = text
+        said.turns += 1
+
+
+def _text(content: object) -> tuple[str, bool]:
+    """Of a turn: its words, and whether there is an image among its parts."""
+    if isinstance(content, str):
+        return content, False
+    texts, images = list[str](), False
+    for part in content if isinstance(content, list) else ():
+        if isinstance(part, dict):
+            if isinstance(found := part.get("text"), str):
+                texts.append(found)
+            images = images or part.get("type") in IMAGES
+    return "\n".join(texts), images
+
+
+def _is_bound(body: Mapping[str, Any]) -> bool:
+    for name in SCHEMAS:
+        found = body.get(name)
+        if found and not (isinstance(found, dict) and found.get("type") == "text"):
+            return True
+    text = body.get("text")  # of OpenAI's responses
+    form = text.get("format") if isinstance(text, dict) else None
+    return isinstance(form, dict) and form.get("type") not in (None, "text")

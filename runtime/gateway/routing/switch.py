@@ -1,0 +1,87 @@
+"""The decision for traffic and for explain, made in one place: what differs is only whether somebody answers."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+
+import numpy as np
+
+from models.messages import EmbedRequest, EmbedResult
+from registry.errors import BadRequest, RoundhouseError
+from registry.recipes.definition import Task
+from routing.deciding.decide import decide
+from routing.decision import Decision
+from routing.features import Vector
+from routing.routers.router import Router
+from runtime.gateway.backend import Call, Lease, Routed, Target
+from runtime.gateway.context import RequestContext
+from runtime.gateway.names import Wanted
+from runtime.gateway.routing.conversations import Conversations
+from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.requests import Asked, read
+from runtime.gateway.routing.targets import Resolve, Targets
+from tenants.caller import EVERYBODY
+
+VECTOR_SECONDS = 0.25
+"""How long an embedding is waited for; after that letters alone decide."""
+MOST_CHARACTERS = 2000
+
+LeaseOf = Callable[[RequestContext, Target], AbstractAsyncContextManager[Lease]]
+
+
+class Switch:
+    """What a router's name is turned into."""
+
+    def __init__(self, keeper: Keeper, targets: Targets, resolve: Resolve, lease: LeaseOf) -> None:
+        self.keeper = keeper
+        self._targets, self._resolve, self._lease = targets, resolve, lease
+        self._conversations = Conversations()
+
+    async def route(
+        self, router: Router, endpoint: str, calls: Sequence[Call], wanted: Wanted, context: RequestContext
+    ) -> Target:
+        """The target of a request, which remembers who chose it. The conversation stays there.
+
+        Raises Unavailable (no_route), BadRequest (wrong_task), and what resolving the target raises.
+        """
+        asked, decision = await self.explain(router, endpoint, calls, wanted.task, context)
+        target = self._resolve(Wanted(wanted.task, decision.target), context.caller)
+        self._conversations.hold(asked.conversation, decision.target, router.spec.conversation.stay)
+        return replace(target, asked=str(wanted.name), routed=Routed(router.label, decision))
+
+    async def explain(
+        self, router: Router, endpoint: str, calls: Sequence[Call], task: Task, context: RequestContext
+    ) -> tuple[Asked, Decision]:
+        """The same decision, of which nothing follows."""
+        spec = router.spec
+        if spec.task is not task:
+            raise BadRequest(
+                f"Router '{spec.id}' is for {spec.task.value}, and this endpoint for {task.value}.",
+                code="wrong_task",
+                param="model",
+            )
+        asked = read(endpoint, calls, context, spec)
+        held = self._conversations.held(asked.conversation) if asked.is_continued else None
+        facts = self._targets.facts(spec, context.caller, held)
+        vector = await self.vector(router, asked.features.text, context)
+        return asked, decide(replace(asked.features, vector=vector), router, facts)
+
+    async def vector(self, router: Router, text: str, context: RequestContext) -> Vector | None:
+        """The text's embedding, if the router wants one and its model is resident. Never an error, never a load."""
+        name = router.embedding
+        if name is None or not text:
+            return None
+        try:
+            target = self._resolve(Wanted(Task.EMBED, name), EVERYBODY)
+            if not self._targets.is_resident(target):
+                return None
+            request = EmbedRequest(inputs=[text[:MOST_CHARACTERS]], truncate=True)
+            inside = replace(context, caller=EVERYBODY, source="probe")
+            async with asyncio.timeout(VECTOR_SECONDS), self._lease(inside, target) as lease:
+                async for event in lease.run(request):
+                    if isinstance(event, EmbedResult):
+                        return np.frombuffer(event.vectors, "<f4", count=event.dimensions).astype(np.float32)
+        except (RoundhouseError, TimeoutError):
+            pass  # letters alone decide, and the decision says so
+        return None

@@ -1,0 +1,196 @@
+"""Routers: add, show, remove; versions, aliases, rollback; their fitted models; and whom one would choose."""
+
+import asyncio
+import base64
+import binascii
+import time
+from typing import Annotated
+
+import msgspec
+from fastapi import Path, Query, Request
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from registry.errors import BadRequest, NotFound, Unfit
+from registry.recipes.router import RouterSpec
+from registry.wording import quoted
+from routing.intents.files import MAX_BYTES, Kind
+from routing.routers.replay import Outcome, Replayed, outcomes, replay
+from runtime.gateway.routing.keeper import Kept, RouterView
+from runtime.http.admin.answers import json_answer
+from runtime.http.admin.bodies import AliasBody, RollbackBody
+from runtime.http.bodies import decode, parse_object, read_body
+from runtime.http.chat.endpoints import ENDPOINTS as CHAT
+from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
+from runtime.http.middleware import CurrentContext, CurrentGateway
+from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
+from runtime.http.sending import Route
+from tenants.ledger.routes import chosen
+
+EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK)}
+Name = Annotated[str, Path(alias="name", description="router's name")]
+FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]
+
+
+class RouterListView(msgspec.Struct, frozen=True):
+    data: list[RouterView]
+    object: str = "list"
+
+
+class RouterDeletedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "router.deleted"
+    name: str
+    deleted: bool = True
+
+
+class FittedBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A fitted model as `roundhouse routers fit` sends it."""
+
+    safetensors: str
+    """Base64."""
+
+
+class FittedView(msgspec.Struct, frozen=True, kw_only=True):
+    object: str = "router.fitted"
+    name: str
+    kind: Kind
+    safetensors: str
+
+
+class RouteView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a router would choose for a body, and why. Nothing was asked of anybody."""
+
+    object: str = "route"
+    router: str
+    target: str
+    reason: str
+    score: float | None
+    scores: dict[str, float]
+    alternatives: list[str]
+    fallbacks: list[str]
+    saw: dict[str, str]
+
+
+class ReportView(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a router's decisions. Costs are millionths of the server's currency, a request's mean."""
+
+    object: str = "router.report"
+    router: str
+    days: float
+    requests: int
+    outcomes: list[Outcome]
+    replay: list[Replayed]
+    """What other thresholds of its intents would have given."""
+
+
+async def list_(gateway: CurrentGateway) -> Response:
+    return json_answer(RouterListView(gateway.routers.all()))
+
+
+async def show(gateway: CurrentGateway, name: Name) -> Response:
+    return json_answer(gateway.routers.show(name))
+
+
+async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:
+    """Add a router, or a new version of one: its definition as recipe files have it, without `kind` or `source`."""
+    data = parse_object(await read_body(request, gateway.settings.max_json))
+    data.pop("kind", None)
+    if data.get("source") is not None:
+        raise BadRequest("Only recipe files name a source: send what was fitted with PUT.", param="source")
+    try:
+        spec = RouterSpec.model_validate(data)
+    except ValidationError as error:
+        faults = [f"{'.'.join(map(str, e['loc'])) or 'router'}: {e['msg']}" for e in error.errors(include_url=False)]
+        raise Unfit("The router cannot be used.", faults[:20], code="bad_router") from None
+    return _kept(await gateway.routers.put(spec, alias))
+
+
+async def fit(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
+    """A new version of the router with another fitted model."""
+    body = decode(await read_body(request, MAX_BYTES * 4 // 3 + 1024), FittedBody)
+    try:
+        data = base64.b64decode(body.safetensors, validate=True)
+    except (binascii.Error, ValueError):
+        raise BadRequest("'safetensors' must be base64.", param="safetensors") from None
+    return _kept(await gateway.routers.fit(name, kind, data))
+
+
+async def fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
+    data = gateway.routers.model(name, kind)
+    return json_answer(FittedView(name=name, kind=kind, safetensors=base64.b64encode(data).decode()))
+
+
+async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
+    """Refused while aliases point to it."""
+    gone = await gateway.routers.remove(name, force=force)
+    return json_answer(RouterDeletedView(name=gone.name))
+
+
+async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
+    return json_answer(await gateway.routers.set_alias(name, alias, body.version))
+
+
+async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
+    return json_answer(await gateway.routers.remove_alias(name, alias))
+
+
+async def rollback(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
+    """Make the version before the current one, or the one that is named, the current one."""
+    return json_answer(await gateway.routers.rollback(name, body.version if body else None))
+
+
+async def route(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Whom a router would choose for this body, and why: the body of a request, and `endpoint` beside it."""
+    data = parse_object(await read_body(request, gateway.settings.max_json))
+    path = data.pop("endpoint", "/v1/chat/completions")
+    endpoint = EXPLAINED.get(path) if isinstance(path, str) else None
+    if endpoint is None:
+        raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
+    parsed = endpoint.parse(msgspec.json.encode(data), {})
+    router = gateway.routers.find(parsed.wanted.name)
+    if router is None:
+        name = quoted(str(parsed.wanted.name))
+        raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
+    _, found = await gateway.switch.explain(router, path, parsed.calls(None), parsed.wanted.task, context)
+    return json_answer(
+        RouteView(
+            router=router.label,
+            target=found.target,
+            reason=found.reason,
+            score=found.score,
+            scores=dict(found.scores),
+            alternatives=list(found.alternatives),
+            fallbacks=list(found.fallbacks),
+            saw=dict(found.saw),
+        )
+    )
+
+
+async def report(gateway: CurrentGateway, name: Name, days: Annotated[float, Query(gt=0, le=366)] = 7.0) -> Response:
+    """What came of its decisions, with what POST /v1/feedback has told. Needs a ledger."""
+    router = gateway.routers.show(name).name
+    database = gateway.usage.database()
+    rows = await asyncio.to_thread(chosen, database, router, time.time() - days * 86400)
+    return json_answer(
+        ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
+    )
+
+
+def _kept(done: Kept) -> Response:
+    view = {**msgspec.structs.asdict(done.router), "new": done.is_new}
+    return json_answer(view, 201 if done.is_new else 200, {"Location": f"/v1/routers/{done.router.name}"})
+
+
+ROUTES: list[Route] = [
+    ("/v1/route", route, ["POST"]),
+    ("/v1/routers", list_, ["GET"]),
+    ("/v1/routers", put, ["POST"]),
+    ("/v1/routers/{name}", show, ["GET"]),
+    ("/v1/routers/{name}", remove, ["DELETE"]),
+    ("/v1/routers/{name}/aliases/{alias}", set_alias, ["PUT"]),
+    ("/v1/routers/{name}/aliases/{alias}", remove_alias, ["DELETE"]),
+    ("/v1/routers/{name}/rollback", rollback, ["POST"]),
+    ("/v1/routers/{name}/report", report, ["GET"]),
+    ("/v1/routers/{name}/fitted/{kind}", fitted, ["GET"]),
+    ("/v1/routers/{name}/fitted/{kind}", fit, ["PUT"]),
+]

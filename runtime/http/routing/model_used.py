@@ -1,0 +1,66 @@
+"""Answers that a router has sent somewhere say so in their body too: `model_used` beside `model`.
+
+It is put in as the first field of the object, or of a stream's first event; nothing is parsed. What is no object (a
+list of vectors, a transcript as text) and what is an error stays as it is: the header X-Roundhouse-Route tells it too.
+"""
+
+import json
+from contextlib import aclosing
+
+from runtime.gateway.record import Recorder
+from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
+
+LOOKED = 4096
+"""Bytes of a stream's beginning that are looked through for its first event."""
+
+
+async def with_model_used(recorder: Recorder, parts: Parts) -> Parts:
+    """The same answer with the model that gave it."""
+    field, waiting = b"", b""
+    async with aclosing(parts):
+        async for part in parts:
+            if isinstance(part, Head):
+                target = recorder.target
+                if target is not None and part.status < 400 and _has_objects(part):
+                    field = b'"model_used":' + json.dumps(target.used).encode() + b","
+                if field and not part.is_stream and "content-length" in part.headers:
+                    length = int(part.headers["content-length"])
+                    part = Head(part.status, part.content_type, part.headers)
+                    first = await anext(parts, b"")
+                    assert isinstance(first, bytes)
+                    told = _put(first, field)
+                    yield Head(
+                        part.status, part.content_type,
+                        {**part.headers, "content-length": str(length + len(told) - len(first))},
+                    )  # fmt: skip
+                    yield told
+                    field = b""
+                    continue
+                yield part
+            elif field:
+                waiting += part
+                told = _put(waiting, field)
+                if told != waiting or len(waiting) > LOOKED:
+                    yield told
+                    field = waiting = b""
+            else:
+                yield part
+        if waiting:
+            yield waiting
+
+
+def _has_objects(head: Head) -> bool:
+    return head.content_type.startswith((JSON, EVENT_STREAM, NDJSON))
+
+
+def _put(data: bytes, field: bytes) -> bytes:
+    """Into the first object: at the start, or behind the first `data:` of events. As it was, if there is none yet."""
+    start = 0
+    if not data.lstrip().startswith(b"{"):
+        start = data.find(b"data:")
+        if start < 0 or not data[start + 5 :].lstrip().startswith(b"{"):
+            return data
+    at = data.find(b"{", start) + 1
+    if data[at:].lstrip().startswith(b"}"):
+        field = field[:-1]
+    return data[:at] + field + data[at:]

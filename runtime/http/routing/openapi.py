@@ -1,0 +1,63 @@
+"""Routers in the OpenAPI document."""
+
+from pydantic.json_schema import models_json_schema
+
+from registry.recipes.router import RouterSpec
+from runtime.gateway.routing.keeper import RouterView
+from runtime.http.openapi_parts import CONFLICT, MANAGEMENT, Json, Operation, answer, json_body, other_answer, structs
+from runtime.http.routing.endpoints import (
+    FittedBody,
+    FittedView,
+    ReportView,
+    RouterDeletedView,
+    RouterListView,
+    RouteView,
+)
+
+_TAG = "Routers"
+SCHEMAS: dict[str, Json] = {
+    **structs(RouterView, RouterListView, RouterDeletedView, FittedView, RouteView, ReportView, FittedBody),
+    **models_json_schema([(RouterSpec, "validation")], ref_template="#/components/schemas/{model}")[1]["$defs"],
+}
+_CHANGE = (*CONFLICT, 422, 503)
+
+OPERATIONS: dict[tuple[str, str], Operation] = {
+    ("post", "/v1/route"): Operation(
+        "explainRoute", _TAG, "Whom a router would choose, and why", answer("Route"),
+        description="The body of a request, with its path as `endpoint` (/v1/chat/completions if left out). It is the "
+        "decision that the request itself would get; nothing is asked of anybody.",
+        body={"application/json": {"type": "object"}},
+        examples={"dates": {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}},
+        errors=(*MANAGEMENT, 503),
+    ),
+    ("get", "/v1/routers"): Operation("listRouters", _TAG, "List routers", answer("RouterList"), errors=()),
+    ("post", "/v1/routers"): Operation(
+        "addRouter", _TAG, "Add a router, or a new version of one", answer("Router"), body=json_body("RouterSpec"),
+        description="What was fitted for the version before is kept.",
+        examples={"two": {"id": "two", "targets": [{"name": "starter-chat"}, {"name": "uppercase"}]}},
+        errors=_CHANGE, others={"201": other_answer("It is new.", "Router")},
+    ),
+    ("get", "/v1/routers/{name}"): Operation("getRouter", _TAG, "Show a router", answer("Router"), errors=MANAGEMENT),
+    ("delete", "/v1/routers/{name}"): Operation(
+        "removeRouter", _TAG, "Remove a router", answer("RouterDeleted"), errors=CONFLICT
+    ),
+    ("put", "/v1/routers/{name}/aliases/{alias}"): Operation(
+        "setRouterAlias", _TAG, "Point an alias at a version", answer("Router"), errors=MANAGEMENT
+    ),
+    ("delete", "/v1/routers/{name}/aliases/{alias}"): Operation(
+        "removeRouterAlias", _TAG, "Remove an alias", answer("Router"), errors=MANAGEMENT
+    ),
+    ("post", "/v1/routers/{name}/rollback"): Operation(
+        "rollBackRouter", _TAG, "Make an earlier version the current one", answer("Router"), errors=CONFLICT
+    ),
+    ("get", "/v1/routers/{name}/report"): Operation(
+        "reportRouter", _TAG, "What came of a router's decisions", answer("Report"), errors=(*MANAGEMENT, 503)
+    ),
+    ("get", "/v1/routers/{name}/fitted/{kind}"): Operation(
+        "getFitted", _TAG, "What was fitted, as a file", answer("Fitted"), errors=(*MANAGEMENT, 422)
+    ),
+    ("put", "/v1/routers/{name}/fitted/{kind}"): Operation(
+        "putFitted", _TAG, "A new version with another fitted model", answer("Router"), body=json_body("FittedBody"),
+        errors=_CHANGE, others={"201": other_answer("It is new.", "Router")},
+    ),
+}  # fmt: skip

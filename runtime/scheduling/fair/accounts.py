@@ -1,0 +1,160 @@
+"""Virtual counters: the work that teams, and in them keys, have had, divided by their weights.
+
+The virtual token counter of arXiv 2401.00588: the lowest counter goes first; a request is charged what is foreseen when
+it starts, and the difference as it becomes known; who comes back is lifted to the lowest of those who wait, or to the
+one that waited last, so that nobody saves up for later.
+
+Of two accounts A and B of a group that wait all the time between two moments, with weights a and b, the work that they
+are charged differs by |A/a - B/b| <= 2 · U · (1/a + 1/b), U the most that one charge or correction is, and as many
+corrections as there are under way at once (`tests/unit/scheduling/fair`). Without corrections: <= U · max(1/a, 1/b)
+at any moment after both were level.
+"""
+
+from collections.abc import Iterator
+from heapq import heappop, heappush, heapreplace
+from typing import Self
+
+
+class Account:
+    """A team in a class, or a key of it."""
+
+    __slots__ = ("counter", "keys", "number", "orders", "queued", "waiting", "weight")
+
+    def __init__(self, weight: float, counter: float, number: int) -> None:
+        self.weight, self.counter, self.number = weight, counter, number
+        self.waiting = 0
+        self.queued = 0.0
+        """The work that waits."""
+        self.keys = Group()
+        """Of a team."""
+        self.orders: set[Order] = set()
+
+    def charge(self, work: float) -> None:
+        """Work that it had; negative: that it was charged, and did not have."""
+        self.counter += work / self.weight
+        if work < 0:
+            for order in self.orders:
+                order.put(self)
+
+
+class Order:
+    """Accounts by their counters, the lowest first; of two that have the same, the older. Counters rise without a word:
+    it is seen when one comes first.
+
+    Adding and leaving take O(log accounts), `first` as much for each that has risen since.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Account]] = []
+        self._entries: dict[Account, float] = {}
+        """The counter of each account's one entry that counts."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, account: object) -> bool:
+        return account in self._entries
+
+    def __iter__(self) -> Iterator[Account]:
+        """In no order."""
+        return iter(self._entries)
+
+    def add(self, account: Account) -> None:
+        account.orders.add(self)
+        self.put(account)
+
+    def put(self, account: Account) -> None:
+        """Its counter is lower than before."""
+        self._entries[account] = account.counter
+        heappush(self._heap, (account.counter, account.number, account))
+
+    def discard(self, account: Account) -> None:
+        account.orders.discard(self)
+        del self._entries[account]
+        if not self._entries:
+            self._heap.clear()
+
+    def first(self) -> Account:
+        """The lowest; there must be one."""
+        heap, entries = self._heap, self._entries
+        while True:
+            counter, number, account = heap[0]
+            if entries.get(account) != counter:
+                heappop(heap)
+            elif account.counter != counter:
+                entries[account] = account.counter
+                heapreplace(heap, (account.counter, number, account))
+            else:
+                return account
+
+
+class Group:
+    """Accounts that share by weight: the teams of a class, or the keys of a team."""
+
+    __slots__ = ("_accounts", "_last", "waiting")
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._last: Account | None = None
+        self.waiting: Order | None = None
+        """Those that wait."""
+
+    def join(self, name: str, weight: float, work: float) -> Account:
+        """One more request of it waits. Its weight is the newest that was heard."""
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = Account(weight, self._level(), len(self._accounts))
+        account.weight = weight
+        if not account.waiting:
+            account.counter = max(account.counter, self._level())
+            if self.waiting is None:
+                self.waiting = Order()
+            self.waiting.add(account)
+        account.waiting += 1
+        account.queued += work
+        return account
+
+    def leave(self, account: Account, work: float) -> None:
+        """One request of it waits no more."""
+        account.waiting -= 1
+        account.queued -= work
+        if not account.waiting:
+            account.queued = 0.0  # nothing is left of sums of fractions
+            assert self.waiting is not None
+            self.waiting.discard(account)
+            self._last = account
+
+    def queued(self, name: str) -> float:
+        """The work of one that waits."""
+        account = self._accounts.get(name)
+        return account.queued if account is not None else 0.0
+
+    def find(self, name: str) -> Account | None:
+        return self._accounts.get(name)
+
+    def ahead(self, name: str, weight: float, own: float) -> float:
+        """The work of the others that is done before `own` work of this one is, if nobody else comes."""
+        return sum(
+            min(account.queued, own * account.weight / weight)
+            for other, account in self._accounts.items()
+            if other != name and account.waiting
+        )
+
+    def _level(self) -> float:
+        if self.waiting:
+            return self.waiting.first().counter
+        return self._last.counter if self._last is not None else 0.0
+
+
+class Ties:
+    """The two accounts that a request is charged to."""
+
+    __slots__ = ("key", "team")
+
+    def __init__(self, team: Account, key: Account) -> None:
+        self.team, self.key = team, key
+
+    def charge(self, work: float) -> Self:
+        self.team.charge(work)
+        self.key.charge(work)
+        return self

@@ -1,0 +1,58 @@
+"""What waits for one adapter, in one class and pool: by team, key, deadline."""
+
+from bisect import bisect_left, insort
+
+from runtime.scheduling.fair.accounts import Account, Order
+from runtime.scheduling.rank import QueuedRequest, Rank
+
+
+class Lane:
+    """Adding and removing take O(log), besides moving a list's pointers; the first is known at once."""
+
+    __slots__ = ("_keys", "_requests", "_teams")
+
+    def __init__(self) -> None:
+        self._teams = Order()
+        self._keys: dict[Account, Order] = {}
+        self._requests: dict[Account, list[tuple[float, int, QueuedRequest]]] = {}
+
+    def __len__(self) -> int:
+        return sum(map(len, self._requests.values()))
+
+    def add(self, request: QueuedRequest) -> None:
+        team, key = request.ties.team, request.ties.key
+        if team not in self._keys:
+            self._keys[team] = Order()
+            self._teams.add(team)
+        if key not in self._requests:
+            self._requests[key] = []
+            self._keys[team].add(key)
+        insort(self._requests[key], (request.due, request.arrival, request))
+
+    def remove(self, request: QueuedRequest) -> None:
+        team, key = request.ties.team, request.ties.key
+        queue = self._requests[key]
+        del queue[bisect_left(queue, (request.due, request.arrival))]
+        if not queue:
+            del self._requests[key]
+            self._keys[team].discard(key)
+            if not self._keys[team]:
+                del self._keys[team]
+                self._teams.discard(team)
+
+    def first(self) -> QueuedRequest:
+        key = self._keys[self._teams.first()].first()
+        return self._requests[key][0][2]
+
+    def __bool__(self) -> bool:
+        return bool(self._requests)
+
+    def requests(self) -> list[QueuedRequest]:
+        """All, in no order."""
+        return [entry[2] for queue in self._requests.values() for entry in queue]
+
+
+def rank(request: QueuedRequest, position: int) -> Rank:
+    """Of a lane's first request now. position: of its class."""
+    team, key = request.ties.team, request.ties.key
+    return Rank(position, team.counter, team.number, key.counter, key.number, request.due, request.arrival)

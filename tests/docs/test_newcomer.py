@@ -1,0 +1,55 @@
+"""README's way from a clone to one's own adapter: few commands, and each does what the page says."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import ROOT, Fence, fences
+from tests.system.serving import Server
+
+MOST = 6
+HEAD = "## From a clone to your own adapter"
+
+
+def commands() -> list[str]:
+    parts = list(fences((ROOT / "README.md").read_text().splitlines()))
+    block = parts[parts.index(HEAD) + 1]
+    assert isinstance(block, Fence)
+    return [line.partition("  #")[0].strip() for line in block.text.splitlines()]
+
+
+def test_it_is_few_commands_in_the_order_of_their_need() -> None:
+    told = commands()
+    assert len(told) <= MOST
+    assert [line.split()[0].rpartition("/")[2] for line in told[:3]] == ["git", "cd", "make"]
+    assert told[-1].startswith(".venv/bin/roundhouse chat --model my-tune ")
+
+
+@pytest.mark.real
+def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> None:
+    """The installation is the one of the tests; the server, which `make serve` would start, is theirs, too."""
+    if not (ROOT / ".git").exists() or shutil.which("git") is None:
+        pytest.skip("this is no clone")
+    clone, enter, serve, *rest = commands()
+    clone = clone.replace("URL-OF-THIS-REPOSITORY", f"--quiet --depth 1 file://{ROOT}")
+    link = f"ln -s {ROOT / '.venv'} .venv" if (ROOT / ".venv").exists() else f"mkdir .venv && ln -s {_bin()} .venv/bin"
+    script = "\n".join([clone, enter, f"{serve} --dry-run > made", link, *rest])
+    environment = {**os.environ, "ROUNDHOUSE_URL": server.url, "GIT_CONFIG_COUNT": "1",
+                   "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": "*"}  # fmt: skip
+    try:
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.splitlines()[-1] == "WHAT IS AN ADAPTER"
+        assert "roundhouse serve --host 127.0.0.1 --port 8000" in (tmp_path / "roundhouse" / "made").read_text()
+    finally:
+        server.http.delete("/v1/adapters/my-tune?force=true")
+
+
+def _bin() -> Path:
+    return Path(sys.executable).parent

@@ -1,0 +1,18 @@
+"""Environments of clients that do not fit beside ours; `scripts/install-clients` makes them."""
+
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.system.serving import ROOT
+
+
+@cache
+def interpreter(name: str) -> Path:
+    """Of 'langchain' or 'others'. The script makes it where it is not there yet, which needs a package index."""
+    made = subprocess.run(["scripts/install-clients", name], cwd=ROOT, capture_output=True, text=True, timeout=800)
+    if made.returncode:  # the packages of `make install-test` may all come from a cache: an index need not be there
+        pytest.skip(f"scripts/install-clients could not make .venv-{name}: {made.stderr.strip()[-300:]}")
+    return ROOT / f".venv-{name}" / "bin" / "python"

@@ -1,0 +1,172 @@
+"""Who goes first on a real server with a real engine: by order and counts, never by times."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from tests.eventually import eventually
+from tests.system.serving import ROOT, STARTER, Server
+
+pytestmark = pytest.mark.real
+AT_ONCE = 4
+
+
+def recipe(folder: Path) -> Path:
+    """The starter chat model with few places and two pools."""
+    data = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
+    data["batching"] = {**data.get("batching", {}), "max_requests": AT_ONCE}
+    data["queue"] = {"max_waiting": 400, "max_wait": "600s"}
+    data["pools"] = {
+        "fast": {"classes": ["critical", "interactive"], "max_prompt": 400, "reserved": 1},
+        "long": {"min_prompt": 400, "max_requests": 1},
+    }
+    file = folder / "chat.yaml"
+    file.write_text(yaml.safe_dump(data))
+    return file
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
+    """The server, and keys of the teams flood, quiet and urgent."""
+    folder = tmp_path_factory.mktemp("fairness") / "a"
+    server = Server(folder / "data", [recipe(folder.parent)], "--max-connections", "600")
+    server.wait_ready()
+    keys = {}
+
+    def told(*words: str) -> Any:
+        command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(server.data), "--json"]
+        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+    for team, *more in (["flood"], ["quiet"], ["urgent", "--ceiling", "critical"], ["reports", "--class", "batch"]):
+        told("teams", "create", team)
+        keys[team] = told("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
+    eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
+    assert asked(server, keys["quiet"]).status_code == 200
+    yield server, keys
+    server.close()
+
+
+def asked(server: Server, key: str, tokens: int = 24, words: int = 4, **more: Any) -> httpx.Response:
+    headers = {"x-api-key": key, **more.pop("headers", {})}
+    body = {
+        "model": "starter-chat", "messages": [{"role": "user", "content": "boats " * words}], "max_tokens": tokens,
+        "ignore_eos": True, **more,
+    }  # fmt: skip
+    return server.http.post("/v1/chat/completions", json=body, headers=headers)
+
+
+def waiting(server: Server, key: str) -> int:
+    models = server.http.get("/v1/status", headers={"x-api-key": key}).json()["models"]
+    return int(next(model["waiting"] for model in models if model["id"] == "starter-chat"))
+
+
+def test_a_flood_of_one_team_does_not_make_another_wait(shared: tuple[Server, dict[str, str]]) -> None:
+    """200 requests of one team are there; two of another end before all but a few of those."""
+    server, keys = shared
+    ended: list[str] = []
+
+    def one(team: str) -> None:
+        answer = asked(server, keys[team])
+        assert answer.status_code == 200, answer.text
+        ended.append(team)
+
+    with ThreadPoolExecutor(210) as pool:
+        flood = [pool.submit(one, "flood") for _ in range(200)]
+        eventually(lambda: waiting(server, keys["quiet"]) >= 100)
+        before = len(ended)
+        quiet = [pool.submit(one, "quiet") for _ in range(2)]
+        for done in quiet:
+            done.result()
+        # Those that ran, those that started in the same moment, and what ended while two threads sent their requests.
+        assert ended[before:].count("flood") <= 40, ended[before:]
+        for done in flood:
+            done.result()
+    assert ended.count("flood") == 200, "nobody was refused"
+
+
+def test_classes(shared: tuple[Server, dict[str, str]]) -> None:
+    """Critical requests pass batch ones that wait; batch gets its floor while critical ones always wait."""
+    server, keys = shared
+    ended: list[str] = []
+
+    def one(team: str, **more: Any) -> None:
+        answer = asked(server, keys[team], **more)
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["X-Roundhouse-Class"] == ("batch" if team == "reports" else "critical")
+        ended.append(team)
+
+    with ThreadPoolExecutor(200) as pool:
+        batch = [pool.submit(one, "reports") for _ in range(40)]
+        eventually(lambda: waiting(server, keys["quiet"]) >= 20)
+        before = len(ended)
+        urgent = [pool.submit(one, "urgent", service_tier="priority") for _ in range(120)]
+        for done in urgent:
+            done.result()
+        passed = ended[before:].count("reports")
+        for done in batch:
+            done.result()
+    assert 2 <= passed < 40 - AT_ONCE, "batch had its floor, and no more than what went before critical ones came"
+
+
+def test_the_class_that_is_given_is_told(shared: tuple[Server, dict[str, str]]) -> None:
+    server, keys = shared
+    answer = asked(server, keys["urgent"], service_tier="fast")
+    assert (answer.json()["service_tier"], answer.headers["X-Roundhouse-Class"]) == ("priority", "critical")
+    lowered = asked(server, keys["quiet"], service_tier="priority")
+    assert (lowered.json()["service_tier"], lowered.headers["X-Roundhouse-Class"]) == ("default", "interactive")
+    assert lowered.headers["X-Roundhouse-Class-Asked"] == "critical"
+    assert "service_tier" not in asked(server, keys["quiet"]).json()
+    own = asked(server, keys["quiet"], **{"x-tier": "batch"})
+    assert own.headers["X-Roundhouse-Class"] == "batch"
+    stream = asked(server, keys["quiet"], stream=True, service_tier="flex").text
+    chunks = [json.loads(line[6:]) for line in stream.splitlines() if line.startswith("data: {")]
+    assert {chunk["service_tier"] for chunk in chunks} == {"flex"}
+    body = {"model": "starter-chat", "input": "boats", "max_output_tokens": 4, "service_tier": "priority"}
+    response = server.http.post("/v1/responses", json=body, headers={"x-api-key": keys["urgent"]})
+    assert response.json()["service_tier"] == "priority", response.text
+    message = {"model": "starter-chat", "messages": [{"role": "user", "content": "boats"}], "max_tokens": 4}
+    said = server.http.post(
+        "/v1/messages", json={**message, "service_tier": "standard_only"}, headers={"x-api-key": keys["urgent"]}
+    )
+    assert said.json()["usage"]["service_tier"] == "standard", said.text
+    for wrong in ({"service_tier": "gold"}, {"service_tier": 5}, {"x-tier": "gold"}, {"priority": -1}):
+        refused = asked(server, keys["urgent"], **wrong)
+        assert refused.status_code == 400, refused.text
+        assert refused.json()["error"]["param"] == next(iter(wrong))
+
+
+def test_the_pool_is_told_and_a_long_prompt_takes_no_place_that_is_kept(shared: tuple[Server, dict[str, str]]) -> None:
+    server, keys = shared
+    assert asked(server, keys["quiet"]).headers["X-Roundhouse-Pool"] == "fast"
+    assert asked(server, keys["quiet"], words=700, tokens=2).headers["X-Roundhouse-Pool"] == "long"
+    assert "X-Roundhouse-Pool" not in asked(server, keys["reports"]).headers
+
+
+def test_deadlines(shared: tuple[Server, dict[str, str]]) -> None:
+    server, keys = shared
+
+    def within(seconds: str, **more: Any) -> httpx.Response:
+        return asked(server, keys["quiet"], headers={"X-Request-Timeout": seconds}, **more)
+
+    late = within("0.05", tokens=400)
+    assert (late.status_code, late.json()["error"]["code"]) == (504, "deadline_exceeded"), late.text
+    for wrong in ("0", "-1", "soon", "nan", "1e9"):
+        refused = within(wrong)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "X-Request-Timeout")
+    usual = asked(server, keys["quiet"], headers={"x-stainless-read-timeout": "600"})
+    assert usual.status_code == 200
+    with ThreadPoolExecutor(80) as pool:
+        flood = [pool.submit(asked, server, keys["quiet"], 60) for _ in range(60)]
+        eventually(lambda: waiting(server, keys["quiet"]) >= 40)
+        hurried = within("0.001")
+        assert (hurried.status_code, hurried.json()["error"]["code"]) == (429, "deadline_unreachable"), hurried.text
+        assert 1 <= int(hurried.headers["Retry-After"]) <= 60
+        assert all(done.result().status_code == 200 for done in flood)

@@ -1,0 +1,144 @@
+"""The stages of a decision, each with what it must and must not do."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from registry.errors import Unavailable
+from registry.recipes.router import RouterSpec
+from routing.deciding.decide import decide
+from routing.facts import Facts, TargetFacts
+from routing.features import Features
+from routing.intents.acceptance import Judged, train_acceptance
+from routing.intents.model import OUT, IntentModel
+from routing.intents.training import Example, Options, train
+from routing.routers.router import Router
+
+HERE = TargetFacts(price=1.0)
+
+
+def router(**more: Any) -> Router:
+    intents, complexity = more.pop("fitted", None), more.pop("acceptance", None)
+    spec = RouterSpec.model_validate(
+        {"id": "r", "targets": [{"name": "small"}, {"name": "big"}, {"name": "away"}], "default": "small", **more}
+    )
+    return Router(spec, "v3", intents=intents, complexity=complexity)
+
+
+def facts(held: str | None = None, **targets: TargetFacts) -> Facts:
+    known = {"small": HERE, "big": TargetFacts(price=5.0), "away": TargetFacts(is_local=False, price=9.0)}
+    return Facts({**known, **targets}, held)
+
+
+@pytest.fixture(scope="module")
+def fitted() -> IntentModel:
+    texts = {
+        "weather": "will it {} tomorrow in {}", "money": "send {} euros to {}", OUT: "the {} of {}",
+    }  # fmt: skip
+    words = ("rain", "snow", "hail", "storm", "wind", "fog", "frost", "sun", "sleet", "ten", "twenty", "forty", "fifty")
+    places = ("rome", "oslo", "lima", "cairo", "delhi", "anna", "bert", "carl", "dora", "emil")
+    examples = [Example(form.format(w, p), label) for label, form in texts.items() for w in words for p in places]
+    return train(examples[::2], examples[1::2], options=Options(iterations=30, typos=False)).model
+
+
+def test_a_rule_that_names_a_target_ends_the_stages(fitted: IntentModel) -> None:
+    rules = [
+        {"name": "inside", "when": {"team": ["legal"]}, "stay_inside": True},
+        {"name": "long", "when": {"longer_than": 100}, "to": ["big"]},
+        {"name": "gold", "when": {"headers": {"x-tier": "^gold$"}}, "to": ["away"]},
+    ]
+    made = router(rules=rules, fitted=fitted, intents={"routes": {"weather": ["big"]}})
+    assert decide(Features(characters=101), made, facts()).reason == "rule:long"
+    assert decide(Features(characters=100), made, facts()).target == "small"
+    gold = Features(headers={"x-tier": "gold"})
+    assert decide(gold, made, facts()).target == "away"
+    assert decide(Features(headers={"x-tier": "golden"}), made, facts()).target == "small"
+    inside = decide(Features(team="legal", headers={"x-tier": "gold"}), made, facts())
+    assert (inside.target, inside.saw["not:away"]) == ("small", "not on this machine")
+
+
+def test_rules_see_what_a_request_has() -> None:
+    for name, features in {
+        "tools": Features(tools=True),
+        "json_schema": Features(json_schema=True),
+        "images": Features(images=True),
+    }.items():
+        made = router(rules=[{"name": name, "when": {name: True}, "to": ["big"]}])
+        able = facts(big=TargetFacts(takes_images=True))
+        assert decide(features, made, able).reason == f"rule:{name}"
+        assert decide(Features(), made, able).reason == "default"
+    german = router(rules=[{"name": "de", "when": {"language": ["de"]}, "to": ["big"]}])
+    assert decide(Features("Bitte sag mir, wie spät es gerade ist"), german, facts()).target == "big"
+    assert decide(Features("Please tell me how late it is now"), german, facts()).target == "small"
+
+
+def test_a_pattern_that_would_never_end_is_linear() -> None:
+    made = router(rules=[{"name": "evil", "when": {"headers": {"x-a": "^(a+)+$"}}, "to": ["big"]}])
+    assert decide(Features(headers={"x-a": "a" * 5000 + "!"}), made, facts()).target == "big"  # cut behind 1,024
+    assert decide(Features(headers={"x-a": "a" * 1000 + "!"}), made, facts()).target == "small"
+
+
+def test_intents_above_the_threshold_and_below(fitted: IntentModel) -> None:
+    made = router(fitted=fitted, intents={"routes": {"weather": ["big"], "money": ["away"]}})
+    sure = decide(Features("will it rain tomorrow in lima"), made, facts())
+    assert (sure.target, sure.reason, sure.saw["features"]) == ("big", "intent:weather", "letters")
+    assert sure.score is not None
+    assert sure.score > 0.9
+    unsure = decide(Features("qqq zzz"), made, facts())
+    assert (unsure.target, unsure.reason) == ("small", "abstained")
+    strict = router(fitted=fitted, intents={"routes": {"weather": ["big"]}, "threshold": 1.0})
+    assert decide(Features("will it rain tomorrow in lima"), strict, facts()).reason == "abstained"
+    gone = decide(Features("will it rain tomorrow in lima"), made, facts(big=TargetFacts(False, "model_not_found")))
+    assert (gone.target, gone.saw["passed:intent weather"]) == ("small", "big cannot answer")
+
+
+def test_a_vector_of_another_size_is_left_out(fitted: IntentModel) -> None:
+    made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
+    text = "will it rain tomorrow in lima"
+    assert decide(Features(text, vector=np.ones(7, np.float32)), made, facts()) == decide(Features(text), made, facts())
+
+
+def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> None:
+    made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
+    weather = Features("will it rain tomorrow in lima")
+    assert decide(weather, made, facts(held="away")).reason == "conversation"
+    gone = decide(weather, made, facts(held="away", away=TargetFacts(False, "model_not_found")))
+    assert (gone.target, gone.saw["left"]) == ("big", "away: model_not_found")
+
+
+def test_the_cheapest_that_is_good_enough() -> None:
+    judged = [
+        Judged(f"{kind} question number {n}", {"small": float(kind == "easy"), "big": float(n % 9 > 0)})
+        for kind in ("easy", "hard")
+        for n in range(60)
+    ]
+    model = train_acceptance(judged)
+    made = router(acceptance=model, complexity={"threshold": 0.6}, default=None)
+    easy, hard = (decide(Features(f"{kind} question number 7"), made, facts()) for kind in ("easy", "hard"))
+    assert (easy.target, easy.reason) == ("small", "enough:small")
+    assert (hard.target, hard.reason) == ("big", "enough:big")
+    none = router(acceptance=model, complexity={"threshold": 1.0}, default=None)
+    assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
+
+
+def test_state_before_price_and_price_before_order() -> None:
+    free = router(default=None)
+    assert decide(Features(), free, facts()).target == "small"
+    assert decide(Features(), free, facts(small=TargetFacts(is_resident=False))).target == "big"
+    assert decide(Features(), free, facts(small=TargetFacts(waiting=3))).target == "big"
+    assert decide(Features(), free, facts(small=TargetFacts(within_budget=False))).target == "big"
+    assert decide(Features(), free, facts()).alternatives == ("big", "away")
+
+
+def test_fallbacks_are_in_the_routers_order_and_keep_its_bounds() -> None:
+    made = router(fallbacks=["away", "big", "small"])
+    assert decide(Features(), made, facts()).fallbacks == ("away", "big")
+    assert decide(Features(), router(fallbacks=["away", "big"], stay_inside=True), facts()).fallbacks == ("big",)
+
+
+def test_nobody_may_answer() -> None:
+    made = router()
+    with pytest.raises(Unavailable, match=r"small: takes no images.*away: model_not_allowed") as refused:
+        decide(Features(images=True), made, facts(away=TargetFacts(False, "model_not_allowed")))
+    assert refused.value.code == "no_route"

@@ -1,0 +1,161 @@
+"""One decision for traffic and for explain, whatever the dialect; conversations; what a request tells."""
+
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from models.messages import EmbedResult
+from registry.errors import NotFound
+from registry.files.abilities import Ability
+from registry.recipes.definition import Task
+from registry.recipes.router import RouterSpec
+from routing.intents.training import Example, Options, train
+from routing.routers.router import Router
+from runtime.gateway.backend import Target
+from runtime.gateway.context import RequestContext
+from runtime.gateway.names import Wanted
+from runtime.gateway.routing.requests import read
+from runtime.gateway.routing.switch import Switch
+from runtime.gateway.routing.targets import Targets
+from runtime.http.chat.endpoints import ENDPOINTS
+from tenants.caller import Caller
+
+WORDS = ("rain", "snow", "euros", "lima", "rome", "send", "will", "it", "the", "tomorrow", "ten", "of")
+BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
+CHAT, MESSAGES, RESPONSES, COMPLETIONS = (
+    f"/v1/{name}" for name in ("chat/completions", "messages", "responses", "completions")
+)
+IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
+
+
+@dataclass
+class World:
+    """Targets that come and go, and an embedding model that is resident or not."""
+
+    gone: set[str] = field(default_factory=set)
+    resident: set[str] = field(default_factory=set)
+
+    def resolve(self, wanted: Wanted, caller: Caller) -> Target:
+        name = str(wanted.name)
+        if name in self.gone:
+            raise NotFound("gone")
+        backend = "elsewhere" if name == "away" else "local"
+        return Target(name, name, "r", backend=backend, abilities=frozenset((Ability.VISION, Ability.TOOLS)))
+
+    @property
+    def entries(self) -> dict[str, Any]:
+        names = ("small", "big", "cold", "vectors")
+        return {name: SimpleNamespace(is_ready=name in self.resident) for name in names}
+
+    @asynccontextmanager
+    async def lease(self, context: RequestContext, target: Target) -> Any:
+        async def run(request: Any) -> Any:
+            rng = np.random.default_rng(len(request.inputs[0]))
+            vector = rng.normal(size=8).astype("<f4")
+            yield EmbedResult(vectors=(vector / np.linalg.norm(vector)).tobytes(), dimensions=8, tokens=[1])
+
+        yield SimpleNamespace(run=run)
+
+    def switch(self) -> Switch:
+        queues: Any = {}
+        return Switch(None, Targets(self.resolve, self, queues), self.resolve, self.lease)  # type: ignore[arg-type]
+
+
+def routers() -> list[Router]:
+    rng = Random(3)
+    forms = (("weather", "will it {} tomorrow in {}"), ("money", "send {} to {}"), ("-", "the {} of {}"))
+    examples = [Example(form.format(a, b), label) for label, form in forms for a in WORDS for b in WORDS]
+    rng.shuffle(examples)
+    vectors = np.random.default_rng(1).normal(size=(len(examples), 8)).astype(np.float32)
+    half = len(examples) // 2
+    fitted = train(
+        examples[:half], examples[half:], (vectors[:half], vectors[half:]), "vectors", Options(iterations=15)
+    ).model
+    targets = [{"name": "small", "price": 1}, {"name": "big", "price": 3}, {"name": "cold"}, {"name": "away"}]
+    rules = [
+        {"name": "gold", "when": {"headers": {"x-tier": "gold|silver"}}, "to": ["big", "away"]},
+        {"name": "schema", "when": {"json_schema": True}, "stay_inside": True},
+        {"name": "tools", "when": {"tools": True}, "to": ["away", "cold"]},
+        {"name": "long", "when": {"longer_than": 120}, "to": ["cold"]},
+    ]
+    intents = {"routes": {"weather": ["small", "big"], "money": ["away"]}, "embedding": "vectors"}
+    specs = (
+        {"rules": rules, "intents": intents, "default": "small", "fallbacks": ["away", "big"]},
+        {"intents": {**intents, "threshold": 0.3}, "stay_inside": True},
+        {"rules": rules[:1]},
+    )
+    made = [RouterSpec.model_validate({"id": f"r{n}", "targets": targets, **spec}) for n, spec in enumerate(specs)]
+    return [Router(spec, intents=fitted if spec.intents else None) for spec in made]
+
+
+def body(rng: Random) -> tuple[str, dict[str, Any]]:
+    path = rng.choice((CHAT, MESSAGES, RESPONSES, COMPLETIONS))
+    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 30))) for _ in range(rng.choice((1, 1, 2, 3)))]
+    turns: list[dict[str, Any]] = []
+    for text in texts:
+        parts = [{"type": "text", "text": text}, *([IMAGE] if rng.random() < 0.1 else [])]
+        turns += [{"role": "user", "content": parts if rng.random() < 0.5 else text}]
+        turns += [{"role": "assistant", "content": "yes"}]
+    found: dict[str, Any] = {"model": "r", "user": rng.choice(("", "anna", None))}
+    if rng.random() < 0.2:
+        found["tools"] = [{"type": "function"}]
+    if rng.random() < 0.2:
+        found["response_format"] = {"type": rng.choice(("text", "json_schema"))}
+    said = {CHAT: {"messages": turns[:-1]}, MESSAGES: {"system": "be kind", "messages": turns[:-1]},
+            RESPONSES: {"input": turns[:-1]}, COMPLETIONS: {"prompt": texts[0]}}  # fmt: skip
+    return path, {**found, **said[path]}
+
+
+async def test_traffic_and_explain_agree_on_ten_thousand_requests() -> None:
+    rng, made, world = Random(10_000), routers(), World()
+    switch, reasons = world.switch(), set()
+    for number in range(10_000):
+        world.gone = set(rng.sample(("big", "cold", "away"), rng.choice((0, 0, 1, 2))))
+        world.resident = set(rng.sample(("small", "big", "vectors"), rng.randint(0, 3)))
+        headers = [(b"x-tier", rng.choice((b"gold", b"iron")))] if rng.random() < 0.3 else []
+        headers += [(b"X-Conversation-Id", b"c%d" % rng.randint(0, 50))] if rng.random() < 0.2 else []
+        context = RequestContext(str(number), headers=tuple(headers))
+        path, sent = body(rng)
+        parsed = BY_PATH[path].parse(msgspec.json.encode(sent), {})
+        router = rng.choice(made)
+        _, told = await switch.explain(router, path, parsed.calls(None), Task.CHAT, context)
+        target = await switch.route(router, path, parsed.calls(None), parsed.wanted, context)
+        assert target.routed is not None
+        assert target.routed.decision == told
+        assert (target.asked, target.model) == ("r", told.target)
+        reasons.add(told.reason)
+    seen = {"rule:gold", "rule:tools", "rule:long", "conversation", "intent:weather", "intent:money", "abstained"}
+    assert seen | {"state"} <= reasons
+
+
+def test_all_dialects_tell_the_same() -> None:
+    turns = [{"role": "user", "content": "one"}, {"role": "assistant", "content": "yes"}]
+    turns += [{"role": "user", "content": [{"type": "text", "text": "two"}]}]
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    for path, sent in (
+        (CHAT, {"messages": [{"role": "system", "content": "be kind"}, *turns]}),
+        (MESSAGES, {"system": [{"type": "text", "text": "be kind"}], "messages": turns}),
+        (RESPONSES, {"instructions": "be kind", "input": turns}),
+    ):
+        calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", **sent}), {}).calls(None)
+        asked = read(path, calls, RequestContext("1"), spec)
+        told = asked.features.text, asked.features.characters, asked.is_continued
+        assert told == ("two", len("be kind" + "one" + "yes" + "two"), True), path
+
+
+def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+
+    def key(text: str, team: str = "a", **more: Any) -> bytes | None:
+        turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
+        sent = {"model": "r", "messages": [*turns, {"role": "user", "content": "more"}], **more}
+        calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None)
+        return read(CHAT, calls, RequestContext("1", Caller(team)), spec).conversation
+
+    assert key("one") == key("one")
+    assert len({key("one"), key("two"), key("one", "b"), key("one", user="anna")}) == 4

@@ -1,0 +1,68 @@
+"""Closed loops of teams over the policy alone: an engine with so many places, in steps without a clock."""
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.placement import Placement
+from tenants.classes import ServiceClass
+
+
+@dataclass
+class Loop:
+    """`real`: the work that a request turns out to be, told when it ends."""
+
+    policy: Placement
+    real: Callable[[Claim], float] = lambda claim: claim.work
+    served: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Work that began, by team; as foreseen."""
+    had: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """Work that ended, by team."""
+    classes: defaultdict[ServiceClass, float] = field(default_factory=lambda: defaultdict(float))
+    order: list[str] = field(default_factory=list)
+    """Teams, by the starts of their requests."""
+    claims: dict[str, Claim] = field(default_factory=dict)
+    running: list[str] = field(default_factory=list)
+
+    def ask(self, claim: Claim, digest: str | None = None) -> str:
+        name = str(len(self.claims))
+        self.claims[name] = claim
+        self.policy.enqueue(name, digest, 0.0, claim)
+        return name
+
+    def start(self) -> list[str]:
+        started = list(self.policy.decide(0.0).start)
+        for name in started:
+            claim = self.claims[name]
+            self.served[claim.team] += claim.work
+            self.classes[claim.service_class] += claim.work
+            self.order.append(claim.team)
+        self.running += started
+        return started
+
+    def end(self, position: int = 0) -> Claim:
+        name = self.running.pop(position)
+        claim = self.claims[name]
+        work = self.real(claim)
+        self.had[claim.team] += work
+        self.policy.finish(name, 0.0, work)
+        return claim
+
+
+def backlogged(loop: Loop, claims: list[Claim], steps: int, deep: int, seed: int = 1) -> None:
+    """Each claim's client always has `deep` more requests waiting; runs end in any order."""
+    random_ = random.Random(seed)
+    for claim in claims:
+        for _ in range(deep):
+            loop.ask(claim)
+    for _ in range(steps):
+        for name in loop.start():
+            loop.ask(loop.claims[name])
+        loop.end(random_.randrange(len(loop.running)))
+
+
+def jain(shares: list[float]) -> float:
+    """Jain's index: 1 where all have the same."""
+    return sum(shares) ** 2 / (len(shares) * sum(share * share for share in shares))

@@ -1,0 +1,134 @@
+"""Classes: higher ones first, and a floor for each lower one."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.floors import Floors
+from runtime.scheduling.placement import Placement
+from tenants.classes import ServiceClass
+from tests.unit.scheduling.fair.drive import Loop, backlogged
+from tests.unit.scheduling.simulator import Arrival, Witness, simulate
+from tests.unit.scheduling.test_placement import NAMES
+
+CRITICAL, INTERACTIVE, BATCH = ServiceClass
+
+
+def claim(service_class: ServiceClass, work: float = 10.0) -> Claim:
+    return Claim(service_class.label, service_class=service_class, work=work)
+
+
+def test_higher_classes_go_first_whatever_they_had() -> None:
+    policy = Placement(0, 0, 1, floor=0.0)
+    for name, service_class, work in [
+        ("batch", BATCH, 1.0), ("much", INTERACTIVE, 900.0), ("more", INTERACTIVE, 1.0), ("critical", CRITICAL, 5000.0)
+    ]:  # fmt: skip
+        policy.enqueue(name, None, 0.0, claim(service_class, work))
+    order: list[str] = []
+    while start := policy.decide(0.0).start:
+        order += start
+        policy.finish(start[0], 0.0)
+    assert order == ["critical", "much", "more", "batch"]
+
+
+@pytest.mark.parametrize("floor", [0.02, 0.05, 0.2])
+@pytest.mark.parametrize("work", [1.0, 10.0, 300.0])
+def test_each_class_that_waits_gets_its_floor(floor: float, work: float) -> None:
+    loop = Loop(Placement(0, 0, 4, floor=floor))
+    backlogged(loop, [claim(CRITICAL), claim(INTERACTIVE), claim(BATCH, work)], 6_000, deep=5)
+    total = sum(loop.classes.values())
+    for lower in (INTERACTIVE, BATCH):
+        assert loop.classes[lower] / total == pytest.approx(floor, rel=0.1, abs=2 * work / total)
+
+
+def test_without_a_floor_a_lower_class_waits() -> None:
+    loop = Loop(Placement(0, 0, 4, floor=0.0))
+    backlogged(loop, [claim(CRITICAL), claim(BATCH)], 500, deep=5)
+    assert loop.classes[BATCH] == 0
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(st.sampled_from(ServiceClass), st.floats(1.0, 40.0)), min_size=50, max_size=200))
+def test_a_class_that_waits_is_behind_its_floor_by_no_more_than_one_request(
+    steps: list[tuple[ServiceClass, float]],
+) -> None:
+    """Batch always waits, and is started whenever it is owed; others start what they like."""
+    floors, total, had = Floors(0.05), 0.0, 0.0
+    for service_class, work in steps:
+        one = floors.order([*ServiceClass])[0]
+        pays = floors.owed(one)
+        chosen = one if pays else service_class
+        if pays or chosen is CRITICAL:
+            floors.done(chosen, work, [*ServiceClass], pays=pays)
+            total += work
+            had += work if chosen is BATCH else 0.0
+        assert had >= 0.05 * total - 0.05 * 40.0 - 40.0
+    with pytest.raises(ValueError, match="half"):
+        Floors(0.5)
+
+
+def test_who_comes_rarely_does_not_get_ahead_by_the_floor_each_time() -> None:
+    """One batch request at a time: in all it starts no more than its part before critical ones are through."""
+    loop = Loop(Placement(0, 0, 1))
+    for _ in range(2000):
+        loop.ask(claim(CRITICAL))
+    loop.ask(claim(BATCH))
+    for _ in range(1000):
+        for name in loop.start():
+            if loop.claims[name].service_class is BATCH:
+                loop.ask(claim(BATCH))
+        loop.end()
+    assert loop.classes[BATCH] / sum(loop.classes.values()) == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_place_goes_to_the_higher_class_and_is_kept_for_it() -> None:
+    """Rules 4 to 6 by rank: a critical request's adapter is not closed out by a batch one that is older."""
+    policy = Placement(1, 2, 1, max_overtake=1.0)
+    a, b = NAMES[:2]
+    policy.enqueue("runs", a, 0.0)
+    for _ in range(3):
+        plan = policy.decide(0.0)
+        for digest in plan.stage:
+            policy.staged(digest)
+        for digest, _victim in plan.place:
+            policy.placed(digest, 0.0)
+    assert policy.running == 1
+    policy.enqueue("old", b, 0.1, claim(BATCH))
+    assert policy.decide(0.1).stage == (b,)
+    policy.staged(b)
+    policy.enqueue("young", a, 5.0, claim(CRITICAL))
+    policy.decide(5.0)
+    policy.finish("runs", 6.0)
+    assert policy.decide(6.0).start == ("young",)
+    policy.finish("young", 7.0)
+    assert policy.decide(7.0).place == ((b, a),)
+
+
+def test_ever_higher_classes_with_ever_new_adapters_cannot_keep_anybody_out() -> None:
+    """Each newcomer takes the host memory and the place that the one before was about to get."""
+    policy = Placement(1, 2, 2, max_overtake=0.5)
+    first = Arrival(0.05, NAMES[0], 0.2, claim(BATCH))
+    better = [Arrival(0.04 * number, NAMES[1 + number % 39], 0.2, claim(CRITICAL)) for number in range(400)]
+    done = simulate(Witness(policy, 1, 2, 2), [*better, first], stage=0.05, place=0.01)
+    waited = next(served.wait for served in done if served.arrival is first)
+    assert waited < 10.0, "of 100 s and more that the others take"
+
+
+def test_a_swap_is_charged_to_who_asked_for_the_adapter() -> None:
+    policy = Placement(2, 4, 1)
+    a, b = NAMES[:2]
+    for number in range(3):
+        policy.enqueue(f"swaps{number}", a, 0.0, Claim("swaps"))
+        policy.enqueue(f"base{number}", None, 0.0, Claim("base"))
+    for digest in policy.decide(0.0).stage:
+        policy.staged(digest)
+    policy.decide(0.0)
+    policy.swapped(a, 50.0)
+    policy.swapped(b, 50.0)  # nobody waits for it any more
+    policy.placed(a, 0.0)
+    order: list[str] = []
+    for _ in range(4):
+        policy.finish("base0" if not order else order[-1], 0.0)
+        order += policy.decide(0.0).start
+    assert order[:2] == ["base1", "base2"]

@@ -1,0 +1,224 @@
+"""Teams and keys share by weight: what holds for any arrivals, and the numbers that are promised."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.placement import Placement
+from tenants.classes import ServiceClass
+from tests.unit.scheduling.fair.drive import Loop, backlogged, jain
+
+MOST = 50.0
+works = st.floats(1.0, MOST)
+weights = st.sampled_from([0.5, 1.0, 2.0, 4.0])
+
+
+@settings(max_examples=300)
+@given(
+    weight=st.tuples(weights, weights),
+    others=st.lists(
+        st.tuples(st.integers(0, 4), works, weights, st.sampled_from(ServiceClass), st.booleans()), max_size=60
+    ),
+    sizes=st.lists(works, min_size=1, max_size=7),
+    places=st.integers(1, 6),
+    data=st.data(),
+)
+def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
+    weight: tuple[float, float],
+    others: list[tuple[int, float, float, ServiceClass, bool]],
+    sizes: list[float],
+    places: int,
+    data: st.DataObject,
+) -> None:
+    """a and b always wait; others come and go, in any class. |a's work / weight - b's| stays under a constant."""
+    loop = Loop(Placement(0, 0, places))
+    numbers = {"a": 0, "b": 0}
+
+    def more(team: str) -> None:
+        number = numbers[team]
+        numbers[team] += 1
+        size = sizes[(number * (2 if team == "a" else 3)) % len(sizes)]
+        loop.ask(Claim(team, weight=weight["ab".index(team)], work=size))
+
+    for team in "ab" * 7:
+        more(team)
+    for team_number, work, other_weight, service_class, end_first in others:
+        loop.ask(Claim(f"other{team_number}", "k", other_weight, service_class, work))
+        if end_first and loop.running:
+            loop.end(data.draw(st.integers(0, len(loop.running) - 1)))
+        for name in loop.start():
+            if loop.claims[name].team in numbers:
+                more(loop.claims[name].team)
+        assert len(loop.running) == places, "work-conserving"
+        gap = abs(loop.served["a"] / weight[0] - loop.served["b"] / weight[1])
+        assert gap <= MOST * max(1 / weight[0], 1 / weight[1]) + 1e-6
+
+
+@settings(max_examples=200)
+@given(
+    guesses=st.lists(works, min_size=1, max_size=5),
+    truths=st.lists(works, min_size=1, max_size=5),
+    weight=st.tuples(weights, weights),
+    places=st.integers(1, 4),
+    seed=st.integers(0, 100),
+)
+def test_wrong_guesses_are_made_good(
+    guesses: list[float], truths: list[float], weight: tuple[float, float], places: int, seed: int
+) -> None:
+    """What was foreseen is wrong in any way: what teams had differs by no more than what is under way is wrong by."""
+    count = iter(range(10**6))
+    loop = Loop(Placement(0, 0, places), real=lambda claim: truths[next(count) % len(truths)])
+    claims = [Claim(team, weight=weight[index], work=guesses[index % len(guesses)]) for index, team in enumerate("ab")]
+    backlogged(loop, claims, steps=150, deep=2, seed=seed)
+    gap = abs(loop.had["a"] / weight[0] - loop.had["b"] / weight[1])
+    assert gap <= 2 * MOST * (1 + places) * (1 / weight[0] + 1 / weight[1])
+
+
+@settings(max_examples=100)
+@given(
+    arrivals=st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), works, weights, st.sampled_from(ServiceClass)),
+        min_size=1,
+        max_size=80,
+    ),
+    cancelled=st.sets(st.integers(0, 79)),
+    places=st.integers(1, 4),
+)
+def test_everybody_is_served_and_no_place_is_idle_while_somebody_waits(
+    arrivals: list[tuple[int, int, float, float, ServiceClass]], cancelled: set[int], places: int
+) -> None:
+    loop = Loop(Placement(0, 0, places))
+    for team, key, work, weight, service_class in arrivals:
+        loop.ask(Claim(f"team{team}", f"key{key}", weight, service_class, work))
+    gone = {str(number) for number in cancelled if loop.policy.cancel(str(number))}
+    while loop.policy.waiting:
+        loop.start()
+        assert len(loop.running) == places or not loop.policy.waiting
+        if loop.running:
+            loop.end()
+    assert len(loop.order) == len(arrivals) - len(gone)
+    assert sum(loop.policy.waiting_by_class().values()) == 0
+
+
+def test_weights_of_1_2_and_4_are_met_within_5_per_cent() -> None:
+    loop = Loop(Placement(0, 0, 16))
+    weights = {"one": 1.0, "two": 2.0, "four": 4.0}
+    backlogged(loop, [Claim(team, weight=weight, work=10.0) for team, weight in weights.items()], 4000, deep=20)
+    shares = [loop.had[team] / weight for team, weight in weights.items()]
+    assert max(shares) / min(shares) < 1.05
+
+
+def test_a_flood_of_small_or_of_many_requests_gains_nothing() -> None:
+    """By tokens, not by requests: one team asks little and often, one rarely and much, one with thousands waiting."""
+    loop = Loop(Placement(0, 0, 8))
+    for _ in range(3000):
+        loop.ask(Claim("flood", work=10.0))
+    backlogged(loop, [Claim("small", work=1.0), Claim("large", work=100.0)], 3000, deep=30)
+    assert jain([loop.had[team] for team in ("flood", "small", "large")]) > 0.99
+
+
+def test_who_was_idle_has_saved_nothing_and_who_was_alone_owes_nothing() -> None:
+    loop = Loop(Placement(0, 0, 1))
+    for _ in range(500):
+        loop.ask(Claim("busy", work=10.0))
+    for _ in range(400):
+        loop.start()
+        loop.end()
+    for _ in range(20):
+        loop.ask(Claim("late", work=10.0))
+    before = len(loop.order)
+    for _ in range(20):
+        loop.start()
+        loop.end()
+    late = loop.order[before:].count("late")
+    assert 9 <= late <= 11, loop.order[before:]
+
+
+def test_a_request_of_a_quiet_team_goes_first_in_a_flood() -> None:
+    """200 of one team wait, two of another come: they wait for the next place that is free, not for the flood."""
+    loop = Loop(Placement(0, 0, 4))
+    for _ in range(200):
+        loop.ask(Claim("flood", work=30.0))
+    loop.start()
+    loop.ask(Claim("quiet", work=30.0))
+    loop.ask(Claim("quiet", work=30.0))
+    for _ in range(4):
+        loop.end()
+        loop.start()
+    assert loop.order[4:].count("quiet") == 2
+
+
+def test_keys_of_a_team_share_in_the_same_way() -> None:
+    loop = Loop(Placement(0, 0, 2))
+    for _ in range(1000):
+        loop.ask(Claim("team", "script", work=5.0))
+    backlogged(loop, [Claim("team", "app", work=5.0), Claim("other", "k", work=5.0)], 600, deep=3)
+    keys = [loop.claims[str(n)].key for n in range(len(loop.claims)) if str(n) not in loop.policy._waiting]
+    assert abs(loop.had["team"] - loop.had["other"]) <= 20
+    assert abs(keys.count("script") - keys.count("app")) <= 3
+
+
+def test_the_earliest_deadline_of_a_key_goes_first_and_none_waits_for_ever() -> None:
+    policy = Placement(0, 0, 1)
+    policy.enqueue("first", None, 0.0)
+    policy.enqueue("none", None, 1.0)
+    policy.enqueue("late", None, 2.0, Claim(due=300.0))
+    policy.enqueue("soon", None, 3.0, Claim(due=30.0))
+    policy.enqueue("never", None, 4.0, Claim(due=1e6))
+    order: list[str] = []
+    for now in (5.0, 6.0, 7.0, 8.0, 9.0):
+        order += policy.decide(now).start
+        policy.finish(order[-1], now)
+    assert order == ["soon", "late", "first", "none", "never"]
+
+
+def test_what_an_engine_lost_is_given_back() -> None:
+    """Two teams are level; the engine dies under one's request: it is not behind for what it never had."""
+    loop = Loop(Placement(0, 0, 1))
+    for _ in range(4):
+        loop.ask(Claim("a", work=40.0))
+        loop.ask(Claim("b", work=1.0))
+    (lost,) = loop.start()
+    assert loop.claims[lost].team == "a"
+    assert loop.policy.reset() == [lost]
+    loop.running.clear()
+    loop.start()
+    assert loop.order[-1] == "a"
+
+
+def test_tokens_are_charged_as_they_come() -> None:
+    """A request that was foreseen as small streams on: its team does not go first meanwhile."""
+    policy = Placement(0, 0, 2)
+    for number in range(4):
+        policy.enqueue(f"a{number}", None, 0.0, Claim("a", work=1.0))
+        policy.enqueue(f"b{number}", None, 0.0, Claim("b", work=10.0))
+    assert policy.decide(0.0).start == ("a0", "b0")
+    policy.progress("a0", 500.0)
+    for number in range(1, 4):
+        policy.finish(f"b{number - 1}", 0.0, 10.0)
+        assert policy.decide(0.0).start == (f"b{number}",)
+    policy.progress("gone", 5.0)
+    policy.finish("a0", 0.0, 500.0)
+    assert policy.decide(0.0).start == ("a1",)
+
+
+@pytest.mark.parametrize("teams", [20])
+def test_twenty_teams_with_twenty_adapters_on_few_places(teams: int) -> None:
+    """Jain's index of work while all wait, though an engine holds a few of their adapters at a time."""
+    from tests.unit.scheduling.simulator import Arrival, Witness, simulate
+    from tests.unit.scheduling.test_placement import NAMES
+
+    policy = Placement(4, 20, 16, max_overtake=0.5)
+    claims = {NAMES[number]: Claim(f"team{number}", work=10.0) for number in range(teams)}
+    trace = [Arrival(0.0, digest, 0.1, claim) for digest, claim in claims.items() for _ in range(8)]
+    done = simulate(
+        Witness(policy, 4, 20, 16), trace, stage=0.03, place=0.01, until=60.0,
+        after=lambda request, digest, now: Arrival(now, digest, 0.1, claims[str(digest)]),
+    )  # fmt: skip
+    by_team = [float(sum(one.arrival.claim is claim for one in done)) for claim in claims.values()]
+    assert jain(by_team) >= 0.95
+    swaps = sum(before.arrival.digest != after.arrival.digest for before, after in pairwise(done))
+    assert swaps < len(done), "requests of an adapter are still grouped"
