@@ -29,6 +29,7 @@ NAMES = (
     "residency",
     "mixed",
     "streams",
+    "tenants",
 )
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)

@@ -14,6 +14,7 @@ RoundhouseError
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 │   └── Unreachable 429           it would start after its own deadline
 ├── LimitExceeded 429             a limit of the team or the key has no room; `binding` lists every one
+│   └── BudgetExceeded 429        one of money has none until its day or month ends
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
@@ -144,6 +145,10 @@ class LimitExceeded(RoundhouseError):
         self.binding = tuple(binding)
         self.should_retry = True
         self.levels: Mapping[str, tuple[int, int, float]] = {}
+
+
+class BudgetExceeded(LimitExceeded):
+    type, code = "insufficient_quota", "project_spend_limit_exceeded"
 
 
 class HeadersTooLarge(RoundhouseError):

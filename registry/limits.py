@@ -36,7 +36,7 @@ class Limits(BaseModel):
     )
     text_bytes_per_token: int = _limit(
         16,
-        "the same for `/tokenize` and `/detokenize`",
+        "the same for `/tokenize` and `/detokenize`, and for prompts that are to be cut",
         "413",
         "a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds all streams",
     )
@@ -55,10 +55,32 @@ class Limits(BaseModel):
     )
     parts_all: int = _limit(4096, "parts of all contents", ENTRIES, "30 us each, on that loop")
     stops: int = _limit(64, "`stop`, `stop_sequences`", ENTRIES, "OpenAI takes 4; each is looked for in all text")
+    answers: int = _limit(
+        1024,
+        "answers of one request: prompts times `n`",
+        ENTRIES,
+        "vLLM's own bound on prompts; 300 times 128 took 12 s and so much memory that the engine was restarted",
+    )
+    entries: int = _limit(
+        2048,
+        "entries of other fields, such as `metadata`, `bad_words` and `chat_template_kwargs`",
+        ENTRIES,
+        "50,000 of the last kept all streams waiting for 0.5 s",
+    )
     biases: int = _limit(2048, "`logit_bias` entries", ENTRIES, "300,000 kept all streams waiting for 0.4 s")
     tools: int = _limit(128, "`tools`", ENTRIES, "OpenAI takes 128")
     prompt_logprobs: int = _limit(
-        128, "answers (`n`) times `prompt_logprobs`", ENTRIES, "vLLM works them out, and sends them, for each answer"
+        128,
+        "`n` times `prompt_logprobs`, or `logprobs` with `echo`",
+        ENTRIES,
+        "vLLM works them out, and sends them, for each answer",
+    )
+    logprobs: int = _limit(
+        131_072,
+        "`logprobs` or `top_logprobs` times answers times `max_tokens` (else the context) of what is no stream",
+        ENTRIES,
+        "they are written in one piece on that loop: 1.2 million (128 answers, 20 for each of 480 tokens) kept an "
+        "engine silent until it was restarted",
     )
     request_id_letters: int = _limit(128, "letters of a `request_id`", "400 `invalid_value`", "it goes into logs")
     grammar_bytes: ByteSize = _limit(
@@ -125,6 +147,12 @@ class Limits(BaseModel):
         "compiled grammars that an engine keeps",
         "the oldest goes",
         "usual ones 0.03 to 1 MB; vLLM's own 512 MB made a small model's engine the largest process of the machine",
+    )
+    pipelined: int = _limit(
+        256,
+        "requests that a connection sends before it has the answers to those before",
+        "closed",
+        "some 3 KB each; no client in use sends more than a few",
     )
     form_bytes: ByteSize = _limit(
         256 * KIB, "a form's fields together, with the headers of all its parts", "413", "a prompt is the longest one"

@@ -61,6 +61,15 @@ class KeyWatch:
         if self._database is not None:
             await asyncio.to_thread(self._database.close)
 
+    async def tables(self) -> "tuple[KeyTable, Database]":
+        """Opened, and made where nobody has made a team or a key yet. Raises what keeps them from it."""
+        if self._table is None:
+            await asyncio.to_thread(self._look)
+            await self.look()
+        assert self._table is not None
+        assert self._database is not None
+        return self._table, self._database
+
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""
         if self._table is not None or self._place.has_tables():

@@ -39,10 +39,11 @@ def walk(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldI
     """Fields in order, those of nested models by their full key."""
     for name, field in model.model_fields.items():
         inner = list(dict.fromkeys(_models(field.annotation)))
-        many = get_origin(_bare(field.annotation)) is tuple
+        kind_of = get_origin(_bare(field.annotation))
+        many = kind_of is tuple
         if not inner or many or len(inner) > 1:
             yield prefix + name, field
-        deeper = prefix + name + ("[]." if many else ".")
+        deeper = prefix + name + ("[]." if many else ".NAME." if kind_of is dict else ".")
         if not (many and len(inner) > 1):
             for one in inner:
                 # the source of an adapter is like the model's own: told once
@@ -111,6 +112,8 @@ def default(field: FieldInfo) -> str:
         return code(str(value).lower())
     if isinstance(value, ByteSize):
         return size(value)
+    if isinstance(value, tuple):
+        return ", ".join(map(code, value))
     if any(one is _DURATION for one in field.metadata):
         return f"{value:g} s"
     return code(str(value.value if isinstance(value, Enum) else value))

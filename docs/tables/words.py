@@ -13,6 +13,8 @@ RECIPE: dict[str, str] = {
     "`faster-whisper` for transcribe.",
     "engine.flags": "The engine's own flags by their own names, such as `tool_call_parser` of `vllm serve`. Flags that "
     "a recipe has words for, and flags that would take a slot out of our hands, are refused.",
+    "pools.classes": "Service classes that it takes.",
+    "pools.max_waiting": "Requests that may wait for it; then 429.",
     "dtype": "Number format to compute in. auto: the engine's choice; float32 for small chat models on CPUs that "
     "emulate bfloat16.",
     "context_length": "Longest input in tokens (chat: with the answer). None: what the model was made for.",

@@ -194,13 +194,15 @@ class PoolSpec(Strict):
     """A part of the model's places for one kind of request. The first pool whose conditions hold takes a request."""
 
     classes: tuple[Literal["critical", "interactive", "batch"], ...] = Field(
-        default=("critical", "interactive", "batch"), min_length=1
+        default=("critical", "interactive", "batch"), min_length=1, description="service classes that it takes"
     )
     min_prompt: int = Field(default=0, ge=0, description="tokens, by the size of the body")
     max_prompt: int | None = Field(default=None, ge=1, description="tokens, by the size of the body")
     reserved: int = Field(default=0, ge=0, description="places that no other request takes")
     max_requests: int | None = Field(default=None, ge=1, description="places at once; default: all but those reserved")
-    max_waiting: int = Field(default=256, ge=0, le=100_000)
+    max_waiting: int = Field(
+        default=256, ge=0, le=100_000, description="requests that may wait for it; one more is a 429"
+    )
     ttft: Seconds | None = Field(default=None, description="goal for the first token; metrics count who met it")
 
     @model_validator(mode="after")

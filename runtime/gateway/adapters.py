@@ -11,7 +11,7 @@ from adapters.types import Base, Checked
 from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
-from runtime.gateway.local import reference
+from runtime.gateway.local.backend import reference
 from runtime.gateway.names import Names
 from runtime.gateway.views.values import AdapterView, adapter_view
 from runtime.residency.entry import ModelEntry

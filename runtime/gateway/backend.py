@@ -122,6 +122,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def first_goal(self) -> float | None:
+        """Seconds within which that part's answers are to begin."""
+        ...
+
+    @property
     def context_length(self) -> int | None:
         """Tokens that the target takes, if known."""
         ...

@@ -13,15 +13,15 @@ from registry.errors import NotFound, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
+from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.combine import Combiner
 from runtime.gateway.context import RequestContext
 from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
-from runtime.gateway.local import context_length
+from runtime.gateway.local.backend import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
-from runtime.gateway.pricing import price_list
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
@@ -35,6 +35,7 @@ from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from runtime.server.settings import Settings
+from tenants.administration import Administration
 from tenants.caller import Caller
 from tenants.costs.device import DeviceTime
 from tenants.keys.keyring import Callers
@@ -73,6 +74,7 @@ class Gateway:
         ledger: LedgerSink,
         usage: UsageReport,
         limits: LimitSink,
+        administration: Administration,
         routers: Keeper,
         queues: Mapping[str, ModelQueue],
         console: Console | None = None,
@@ -87,6 +89,7 @@ class Gateway:
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, ConsoleSink(self.console))
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
+        self.administration = administration
         self.routers = routers
         targets = Targets(self.resolve, residency, queues)
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))

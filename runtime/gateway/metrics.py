@@ -140,6 +140,30 @@ class Metrics:
         )
         self.running = Gauge("roundhouse_running_requests", "Requests in the engine.", ["model"], registry=r)
         self.waiting = Gauge("roundhouse_waiting_requests", "Requests that wait for a turn.", ["model"], registry=r)
+        self.class_requests = Counter(
+            "roundhouse_class_requests", "Requests by service class (critical, interactive, batch) and end.",
+            ["model", "class", "end"], registry=r,
+        )  # fmt: skip
+        self.class_queue = Histogram(
+            "roundhouse_class_queue_seconds", "From arrival to the start in the engine, by service class.",
+            ["model", "class"], buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.class_waiting = Gauge(
+            "roundhouse_class_waiting_requests", "Requests that wait for a turn, by service class.",
+            ["model", "class"], registry=r,
+        )  # fmt: skip
+        self.pool_running = Gauge(
+            "roundhouse_pool_running_requests", "Requests in the engine, by pool of the recipe.",
+            ["model", "pool"], registry=r,
+        )  # fmt: skip
+        self.pool_waiting = Gauge(
+            "roundhouse_pool_waiting_requests", "Requests that wait for a turn, by pool of the recipe.",
+            ["model", "pool"], registry=r,
+        )  # fmt: skip
+        self.pool_first = Counter(
+            "roundhouse_pool_first_token", "Answers of a pool with a goal (`ttft`) that began within it (met) or not.",
+            ["model", "pool", "goal"], registry=r,
+        )  # fmt: skip
         self.restarts = Gauge("roundhouse_slot_restarts", "Slot processes that ended since the start.", registry=r)
         self.adapter = Gauge(
             "roundhouse_adapter_tier", "1 for the tier that a registered adapter is in (device, host, disk).",

@@ -21,7 +21,7 @@ from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.launch.roster import Roster
-from runtime.gateway.local import LocalBackend
+from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
@@ -44,6 +44,7 @@ from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
 from runtime.slots.unix_link import unix_links
+from tenants.administration import Administration
 from tenants.costs.prices import MILLION
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
@@ -142,8 +143,9 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,
         LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
-        UsageReport(ledger, settings.currency),
+        UsageReport(ledger, settings.currency, settings.provider_prices),
         LimitSink(limiter, settings.max_audio_seconds),
+        Administration(keys),
         routers,
         queues,
         console,

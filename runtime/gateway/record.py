@@ -69,6 +69,10 @@ class RequestRecord:
     """What its team's limits reserved for it, if there are any."""
     pairs: int = 0
     """Of query and document, that were answered."""
+    pool: str = ""
+    """The part of the target's places that it ran in; '': none, or it never ran."""
+    first_goal: float | None = None
+    """Seconds within which it was to begin."""
 
     def causes(self) -> dict[str, float]:
         """Where its time went: queue, load, swap, prefill (until the first byte), decode. None before it had a turn."""
@@ -197,9 +201,10 @@ class Recorder:
             seconds["device"], seconds["cold"] = self._device.end(self._mark), self._cold
         usage = total(lease.usage for lease in self._leases)
         pairs = self.pairs if end is End.DONE else 0
+        lease = self._leases[-1] if self._leases else None
         record = RequestRecord(
             self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
-            pairs,
+            pairs, "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
         )  # fmt: skip
         for sink in self._sinks:
             try:

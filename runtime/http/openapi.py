@@ -27,11 +27,12 @@ from runtime.http.openapi_parts import (
     Operation,
     error_responses,
 )
+from runtime.http.organization import openapi as organization
 from runtime.http.rerank import openapi as rerank
 from runtime.http.routing import openapi as routing
 from runtime.http.text_generation import openapi as generate
 
-_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, routing)
+_TABLES = (chat, generate, ollama, embeddings, rerank, audio, management, organization, routing)
 OPERATIONS: dict[tuple[str, str], Operation] = {}
 SCHEMAS: dict[str, Json] = dict(ERROR_SCHEMAS.values())
 for _table in _TABLES:
@@ -46,6 +47,7 @@ TAGS = [
     {"name": "Audio", "description": "OpenAI's transcription and translation."},
     {"name": "Models", "description": "What exists, where it is, and residency by hand."},
     {"name": "Adapters", "description": "LoRA adapters: register, versions, aliases, pins."},
+    {"name": "Organization", "description": "Teams, keys, limits, usage and costs; OpenAI's administration too."},
     {"name": "Routers", "description": "One name in front of several targets: whom it chooses, and why."},
     {"name": "Operations", "description": "Health, metrics, status."},
 ]

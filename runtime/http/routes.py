@@ -1,6 +1,6 @@
 """Every path of the server in one list: (path, handler, methods)."""
 
-from runtime.http.admin import adapters, combine, launch, models, operations, organization, usage
+from runtime.http.admin import adapters, combine, launch, models, operations, usage
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
@@ -9,6 +9,7 @@ from runtime.http.ollama import alive as ollama_alive
 from runtime.http.ollama import models as ollama_models
 from runtime.http.ollama.endpoints import ENDPOINTS as OLLAMA
 from runtime.http.ollama.vectors import ENDPOINTS as OLLAMA_VECTORS
+from runtime.http.organization import keys, projects, spending, used
 from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.routing.endpoints import ROUTES as ROUTING
 from runtime.http.sending import Route, handler
@@ -35,6 +36,9 @@ def routes() -> list[Route]:
         *combine.ROUTES,
         *operations.ROUTES,
         *usage.ROUTES,
-        *organization.ROUTES,
+        *used.ROUTES,
+        *projects.ROUTES,
+        *keys.ROUTES,
+        *spending.ROUTES,
         *ollama_models.ROUTES,
     ]

@@ -12,9 +12,9 @@ import msgspec
 from models.messages import Event
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
+from runtime.gateway.charging.demand import pairs_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.gateway.demand import pairs_of
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http import wishes

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from python_multipart.multipart import MultipartCallbacks
 
 BUFFER = 1 << 20
+PIECE = 1 << 15
+"""Bytes that are parsed in one step of the loop: what looks like a boundary again and again takes 0.2 us a byte."""
 
 OnField = Callable[[str, str], None]
 """Called with each complete form field; what it raises ends the upload at once."""
@@ -208,10 +210,12 @@ async def _fill(
                 if size > most:
                     raise too_large(most)
                 share.add(len(chunk))
-                try:
-                    parser.write(chunk)
-                except FormParserError as error:
-                    raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
+                for piece in range(0, len(chunk), PIECE):
+                    try:
+                        parser.write(chunk[piece : piece + PIECE])
+                    except FormParserError as error:
+                        raise BadRequest(f"The form cannot be read: {error}.", code="invalid_form") from None
+                    await asyncio.sleep(0)
                 if len(parts.pending) >= BUFFER:
                     await asyncio.to_thread(_write, handle, parts)
                 timeout.reschedule(min(end, loop.time() + pause))

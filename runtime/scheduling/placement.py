@@ -323,12 +323,20 @@ class Placement:
     def waiting_by_class(self) -> dict[ServiceClass, int]:
         return {one: self._waiting.classes[one] for one in ServiceClass}
 
+    def running_in(self, pool: str) -> int:
+        return self._running.pools.running(pool)
+
+    def make_room(self, claim: Claim) -> str | None:
+        """In a full queue: the newest request of who has more in it than this one's team would, by weight and class;
+        it waits no more. None: this one is the one too many."""
+        return self._waiting.make_room(claim)
+
     def waiting_in(self, pool: str) -> int:
         return self._waiting.pools[pool]
 
-    def work_before(self, claim: Claim) -> float:
-        """The work that would be done before that of a request which came now, if nobody came after it."""
-        return self._waiting.work_before(claim)
+    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
+        """See `Waiting.work_before`."""
+        return self._waiting.work_before(claim, exactly=exactly)
 
     @property
     def running(self) -> int:

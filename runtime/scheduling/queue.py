@@ -134,11 +134,19 @@ class ModelQueue:
         """Seconds until a request that comes now would start, for Retry-After: at least 1."""
         return max(1.0, self._pace.seconds(self.policy.work_before(claim), self.policy.max_requests))
 
-    def _start_in(self, claim: Claim) -> float:
+    def _start_in(self, claim: Claim, *, exactly: bool = False) -> float:
         """Seconds until a request that comes now would start; 0 where that is at once, or nothing was measured yet."""
         if not self._pace.is_known or (not self._waiting and len(self._running) < self.policy.max_requests):
             return 0.0
-        return self._pace.seconds(self.policy.work_before(claim), self.policy.max_requests)
+        return self._pace.seconds(self.policy.work_before(claim, exactly=exactly), self.policy.max_requests)
+
+    def _check_deadline(self, claim: Claim) -> None:
+        """Raises Unreachable. The cheap answer is the longest wait: only where that is too long it is worked out."""
+        if claim.due is None:
+            return
+        left = claim.due - self._clock()
+        if self._start_in(claim) > left and (wait := self._start_in(claim, exactly=True)) > left:
+            raise unreachable(self.recipe.id, wait, left)
 
     async def acquire(
         self,
@@ -154,11 +162,8 @@ class ModelQueue:
         recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
-        if len(self._waiting) >= self.recipe.queue.max_waiting:
-            raise QueueFull(
-                f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
-                retry_after=self.predicted_wait(claim),
-            )
+        if len(self._waiting) >= self.recipe.queue.max_waiting and not self._made_room(claim):
+            raise self._full(claim)
         pool = self.recipe.pools.get(claim.pool)
         if pool is not None and self.policy.waiting_in(claim.pool) >= pool.max_waiting:
             raise QueueFull(
@@ -171,8 +176,7 @@ class ModelQueue:
                 f"{self._bounds.waiting} requests wait in this server already. Try again later.",
                 retry_after=self.predicted_wait(),
             )
-        if claim.due is not None and (wait := self._start_in(claim)) > (left := claim.due - self._clock()):
-            raise unreachable(self.recipe.id, wait, left)
+        self._check_deadline(claim)
         if adapter is not None:
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
@@ -207,6 +211,22 @@ class ModelQueue:
                 self.pump()
             elif not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
+
+    def _made_room(self, claim: Claim) -> bool:
+        """Whoever fills a queue does not keep others out of it: its newest request is refused instead of theirs."""
+        found = self.policy.make_room(claim)
+        if found is None:
+            return False
+        ticket = self._waiting[found]
+        if not ticket.turn.done():
+            ticket.turn.set_exception(self._full(ticket.claim))
+        return True
+
+    def _full(self, claim: Claim) -> QueueFull:
+        return QueueFull(
+            f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
+            retry_after=self.predicted_wait(claim),
+        )
 
     def release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.id, None) is None:

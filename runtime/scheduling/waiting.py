@@ -2,9 +2,10 @@
 
 from collections import Counter
 from collections.abc import Iterable
+from math import inf
 from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.fair.accounts import Group, Ties
+from runtime.scheduling.fair.accounts import Account, Group, Ties
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.fair.floors import Floors
 from runtime.scheduling.fair.lane import Lane, rank
@@ -36,6 +37,8 @@ class Waiting:
         self.floors = Floors(floor)
         self.pools: Counter[str] = Counter()
         """How many wait, by pool."""
+        self._of_team: dict[Account, dict[str, None]] = {}
+        """The requests of each, the newest last."""
         self._arrivals = 0
 
     def __len__(self) -> int:
@@ -55,6 +58,7 @@ class Waiting:
         due = latest if claim.due is None else min(claim.due, latest)
         request = QueuedRequest(request_id, digest, now, self._arrivals, claim, ties, due)
         self._by_id[request_id] = request
+        self._of_team.setdefault(team, {})[request_id] = None
         lanes = self._lanes.setdefault(digest, {}).setdefault(claim.service_class, {})
         if claim.pool not in lanes:
             lanes[claim.pool] = Lane()
@@ -76,6 +80,10 @@ class Waiting:
                 del self._lanes[digest][claim.service_class]
                 if not self._lanes[digest]:
                     del self._lanes[digest]
+        mine = self._of_team[request.ties.team]
+        del mine[request_id]
+        if not mine:
+            del self._of_team[request.ties.team]
         _less(self._counts, digest)
         _less(self.classes, claim.service_class)
         _less(self.pools, claim.pool)
@@ -122,19 +130,45 @@ class Waiting:
                 best = head
         return None if best is None else best.request
 
-    def work_before(self, claim: Claim) -> float:
-        """The work that would be done before that of a request which came now, if nobody came after it."""
+    def make_room(self, claim: Claim) -> str | None:
+        """Take out the newest request of the team, in this class or a lower one, that has most waiting for its weight;
+        none where that is the claim's own. Gives its id."""
+        mine = self._teams[claim.service_class].find(claim.team)
+        own = ((mine.waiting if mine is not None else 0) + 1) / claim.weight
+        for service_class in reversed(ServiceClass):
+            if service_class < claim.service_class:
+                break
+            group = self._teams[service_class].waiting
+            if not group:
+                continue
+            largest = max(group, key=lambda team: team.waiting / team.weight)
+            if service_class > claim.service_class or (largest is not mine and largest.waiting / largest.weight > own):
+                newest = next(reversed(self._of_team[largest]))
+                self.remove(newest)
+                return newest
+        return None
+
+    def work_before(self, claim: Claim, *, exactly: bool = False) -> float:
+        """The work that would be done before that of a request which came now, if nobody came after it.
+
+        As if it were the last of its key; exactly: by its deadline, in O(requests of the team).
+        """
         group = self._teams[claim.service_class]
         team = group.find(claim.team)
         own = claim.work
         if team is not None:
-            mine = claim.work + team.keys.queued(claim.key)
+            mine = claim.work + (self._due_before(team, claim) if exactly else team.keys.queued(claim.key))
             own = mine + team.keys.ahead(claim.key, 1.0, mine)
         level = own + group.ahead(claim.team, claim.weight, own)
         above = sum(self._work(one) for one in ServiceClass if one < claim.service_class)
         if self.floors.share:
             above = min(above, level / self.floors.share)
         return above + level - claim.work
+
+    def _due_before(self, team: Account, claim: Claim) -> float:
+        of_team = (self._by_id[one] for one in self._of_team.get(team, ()))
+        due = inf if claim.due is None else claim.due
+        return sum(one.claim.work for one in of_team if one.claim.key == claim.key and one.due <= due)
 
     def _work(self, service_class: ServiceClass) -> float:
         waiting = self._teams[service_class].waiting

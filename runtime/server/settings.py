@@ -132,6 +132,9 @@ class Settings(BaseSettings):
     cold_starts: Annotated[Literal["caller", "pot"], COSTS] = Field(
         default="caller", description="Who is charged a load's time: who caused it, or nobody by itself."
     )
+    provider_prices: Annotated[Path | None, Shown(COSTS.panel, "none")] = Field(
+        default=None, description="YAML table of providers' prices, to compare with; see docs/costs.md."
+    )
     max_waiting: Annotated[int, BOUNDS] = Field(
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
     )

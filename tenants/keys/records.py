@@ -90,6 +90,8 @@ class Key:
     """The highest class that it may ask for; None: interactive, or `service_class` where that is higher."""
     timeout: float | None = None
     """Seconds until the deadline of requests that name none; None: as long as it takes."""
+    account: str | None = None
+    """The service account that it was made for."""
 
     @property
     def classes(self) -> tuple[ServiceClass, ServiceClass]:

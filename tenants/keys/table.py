@@ -163,6 +163,25 @@ class KeyTable:
                 _changed(connection)
             return self._key(connection, id_)
 
+    def edit(self, id_: str, scopes: frozenset[Scope] | None = None, seconds: float | None = None) -> Key:
+        """What is given changes; seconds: from now until it expires. Raises BadRequest, NotFound, Conflict."""
+        now = self._clock()
+        with self._database.write() as connection:
+            old = self._key(connection, id_)
+            if (state := old.state(now)) != "active":
+                raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
+            wanted = Wanted(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
+            expires = old.expires if seconds is None else now + seconds
+            values = {"scopes": sorted(wanted.scopes), "expires": expires}
+            connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(values))
+            _changed(connection)
+            return self._key(connection, id_)
+
+    def belongs(self, id_: str, account: str) -> None:
+        """A key was made for a service account."""
+        with self._database.write() as connection:
+            connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(account=account))
+
     def _insert(
         self, connection: sa.Connection, wanted: Wanted, expires: float | None, replaces: str | None
     ) -> tuple[Key, str]:
@@ -215,7 +234,7 @@ def _key(row: Any) -> Key:
     return Key(
         row.id, row.team, row.name, frozenset(map(Scope, row.scopes)), tuple(row.models), tuple(row.adapters),
         row.created, row.expires, row.revoked, row.replaces, _class(row.service_class), _class(row.ceiling),
-        row.timeout,
+        row.timeout, row.account,
     )  # fmt: skip
 
 

@@ -24,6 +24,13 @@ GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
     "batch": HOURS.c.source == "batch",
     "service_tier": _TIER,
 }
+_ADAPTER = sa.case((HOURS.c.adapter == "", ""), else_=":" + HOURS.c.adapter)
+COST_GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
+    "project_id": HOURS.c.team,
+    "api_key_id": HOURS.c.key,
+    "line_item": HOURS.c.model + _ADAPTER,
+}
+COST_WIDTHS = {"1d": (DAY, 7, 180)}
 _SUMS = ("requests", *COUNTS)
 
 
@@ -48,6 +55,17 @@ class Asked:
     keys: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     batch: bool | None = None
+    costs: bool = False
+    """By project, key and line item (model and adapter), by the day."""
+    line_items: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> Mapping[str, sa.ColumnElement[Any]]:
+        return COST_GROUPS if self.costs else GROUPS
+
+    @property
+    def widths(self) -> Mapping[str, tuple[int, int, int]]:
+        return COST_WIDTHS if self.costs else WIDTHS
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +98,13 @@ def page_of(database: Database, asked: Asked) -> Page:
 
 
 def _bounds(asked: Asked) -> tuple[int, int]:
-    if asked.width not in WIDTHS:
-        raise BadRequest("Sums are kept by the hour: bucket_width is 1h or 1d.", param="bucket_width")
-    if unknown := [name for name in asked.group_by if name not in GROUPS]:
-        raise BadRequest(f"group_by is of {', '.join(GROUPS)}; not {unknown[0][:40]!r}.", param="group_by")
+    if asked.width not in asked.widths:
+        raise BadRequest(f"bucket_width is {' or '.join(asked.widths)} here.", param="bucket_width")
+    if unknown := [name for name in asked.group_by if name not in asked.groups]:
+        raise BadRequest(f"group_by is of {', '.join(asked.groups)}; not {unknown[0][:40]!r}.", param="group_by")
     if asked.end <= asked.begin:
         raise BadRequest("end_time must be after start_time.", param="end_time")
-    seconds, usual, most = WIDTHS[asked.width]
+    seconds, usual, most = asked.widths[asked.width]
     if asked.limit is not None and not 1 <= asked.limit <= most:
         raise BadRequest(f"limit is 1 to {most} for buckets of {asked.width}.", param="limit")
     return seconds, asked.limit or usual
@@ -94,12 +112,12 @@ def _bounds(asked: Asked) -> tuple[int, int]:
 
 def _rows(database: Database, asked: Asked, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
     bucket = (HOURS.c.hour - HOURS.c.hour % seconds).label("bucket")
-    groups = [GROUPS[name].label(name) for name in asked.group_by]
+    groups = [asked.groups[name].label(name) for name in asked.group_by]
     sums = [sa.cast(sa.func.sum(HOURS.c[name]), sa.BigInteger).label(name) for name in _SUMS]
     query = sa.select(bucket, *groups, *sums).where(HOURS.c.hour >= first, HOURS.c.hour < last)
-    filters: Sequence[tuple[sa.Column[Any], tuple[str, ...]]] = (
+    filters: Sequence[tuple[sa.ColumnElement[Any], tuple[str, ...]]] = (
         (HOURS.c.endpoint, asked.endpoints), (HOURS.c.team, asked.projects), (HOURS.c.key, asked.keys),
-        (HOURS.c.model, asked.models),
+        (HOURS.c.model, asked.models), (COST_GROUPS["line_item"], asked.line_items),
     )  # fmt: skip
     for column, values in filters:
         if values:

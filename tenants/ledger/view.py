@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,6 +14,9 @@ from tenants.ledger.keeping import Ledger
 
 if TYPE_CHECKING:
     from registry.storage.database import Database
+    from tenants.costs.compare import Compared, Row
+    from tenants.costs.daily import Day
+    from tenants.ledger.report import By, Used
 
 
 class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -33,19 +38,35 @@ class UsedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     audio_seconds: float
     queue_seconds: float
     total_seconds: float
+    pairs: int
+    device_seconds: float
+    """Of the machine's time, the part that is charged to these."""
+    cold_start_seconds: float
+    cost: float
+    """By the list prices of the recipes."""
+    own_cost: float
+    """By the machine's price."""
+    lost_cost: float
+    """Of interrupted requests: the most that they could have cost. It counts against budgets."""
+    accepted: int
+    rejected: int
+    cost_per_accepted: float | None
 
 
 class UsageReportView(msgspec.Struct, frozen=True, kw_only=True):
     object: str = "usage"
     start_time: int
     end_time: int
+    currency: str
     group_by: list[str]
     data: list[UsedView]
 
 
 class UsageReport:
-    def __init__(self, ledger: Ledger, currency: str = "USD") -> None:
-        self._ledger, self.currency = ledger, currency
+    """prices: the table of providers' prices, read anew each time; None: there is none."""
+
+    def __init__(self, ledger: Ledger, currency: str = "USD", prices: Path | None = None) -> None:
+        self._ledger, self.currency, self._table = ledger, currency, prices
 
     def database(self) -> "Database":
         """Where the sums are. Raises NotFound (no_ledger)."""
@@ -67,29 +88,84 @@ class UsageReport:
         from tenants.ledger.dates import span
         from tenants.ledger.report import Question, parsed_by, used
 
-        if Scope.ADMIN not in caller.scopes:
-            if team not in (None, caller.team):
-                raise Forbidden("This key sees what its own team used.", code="insufficient_scope", param="team_id")
-            team = caller.team
+        team = self.seen(caller, team)
         asked = parsed_by(by)
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
         found = await asyncio.to_thread(used, database, Question(first, last, asked, team))
-        data = [
-            UsedView(
-                **{FIELDS[word]: name for word, name in zip(asked, one.names, strict=True)},  # type: ignore[arg-type]
-                requests=one.requests,
-                interrupted=one.interrupted,
-                input_tokens=one.prompt_tokens,
-                input_cached_tokens=one.cached_tokens,
-                output_tokens=one.completion_tokens,
-                audio_seconds=one.audio_ms / 1e3,
-                queue_seconds=one.queue_ms / 1e3,
-                total_seconds=one.total_ms / 1e3,
-            )
-            for one in found
-        ]
-        return UsageReportView(start_time=first, end_time=last, group_by=list(asked), data=data)
+        data = [_shown(asked, one) for one in found]
+        return UsageReportView(start_time=first, end_time=last, currency=self.currency, group_by=list(asked), data=data)
+
+    def seen(self, caller: Caller, team: str | None) -> str | None:
+        """The team that this caller may ask about; None: all. Raises Forbidden."""
+        if Scope.ADMIN in caller.scopes:
+            return team
+        if team not in (None, caller.team):
+            raise Forbidden("This key sees what its own team used.", code="insufficient_scope", param="team_id")
+        return caller.team
+
+    async def day(self, caller: Caller, team: str | None, date: str | None) -> "Day":
+        """A team's day; left out: yesterday, of the caller's team. Raises as `ask`."""
+        database = self.database()
+        from tenants.costs.daily import day_of_team
+
+        team = self.seen(caller, team) or caller.team
+        wanted = date or time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
+        await self._ledger.written()
+        return await asyncio.to_thread(day_of_team, database, team, wanted, self.currency, self._prices())
+
+    async def compare(
+        self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
+    ) -> "list[Compared]":
+        """The same at providers' prices. Raises as `ask`; NotFound (no_prices) where no table was given."""
+        database = self.database()
+        from tenants.costs.compare import compared
+        from tenants.ledger.dates import span
+
+        team = self.seen(caller, team)
+        if not (prices := self._prices()):
+            raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
+        first, last = span(day, begin, end, time.time())
+        await self._ledger.written()
+        return await asyncio.to_thread(compared, database, prices, first, last, team)
+
+    def _prices(self) -> "list[Row]":
+        if self._table is None:
+            return []
+        from tenants.costs.compare import read
+
+        return read(self._table)
+
+    async def judge(self, caller: Caller, request: str, accepted: bool) -> None:
+        """Raises NotFound, Conflict, Unavailable."""
+        database = self.database()
+        from tenants.costs.feedback import judge
+
+        await self._ledger.written()
+        await asyncio.to_thread(judge, database, caller.team, request, accepted)
+
+
+def _shown(asked: "Sequence[By]", one: "Used") -> UsedView:
+    return UsedView(
+        **{FIELDS[word]: name for word, name in zip(asked, one.names, strict=True)},  # type: ignore[arg-type]
+        requests=one.requests,
+        interrupted=one.interrupted,
+        input_tokens=one.prompt_tokens,
+        input_cached_tokens=one.cached_tokens,
+        output_tokens=one.completion_tokens,
+        audio_seconds=one.audio_ms / 1e3,
+        queue_seconds=one.queue_ms / 1e3,
+        total_seconds=one.total_ms / 1e3,
+        pairs=one.pairs,
+        device_seconds=one.device_us / 1e6,
+        cold_start_seconds=one.cold_ms / 1e3,
+        cost=one.cost_micro / 1e6,
+        own_cost=one.own_micro / 1e6,
+        lost_cost=one.lost_micro / 1e6,
+        accepted=one.accepted,
+        rejected=one.rejected,
+        cost_per_accepted=one.cost_micro / 1e6 / one.accepted if one.accepted else None,
+    )
 
 
 FIELDS = {

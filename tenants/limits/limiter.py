@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from zoneinfo import ZoneInfo
 
-from registry.errors import LimitExceeded, Refusal
+from registry.errors import BudgetExceeded, LimitExceeded, Refusal
 from tenants.caller import Caller
 from tenants.limits.meters import AtOnce, Budget, Hold, Left, Meter, Rate
 from tenants.limits.periods import period_of
@@ -245,11 +245,10 @@ def _refusal(
             Refusal(limit.id, limit.kind, limit.owner, limit.subject, limit.shown, left.remaining / unit, again, reason)
         )
     after = None if never and not spends else max(waits)
-    error = LimitExceeded(". ".join(one.reason for one in told) + ".", told, retry_after=after)
+    kind = BudgetExceeded if spends else LimitExceeded
+    error = kind(". ".join(one.reason for one in told) + ".", told, retry_after=after)
     error.should_retry = not (spends or never)
-    if spends:
-        error.type, error.code = "insufficient_quota", "project_spend_limit_exceeded"
-    elif any(one.limit.kind is Kind.TOKENS for one, _ in binding):
+    if not spends and any(one.limit.kind is Kind.TOKENS for one, _ in binding):
         error.type = "tokens"
     error.levels = {kind.value: (left.limit, left.remaining, left.seconds) for kind, left in levels.items()}
     return error

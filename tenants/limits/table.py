@@ -36,10 +36,10 @@ class LimitTable:
     def zones(self) -> dict[str, ZoneInfo]:
         """Of teams, and of keys by their ids: the team's."""
         with self._database.read() as connection:
-            teams = dict(connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).tuples())
-            keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).tuples().all()
-        zones = {team: zone_of(name) for team, name in teams.items()}
-        return {**zones, **{key: zones[team] for key, team in keys}}
+            teams = connection.execute(sa.select(TEAMS.c.id, TEAMS.c.timezone)).all()
+            keys = connection.execute(sa.select(KEYS.c.id, KEYS.c.team)).all()
+        zones = {row.id: zone_of(row.timezone) for row in teams}
+        return {**zones, **{row.id: zones[row.team] for row in keys}}
 
     def set(self, wanted: Limit) -> Limit:
         """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.

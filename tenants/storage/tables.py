@@ -6,6 +6,7 @@
 | api_keys | a key, by its HMAC; revoked or expired ones stay, so that an emptied table never means 'open'       |
 | ledger   | a request: `tenants.ledger`                                                                        |
 | hours    | the sums of an hour's ended requests that are alike in team, key, model, ...                       |
+| service_accounts | what OpenAI's administration makes keys for                                                |
 | limits   | what a team or key may use: `tenants.limits`                                                       |
 | prices   | a recipe's prices as they were when its first request began, by their version                      |
 | keyring  | one row: `revision` grows with each change, so that every gateway notices; `pepper` tells whose it is |
@@ -40,9 +41,20 @@ KEYS = sa.Table(
     sa.Column("expires", sa.Double),
     sa.Column("revoked", sa.Double),
     sa.Column("replaces", sa.String(8)),
+    sa.Column("account", sa.String(24)),
     sa.Column("service_class", sa.String(16)),
     sa.Column("ceiling", sa.String(16)),
     sa.Column("timeout", sa.Double),
+)
+ACCOUNTS = sa.Table(
+    "service_accounts",
+    METADATA,
+    sa.Column("id", sa.String(24), primary_key=True),
+    sa.Column("team", sa.String(64), sa.ForeignKey("teams.id"), nullable=False, index=True),
+    sa.Column("name", sa.String(128), nullable=False),
+    sa.Column("role", sa.String(16), nullable=False),
+    sa.Column("created", sa.Double, nullable=False),
+    sa.Column("deleted", sa.Double),
 )
 LIMITS = sa.Table(
     "limits",

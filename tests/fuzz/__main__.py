@@ -7,6 +7,7 @@ stream above half a second that is the server's own, a model that died, memory t
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import httpx
 import msgspec
 import psutil
 
@@ -166,7 +168,10 @@ def attack(run: Run, minutes: float) -> list[dict[str, memory.Held]]:
         for raw in seeds:
             run.send(raw, known=True)
         while (left := ends - time.monotonic()) > 0 and server.process.poll() is None:
-            looks.append(memory.look(server))
+            try:
+                looks.append(memory.look(server))
+            except httpx.HTTPError as error:
+                run.add(f"the server did not tell its state: {type(error).__name__}: {error}")
             if len(looks) % 6 == 0:
                 print(f"{left / 60:.0f} minutes left, {run.statuses.total()} requests, {run.totals}", flush=True)
             run.stop.wait(min(10.0, max(left, 0.1)))
@@ -273,6 +278,8 @@ def main() -> int:
             return code
         finally:
             server.close()
+            SUSPECTS.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(server.log, SUSPECTS.with_name("server.log"))
 
 
 if __name__ == "__main__":

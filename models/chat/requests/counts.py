@@ -5,11 +5,19 @@ from typing import Any
 
 import msgspec
 
+from models.chat.requests.tokens import FIELDS
 from registry.errors import BadRequest
 from registry.limits import Limits
 
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority")
 """What engines tell one another, or who is served first: not for a client to say."""
+OTHERS = frozenset(
+    {
+        "bad_words", "chat_template_kwargs", "documents", "include", "media_io_kwargs", "metadata",
+        "mm_processor_kwargs", "stop_token_ids", "vllm_xargs",
+    }
+)  # fmt: skip
+"""Lists and objects that vLLM goes through one by one on the loop that feeds all streams."""
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
 CHATTING = frozenset({"/v1/chat/completions"})
 
@@ -27,16 +35,38 @@ def check(path: str, body: bytes, context_length: int, limits: Limits) -> None:
     for name in ("messages", "input"):
         _within(_items(data, name), min(max(limits.messages_least, context_length), limits.messages), name)
         _parts(data, name, limits)
+    for name in OTHERS & data.keys():
+        _within(_entries(data, name), limits.entries, name)
+    _answers(data, context_length, limits)
     if "logit_bias" in data:
-        try:
-            biases = msgspec.json.decode(data["logit_bias"], type=dict[str, msgspec.Raw] | None)
-        except msgspec.ValidationError:
-            biases = None  # vLLM says what is wrong with them
-        _within(len(biases or ()), limits.biases, "logit_bias")
+        _within(_entries(data, "logit_bias"), limits.biases, "logit_bias")
+    if bytes(data.get("echo", b"")) == b"true" and "logprobs" in data:
+        _within(_number(data, "n", 1) * _number(data, "logprobs", 0), limits.prompt_logprobs, "logprobs")
     if "prompt_logprobs" in data:
         _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), limits.prompt_logprobs, "prompt_logprobs")
     if path in CHATTING:
         _roles(data)
+
+
+def _answers(data: Mapping[str, msgspec.Raw], context_length: int, limits: Limits) -> None:
+    """How many there are to be, and how much is to be told of their tokens at once."""
+    answers = _prompts(data) * _number(data, "n", 1)
+    if answers > limits.answers:
+        raise BadRequest(
+            f"This request is for {answers} answers; up to {limits.answers} are given. Send it in parts.",
+            param="n" if "n" in data else "prompt",
+            code="too_many_entries",
+        )
+    name = "top_logprobs" if "top_logprobs" in data else "logprobs"
+    tokens = min((_number(data, field, context_length) for field in FIELDS), default=context_length)
+    told = answers * _number(data, name, 0) * min(tokens, context_length)
+    if told > limits.logprobs and bytes(data.get("stream", b"")) != b"true":
+        raise BadRequest(
+            f"This request is for up to {told} logprobs in one piece; up to {limits.logprobs} are given. Ask for a "
+            "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
+            param=name,
+            code="too_many_entries",
+        )
 
 
 def _internal(data: Mapping[str, msgspec.Raw], limits: Limits) -> None:
@@ -56,6 +86,19 @@ def _internal(data: Mapping[str, msgspec.Raw], limits: Limits) -> None:
 def _items(data: Mapping[str, msgspec.Raw], name: str) -> int:
     raw = bytes(data.get(name, b""))
     return len(msgspec.json.decode(raw, type=list[msgspec.Raw])) if raw[:1] == b"[" else 0
+
+
+def _entries(data: Mapping[str, msgspec.Raw], name: str) -> int:
+    """Of a list or an object; 0 for what is neither, of which vLLM says what is wrong."""
+    raw = bytes(data[name])
+    return len(msgspec.json.decode(raw, type=dict[str, msgspec.Raw])) if raw[:1] == b"{" else _items(data, name)
+
+
+def _prompts(data: Mapping[str, msgspec.Raw]) -> int:
+    """A list of numbers is one prompt, of tokens."""
+    raw = bytes(data.get("prompt", b""))
+    listed = msgspec.json.decode(raw, type=list[msgspec.Raw]) if raw[:1] == b"[" else []
+    return len(listed) if listed and bytes(listed[0])[:1] in (b'"', b"[", b"{") else 1
 
 
 def _number(data: Mapping[str, msgspec.Raw], name: str, otherwise: int) -> int:

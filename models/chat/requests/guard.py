@@ -21,6 +21,7 @@ PATHS = frozenset(
 )
 """What a chat engine answers."""
 CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
+CUT = b'"truncate_prompt_tokens"'
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 LONGEST_ERROR = 4 << 10
 
@@ -49,7 +50,7 @@ def bounded(path: str, body: bytes, context_length: int, limits: Limits, *, text
 
     Raises TooLarge for bodies over so many bytes per token of context; a model of images may be sent some.
     """
-    if path in TOKENIZING:
+    if path in TOKENIZING or _cuts(body):
         limit = max(limits.text_bytes_least, limits.text_bytes_per_token * context_length)
     else:
         limit = max(limits.body_bytes_least, limits.body_bytes_per_token * context_length)
@@ -57,6 +58,18 @@ def bounded(path: str, body: bytes, context_length: int, limits: Limits, *, text
         raise TooLarge(
             f"{path} takes up to {limit} bytes for this model; {len(body)} were sent. Send less, or in parts."
         )
+
+
+class _Cut(msgspec.Struct):
+    truncate_prompt_tokens: msgspec.Raw = msgspec.Raw(b"null")
+
+
+def _cuts(body: bytes) -> bool:
+    """Whether the prompt is to be cut: vLLM reads all of it into tokens first, without a look at its length."""
+    try:
+        return CUT in body and msgspec.json.decode(body, type=_Cut).truncate_prompt_tokens != msgspec.Raw(b"null")
+    except (msgspec.DecodeError, RecursionError):
+        return False  # what is wrong with it is told later
 
 
 class _Error(msgspec.Struct):

@@ -3,8 +3,8 @@
 | part                     | how                                                                             |
 |--------------------------|---------------------------------------------------------------------------------|
 | `state.db`, `tenants.db` | SQLite's online backup: one state of the file, while others write it            |
-| `store/`                 | adapters never change; copied before and after the databases, so that what they |
-|                          | name is there                                                                   |
+| `store/`, `routers/`     | by digest, never changed; copied before and after the databases, so that what   |
+|                          | they name is there                                                              |
 | `recipes/`, `pepper`     | files                                                                           |
 
 What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or is fetched.
@@ -23,7 +23,8 @@ from registry.state.files import make_private, make_private_file
 from runtime.cli.failures import Refused
 
 DATABASES = ("state.db", "tenants.db")
-FOLDERS = ("store", "recipes")
+BY_DIGEST = ("store", "routers")
+FOLDERS = (*BY_DIGEST, "recipes")
 PEPPER, MANIFEST = "pepper", "backup.json"
 
 
@@ -112,7 +113,7 @@ def _copy_private(source: Path, target: Path) -> None:
 
 
 def _whole(folder: Path) -> None:
-    """Raises Refused when a database is damaged, or an adapter that it names is not there."""
+    """Raises Refused when a database is damaged, or an adapter or router that it names is not there."""
     for name in DATABASES:
         if not (folder / name).is_file():
             continue
@@ -125,7 +126,7 @@ def _whole(folder: Path) -> None:
                 raise Refused(f"{name} in {folder} is damaged: {found}")
             if name == DATABASES[0]:
                 named = {digest for (digest,) in database.execute("SELECT DISTINCT digest FROM versions")}
-    stored = set(os.listdir(folder / "store")) if (folder / "store").is_dir() else set()
-    missing = sorted(digest for digest in named if digest.removeprefix("sha256:") not in stored)
+    stored = {one[-64:] for name in BY_DIGEST if (folder / name).is_dir() for one in os.listdir(folder / name)}
+    missing = sorted(digest for digest in named if digest[-64:] not in stored)
     if missing:
-        raise Refused(f"{len(missing)} adapters are named and not there. Try again.", faults=missing[:10])
+        raise Refused(f"{len(missing)} adapters or routers are named and not there. Try again.", faults=missing[:10])

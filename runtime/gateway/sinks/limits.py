@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from runtime.gateway.backend import Call, Target
-from runtime.gateway.demand import demand_of
+from runtime.gateway.charging.demand import demand_of
 from runtime.gateway.record import Recorder, RequestRecord
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts, Limiter

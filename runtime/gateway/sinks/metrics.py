@@ -15,12 +15,18 @@ class RequestMetrics:
         metrics, model = self._metrics, target.model
         metrics.requests.labels(model, record.endpoint, outcome(record)).inc()
         metrics.total.labels(model).observe(seconds["total"])
+        label = record.context.service_class.label
+        metrics.class_requests.labels(model, label, record.end.value).inc()
         if "queue" in seconds:
             metrics.queue.labels(model).observe(seconds["queue"])
+            metrics.class_queue.labels(model, label).observe(seconds["queue"])
         for cause, spent in record.causes().items():
             metrics.wait.labels(model, cause).inc(spent)
         if "first" in seconds:
             metrics.first.labels(model).observe(seconds["first"])
+            if record.first_goal is not None:
+                met = "met" if seconds["first"] <= record.first_goal else "missed"
+                metrics.pool_first.labels(model, record.pool, met).inc()
         for kind, count in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),

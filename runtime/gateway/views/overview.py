@@ -137,6 +137,11 @@ class Overview:
             queue = self.queues[entry.id]
             m.running.labels(entry.id).set(queue.running)
             m.waiting.labels(entry.id).set(queue.waiting)
+            for service_class, count in queue.policy.waiting_by_class().items():
+                m.class_waiting.labels(entry.id, service_class.label).set(count)
+            for pool in entry.recipe.pools:
+                m.pool_running.labels(entry.id, pool).set(queue.policy.running_in(pool))
+                m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.catalog.adapters(entry.id)]
         m.restarts.set(self._pool.restarts)
         info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self.queues)

@@ -12,7 +12,7 @@ from msgspec import Meta
 
 from registry.recipes.definition import Task, Tier
 from registry.records import Adapter, Version
-from runtime.gateway.local import context_length
+from runtime.gateway.local.backend import context_length
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
 from runtime.residency.states import ModelState

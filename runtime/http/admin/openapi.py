@@ -22,10 +22,7 @@ from runtime.http.admin.answers import (
 )
 from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
 from runtime.http.openapi_parts import (
-    ANY_OBJECT,
-    BOOLEAN,
     CONFLICT,
-    COUNT,
     MANAGEMENT,
     STRING,
     TEXT,
@@ -35,13 +32,11 @@ from runtime.http.openapi_parts import (
     array,
     either,
     json_body,
-    nullable,
     other_answer,
     record,
     ref,
     structs,
 )
-from tenants.ledger.view import UsageReportView
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
@@ -63,7 +58,6 @@ SCHEMAS: dict[str, Json] = {
         AdapterListView,
         AdapterCheckView,
         AdapterDeletedView,
-        UsageReportView,
         ProposalView,
         ModelAddedView,
         ModelStepView,
@@ -72,23 +66,6 @@ SCHEMAS: dict[str, Json] = {
         ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
-    "UsagePage": record(
-        {
-            "object": {"const": "page"},
-            "data": array(
-                record(
-                    {
-                        "object": {"const": "bucket"},
-                        "start_time": COUNT,
-                        "end_time": COUNT,
-                        "results": array(ANY_OBJECT),
-                    }
-                )
-            ),
-            "has_more": BOOLEAN,
-            "next_page": nullable(STRING),
-        }
-    ),
     "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
     "RegisterForm": record(
         {
@@ -187,19 +164,6 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
-    ("get", "/v1/usage"): Operation(
-        "getUsage", _OPERATIONS, "What teams used", answer("UsageReport"), errors=(*MANAGEMENT, 503)
-    ),
-    **{
-        ("get", f"/v1/organization/usage/{kind}"): Operation(
-            f"get{name}Usage", _OPERATIONS, f"What teams used of {what}, as OpenAI tells it", answer("UsagePage"),
-            errors=(*MANAGEMENT, 503),
-        )
-        for kind, name, what in (
-            ("completions", "Completions", "chat and text"), ("embeddings", "Embeddings", "embeddings"),
-            ("audio_transcriptions", "Transcriptions", "speech"),
-        )
-    },
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT

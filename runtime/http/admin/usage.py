@@ -1,31 +1,113 @@
-"""`GET /v1/usage`: what teams used."""
+"""What teams used: `GET /v1/usage`, a team's day, the same at providers' prices, and whether answers were of use."""
 
-from typing import Annotated
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from typing import Annotated, Literal
 
+import msgspec
 from fastapi import Query
-from fastapi.responses import Response
+from fastapi.responses import HTMLResponse, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 
+Team = Annotated[str | None, Query(description="One team; with the scope `admin` any, else the key's own")]
+Date = Annotated[str | None, Query(description="A day in UTC, such as 2026-11-23; left out: today")]
+Begin = Annotated[str | None, Query(alias="from", description="A day, or seconds since the epoch")]
+End = Annotated[str | None, Query(alias="to", description="The same; not part of it")]
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
 
 async def usage(
     gateway: CurrentGateway,
     context: CurrentContext,
-    team_id: Annotated[
-        str | None, Query(description="One team; with the scope `admin` any, else the key's own")
-    ] = None,
-    date: Annotated[str | None, Query(description="A day in UTC, such as 2026-11-23; left out: today")] = None,
-    begin: Annotated[str | None, Query(alias="from", description="A day, or seconds since the epoch")] = None,
-    end: Annotated[str | None, Query(alias="to", description="The same; not part of it")] = None,
+    team_id: Team = None,
+    date: Date = None,
+    begin: Begin = None,
+    end: End = None,
     group_by: Annotated[
         list[str] | None,
         Query(description="team, key, model, adapter, class, endpoint, hour, day; commas, or repeated"),
     ] = None,
+    format: Annotated[Literal["json", "csv"], Query()] = "json",
 ) -> Response:
-    """Requests and tokens, summed up; whole hours count."""
-    return json_answer(await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or []))
+    """Requests, tokens and costs, summed up; whole hours count."""
+    found = await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
+    if format == "json":
+        return json_answer(found)
+    rows = [msgspec.to_builtins(one) for one in found.data]
+    columns = list(rows[0]) if rows else []
+    return _csv([columns, *([row[column] for column in columns] for row in rows)])
 
 
-ROUTES: list[Route] = [("/v1/usage", usage, ["GET"])]
+async def daily(
+    gateway: CurrentGateway,
+    context: CurrentContext,
+    team_id: Team = None,
+    date: Annotated[str | None, Query(description="A day of the team's own zone; left out: yesterday")] = None,
+    format: Annotated[Literal["json", "csv", "html"], Query()] = "json",
+) -> Response:
+    """A team's day: totals, by hour, by model, adapter and class."""
+    day = await gateway.usage.day(context.caller, team_id, date)
+    from tenants.costs.daily import as_json, as_rows
+    from tenants.costs.page import page_of
+
+    if format == "html":
+        return HTMLResponse(page_of(day), headers={"Content-Security-Policy": POLICY})
+    return _csv(as_rows(day)) if format == "csv" else json_answer(as_json(day))
+
+
+async def comparison(
+    gateway: CurrentGateway,
+    context: CurrentContext,
+    team_id: Team = None,
+    date: Date = None,
+    begin: Begin = None,
+    end: End = None,
+) -> Response:
+    """What the same would have cost at the providers of --provider-prices, and the saving in per cent."""
+    found = await gateway.usage.compare(context.caller, team_id, date, begin, end)
+    data = [
+        {
+            **asdict(one),
+            **{name: getattr(one, name) / 1e6 for name in ("theirs", "ours", "own")},
+            "saving_percent": one.saving,
+            "own_saving_percent": one.own_saving,
+        }
+        for one in found
+    ]
+    return json_answer({"object": "usage.comparison", "currency": gateway.usage.currency, "data": data})
+
+
+class FeedbackBody(BaseModel):
+    """Whether an answer was of use."""
+
+    model_config = ConfigDict(extra="forbid")
+    request_id: str = Field(min_length=1, max_length=128, description="the answer's X-Request-Id")
+    accepted: bool
+
+
+async def feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
+    """Kept with the request's costs. Said again, it changes what was said before."""
+    await gateway.usage.judge(context.caller, body.request_id, body.accepted)
+    return json_answer({"object": "feedback", "request_id": body.request_id, "accepted": body.accepted})
+
+
+def _csv(rows: Iterable[Sequence[object]]) -> Response:
+    text = io.StringIO()
+    csv.writer(text).writerows(rows)
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8")
+
+
+ROUTES: list[Route] = [
+    ("/v1/usage", usage, ["GET"]),
+    ("/v1/usage/daily", daily, ["GET"]),
+    ("/v1/usage/comparison", comparison, ["GET"]),
+    ("/v1/feedback", feedback, ["POST"]),
+]

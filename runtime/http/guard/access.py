@@ -39,6 +39,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/status": (_MODELS, _MODELS),
     "/metrics": (_MODELS, _MODELS),
     "/v1/usage": (_USAGE, _USAGE),
+    "/v1/feedback": (_INFER, _INFER),
     "/v1/organization": (_ADMIN, _ADMIN),
 }
 """The beginning of a path: scopes of which one is needed to read, and to change something."""

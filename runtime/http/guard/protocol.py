@@ -40,6 +40,7 @@ class Bounds:
     headers: int
     header_seconds: float
     unread_seconds: float
+    pipelined: int
     idle: "Idle[Guarded]"
 
 
@@ -115,6 +116,8 @@ class Guarded(HttpToolsProtocol):
 
     # --- parser ---------------------------------------------------------------------------------------------------
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= self._bounds.pipelined:
+            raise ValueError("too many requests wait for their answers")  # as `_count` does
         self._head, self._begun = 0, True
         super().on_message_begin()
 
@@ -151,6 +154,8 @@ class Guarded(HttpToolsProtocol):
     # --- answers --------------------------------------------------------------------------------------------------
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.pipeline:  # uvicorn reads on whenever one of them has been answered
+            self.flow.pause_reading()
         if not self._answered():
             return
         if self.transport.is_closing():

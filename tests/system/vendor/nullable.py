@@ -21,6 +21,10 @@ NULLABLE: Mapping[str, Mapping[str, bool]] = {
     "ChoiceLogprobs": {"content": True, "refusal": True},
     "CompletionChoice": {"logprobs": True},
     "TopLogprob": {"bytes": True},
+    # administration, by the examples of OpenAI's reference
+    "Project": {"archived_at": True},
+    "UsageCostsResponse": {"next_page": True},
+    "DataResultOrganizationCostsResult": {"api_key_id": False, "line_item": False, "project_id": False},
     # responses
     "FunctionTool": {
         "allowed_callers": False,

@@ -27,7 +27,7 @@ OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
-    "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot",
+    "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
@@ -47,6 +47,7 @@ UNWRITTEN = (
     "adapter_roots",
     "database",
     "limits",
+    "provider_prices",
 )
 HIDDEN = {"run_dir", "pepper"}
 """The command line makes the one; the other is a secret, and others on the machine can read options."""

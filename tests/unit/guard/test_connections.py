@@ -1,6 +1,7 @@
 """What one client does to the connections of all others, over a real socket."""
 
 import asyncio
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -272,4 +273,32 @@ async def test_an_answer_that_nobody_reads_does_not_keep_a_connection_that_is_cl
         async with asyncio.timeout(PATIENCE):
             while server.server.server_state.connections:
                 await asyncio.sleep(0.01)
+        wire.close()
+
+
+async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """uvicorn reads on whenever one was answered: a client that never reads made the gateway grow by 230 MiB."""
+    most = 0
+    begin = Guarded.on_message_begin
+
+    def spy(self: Guarded) -> None:
+        nonlocal most
+        most = max(most, len(self.pipeline))
+        begin(self)
+
+    monkeypatch.setattr(Guarded, "on_message_begin", spy)
+    async with served(tmp_path, header_seconds=PATIENCE, limits=("pipelined=100",)) as server:
+        wire = await server.connect()
+        await wire.send((READ + b"\r\n") * 100)
+        assert [(await wire.answer()).status for _ in range(100)] == [200] * 100
+        wire.close()
+        most = 0
+        wire = await server.connect()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                await wire.send((READ + b"\r\n") * 2_000)
+        await wire.ended()
+        assert 0 < most <= 100
         wire.close()

@@ -24,7 +24,7 @@ from runtime.gateway.launch.adding import Additions
 from runtime.gateway.launch.editing import Editor
 from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.launch.roster import Roster
-from runtime.gateway.local import LocalBackend
+from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
@@ -46,10 +46,12 @@ from runtime.server.settings import Settings
 from runtime.slots import frames
 from runtime.slots.call import FrameCall
 from runtime.slots.link import SlotLink
+from tenants.administration import Administration
 from tenants.keys.keyring import OPEN, Callers
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.view import UsageReport
 from tenants.limits.limiter import Limiter
+from tenants.watch import KeyWatch
 
 ENGINES = {"chat": "vllm", "embed": "sentence-transformers", "rerank": "sentence-transformers"}
 Script = Callable[[Any], Sequence[Event | RoundhouseError]]
@@ -145,6 +147,7 @@ class FakeGateway:
         callers: Callers | None = None,
         ledger: Ledger | None = None,
         limiter: Limiter | None = None,
+        watch: KeyWatch | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -203,6 +206,7 @@ class FakeGateway:
             LedgerSink(kept),
             UsageReport(kept),
             LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            Administration(watch or KeyWatch(self.settings.keys)),
             self.routers,
             self.queues,
         )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from models import nvml
+from runtime.server.device import Device, machine_total, used_of
 
 GIB = 2**30
 
@@ -49,6 +50,9 @@ class Nvml:
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle: int) -> list[Any]:
         return self.processes[handle]
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        return SimpleNamespace(gpu=25 * (1 + handle))
 
     def nvmlSystemGetDriverVersion(self) -> str:
         return "580.65.06"
@@ -110,3 +114,24 @@ def test_no_driver_and_no_package_are_said(driver: Nvml, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(nvml.NoGpu, match="nvidia-ml-py"):
         nvml.gpu("cuda:0")
+
+
+def test_how_busy_a_gpu_is_and_what_is_used_of_it(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    card = Device("cuda", "cuda:0", "NVIDIA H100", 80 * GIB, 60 * GIB)
+    assert nvml.busy("cuda:0") == 0.25
+    assert used_of(card) == (GIB, 0.25)
+    assert machine_total(card) == 80 * GIB
+    monkeypatch.setenv(nvml.VISIBLE, "1")
+    assert used_of(card) == (2 * GIB, 0.5)
+    monkeypatch.setenv(nvml.VISIBLE, "7")
+    assert used_of(card) == (None, None)
+    assert driver.open == 0
+
+
+def test_without_a_gpu_it_is_this_machines_memory_and_cores() -> None:
+    host = Device("cpu", "cpu", "cpu", GIB, GIB)
+    used, busy = used_of(host)
+    assert used is not None
+    assert 0 < used < machine_total(host)
+    assert busy is not None
+    assert 0 <= busy <= 1

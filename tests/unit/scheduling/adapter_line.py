@@ -10,6 +10,7 @@ from models.messages import AdapterRef, HttpCall
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
+from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.queue import Bounds, ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
@@ -83,8 +84,8 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
     await w.pool.close()
 
 
-async def ask(w: World, ref: AdapterRef | None, probe: Probe | None = None) -> int:
-    async with await w.queue.acquire(ref, probe=probe) as lease:
+async def ask(w: World, ref: AdapterRef | None, probe: Probe | None = None, claim: Claim = NOBODYS) -> int:
+    async with await w.queue.acquire(ref, probe=probe, claim=claim) as lease:
         call = HttpCall(path="/", body=b"", served="s", shown="s", adapter=ref)
         async with lease.link.call(lambda uid: frames.Call(uid, call)) as answer:
             return len([event async for event in answer.events()])

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from models.messages import AdapterRef
-from registry.errors import EngineFailed, Unavailable
+from registry.errors import EngineFailed, QueueFull, Unavailable, Unreachable
+from registry.recipes.definition import PoolSpec, QueueSpec
+from runtime.scheduling.fair.claim import Claim
 from tests.unit.scheduling.adapter_line import WRONG, World, adapter, ask, dropped, line_with_adapters
 
 
@@ -166,3 +168,54 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
     async with asyncio.timeout(200):
         while world.registry.gone != [adapter("a").digest]:
             await asyncio.sleep(0.001)
+
+
+async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) -> None:
+    assert await ask(world, None) == 5
+    for _ in range(500):
+        world.queue._pace.ended(80.0, 1.0)  # a place is free every 20 s
+    world.engine.gate.clear()
+    now = world.queue._clock()
+    running = [asyncio.create_task(ask(world, None, claim=Claim(due=now + 400.0))) for _ in range(8)]
+    while world.engine.running < 4:  # the others wait
+        await asyncio.sleep(0.001)
+    eager = asyncio.create_task(world.queue.acquire(None, claim=Claim(due=now + 60.0)))
+    await asyncio.sleep(0)
+    assert not eager.done(), "it goes before those that wait: their deadlines are later"
+    with pytest.raises(Unreachable, match=r"would wait about 20\.0 s now, and this one has") as error:
+        await world.queue.acquire(None, claim=Claim(due=now + 15.0))
+    assert 1 <= (error.value.retry_after or 0) <= 60
+    world.engine.gate.set()
+    (await eager).release()
+    assert await asyncio.gather(*running) == [5] * 8
+
+
+async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> None:
+    world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3)}))
+    world.queue.close()
+    flood = [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood"))) for _ in range(3)]
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull):
+        await world.queue.acquire(None, claim=Claim("flood"))
+    quiet = asyncio.create_task(world.queue.acquire(None, claim=Claim("quiet")))
+    with pytest.raises(QueueFull):
+        await flood[2]
+    assert world.queue.waiting == 3
+    world.queue.open(world.link)
+    for turn in (*flood[:2], quiet):
+        (await turn).release()
+
+
+async def test_a_pool_has_its_own_bound(world: World) -> None:
+    pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
+    world.queue.change(world.queue.recipe.model_copy(update={"pools": pools}))
+    runs = await world.queue.acquire(None, claim=Claim(pool="long"))
+    assert runs.pool == "long"
+    waits = asyncio.create_task(world.queue.acquire(None, claim=Claim(pool="long")))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull, match="pool 'long'"):
+        await world.queue.acquire(None, claim=Claim(pool="long"))
+    (await world.queue.acquire(None)).release()
+    assert not waits.done()
+    runs.release()
+    (await waits).release()

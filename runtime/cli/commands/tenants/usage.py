@@ -3,11 +3,12 @@
 import csv
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from runtime.cli.failures import Refused
+from runtime.cli.failures import Refused, UsageError
 from runtime.cli.local.keys import Database, DataDir, opened_database
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note, table
@@ -15,6 +16,10 @@ from runtime.cli.output import emit, note, table
 if TYPE_CHECKING:
     from tenants.ledger.report import Question
 
+Prices = Annotated[
+    Path | None,
+    typer.Option("--provider-prices", envvar="ROUNDHOUSE_PROVIDER_PRICES", help="To compare with; see docs/costs.md."),
+]
 app = typer.Typer(no_args_is_help=True, help="What teams used, and whether the ledger's sums agree.")
 
 
@@ -44,11 +49,15 @@ def report(
         first, last = span(day, begin, end, time.time())
         question = Question(first, last, parsed_by([by]), team)
         found = used(tables, question)
-    columns = [*question.by, "requests", "interrupted", "input", "cached", "output", "audio s", "queue s", "total s"]
+    columns = [
+        *question.by, "requests", "interrupted", "input", "cached", "output", "audio s", "queue s", "total s", "cost",
+        "own cost", "accepted",
+    ]  # fmt: skip
     rows: list[list[Any]] = [
         [
             *one.names, one.requests, one.interrupted, one.prompt_tokens, one.cached_tokens, one.completion_tokens,
-            one.audio_ms / 1e3, one.queue_ms / 1e3, one.total_ms / 1e3,
+            one.audio_ms / 1e3, one.queue_ms / 1e3, one.total_ms / 1e3, one.cost_micro / 1e6, one.own_micro / 1e6,
+            one.accepted,
         ]
         for one in found
     ]  # fmt: skip
@@ -60,6 +69,68 @@ def report(
         writer.writerows(rows)
     else:
         _table(columns, rows, question)
+
+
+@app.command()
+def daily(
+    team: Annotated[str, typer.Argument(metavar="TEAM", help="See roundhouse teams list.")],
+    day: Annotated[str | None, typer.Option("--date", help="A day of its zone.", show_default="yesterday")] = None,
+    form: Annotated[str, typer.Option("--format", help="json, csv or html.")] = "json",
+    prices: Prices = None,
+    currency: Annotated[str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="As the server's.")] = "USD",
+    data_dir: DataDir = None,
+    database: Database = None,
+) -> None:
+    """A team's day: totals, by hour, by model and adapter. As a page it has plots, and fetches nothing.
+
+    Examples: roundhouse usage daily search --format html > search.html;
+    roundhouse usage daily search --date 2026-11-22 --format csv
+    """
+    if form not in ("json", "csv", "html"):
+        raise UsageError("--format is json, csv or html.")
+    with opened_database(data_dir, database) as tables:
+        from tenants.costs.compare import read
+        from tenants.costs.daily import as_json, as_rows, day_of_team
+        from tenants.costs.page import page_of
+
+        wanted = day or time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
+        found = day_of_team(tables, team, wanted, currency, read(prices) if prices else [])
+    if form == "html":
+        print(page_of(found), end="")
+    elif form == "csv":
+        csv.writer(sys.stdout).writerows(as_rows(found))
+    else:
+        emit(as_json(found))
+
+
+@app.command()
+def compare(
+    prices: Annotated[Path, typer.Argument(metavar="PRICES", help="YAML table of providers' prices; docs/costs.md.")],
+    team: Annotated[str | None, typer.Option("--team", help="One team.", show_default="all")] = None,
+    begin: Annotated[str | None, typer.Option("--from", help="A day, or seconds since the epoch.")] = None,
+    end: Annotated[str | None, typer.Option("--to", help="The same; not part of it.")] = None,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """What the same traffic would have cost elsewhere, at the prices of each day, and the saving in per cent.
+
+    Example: roundhouse usage compare prices.yaml --from 2026-11-01
+    """
+    with opened_database(data_dir, database) as tables:
+        from tenants.costs.compare import compared, read
+        from tenants.ledger.dates import span
+
+        first, last = span(None, begin, end, time.time())
+        found = compared(tables, read(prices), first, last, team)
+    rows = [(one.provider, one.model, one.theirs / 1e6, one.ours / 1e6, one.saving, one.own / 1e6) for one in found]
+    names = ("provider", "model", "theirs", "ours", "saving_percent", "own")
+    if as_json:
+        emit({"object": "usage.comparison", "data": [dict(zip(names, row, strict=True)) for row in rows]})
+        return
+    shown = [[f"{cell:,.4f}" if isinstance(cell, float) else str(cell or "-") for cell in row] for row in rows]
+    columns = [name.upper().replace("_", " ") for name in names]
+    table(columns, shown, right=columns[2:])
 
 
 @app.command()
@@ -87,7 +158,7 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
 
 
 def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:
-    return {name.replace(" s", "_seconds"): value for name, value in zip(columns, row, strict=True)}
+    return {name.replace(" s", "_seconds").replace(" ", "_"): value for name, value in zip(columns, row, strict=True)}
 
 
 def _table(columns: list[str], rows: list[list[Any]], question: "Question") -> None:

@@ -40,6 +40,14 @@ def test_lists(name: str, count: int) -> None:
         ({"messages": [{"content": [7] * 256}] * 17}, "messages[].content"),
         ({"logit_bias": {str(i): 1 for i in range(USUAL.biases + 1)}}, "logit_bias"),
         ({"n": 128, "prompt_logprobs": 2}, "prompt_logprobs"),
+        ({"n": 128, "echo": True, "logprobs": 20}, "logprobs"),
+        ({"n": 128, "prompt": ["a"] * 300}, "n"),
+        ({"prompt": [[1]] * 1025}, "prompt"),
+        ({"n": 128, "logprobs": True, "top_logprobs": 20, "max_tokens": 480}, "top_logprobs"),
+        ({"n": 128, "logprobs": 20, "max_tokens": 10**9}, "logprobs"),
+        ({"prompt": ["a"] * 300, "logprobs": 1}, "logprobs"),
+        ({"chat_template_kwargs": {str(i): 1 for i in range(2049)}}, "chat_template_kwargs"),
+        ({"documents": [{}] * 2049}, "documents"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
         ({"priority": -1}, "priority"),
@@ -61,6 +69,10 @@ def test_refused_by_name(body: dict[str, Any], param: str) -> None:
         {"messages": [{"role": 5}, {}], "logit_bias": 3, "stop": None, "tools": {}, "n": "x", "request_id": 7},
         {"messages": 5, "priority": 0, "kv_transfer_params": None, "request_id": "chatcmpl-1"},
         {"n": 128, "prompt_logprobs": 1},
+        {"n": 12, "logprobs": 20, "prompt": [1] * 5_000, "echo": False, "metadata": None, "bad_words": 5},
+        {"n": 128, "logprobs": True, "top_logprobs": 20, "stream": True},
+        {"n": 128, "logprobs": True, "top_logprobs": 20, "max_completion_tokens": 50},
+        {"n": 128, "logprobs": True},
     ],
 )
 def test_let_through(body: dict[str, Any]) -> None:
@@ -88,6 +100,17 @@ def test_a_body_has_so_many_bytes_for_a_token_of_context() -> None:
         guard.bounded(CHAT, b"x" * ((1 << 20) + 1), 512, USUAL)
     with pytest.raises(TooLarge):
         guard.bounded("/tokenize", b"x" * (1 << 20), 512, USUAL, text_only=False)
+
+
+@pytest.mark.parametrize("value", [b"5", b"-1", b"null"])
+def test_a_prompt_that_is_to_be_cut_is_short_too(value: bytes) -> None:
+    """It is read into tokens as a whole before that: 1.2 s for 1 MB, and 150 MiB."""
+    body = b'{"prompt": "' + b"a " * 400_000 + b'", "truncate_prompt_tokens": ' + value + b"}"
+    if value == b"null":
+        guard.bounded(TEXT, body, 512, USUAL)
+        return
+    with pytest.raises(TooLarge, match="65536 bytes"):
+        guard.bounded(TEXT, body, 512, USUAL)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from registry.errors import DeadlineExceeded, Unavailable
 from registry.files.context import context_of
 from registry.records import Version
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, NotYet, Target, total
-from runtime.gateway.claims import ANSWER_TOKEN, Foresight, claim, work_of
 from runtime.gateway.context import RequestContext
+from runtime.gateway.local.claims import ANSWER_TOKEN, Foresight, claim, work_of
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
@@ -140,6 +140,11 @@ class LocalLease:
     @property
     def pool(self) -> str:
         return self._turn.pool
+
+    @property
+    def first_goal(self) -> float | None:
+        pool = self._entry.recipe.pools.get(self.pool)
+        return None if pool is None else pool.ttft
 
     @property
     def context_length(self) -> int | None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ COMPLETIONS = (
     "/api/chat", "/api/generate",
 )  # fmt: skip
 EMBEDDINGS = ("/v1/embeddings", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings")
-_LISTS = ("project_ids", "api_key_ids", "models", "group_by")
+_LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
 _SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 
 
@@ -52,15 +52,46 @@ def _bucket(bucket: "Bucket", kind: str) -> dict[str, Any]:
     return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
 
 
+def _costs(bucket: "Bucket", currency: str) -> dict[str, Any]:
+    results = []
+    for row in bucket.results:
+        audio = not row["prompt_tokens"] + row["completion_tokens"] and row["audio_ms"]
+        quantity = row["audio_ms"] / 1e3 if audio else row["prompt_tokens"] + row["completion_tokens"]
+        groups = {name: row.get(name) for name in ("project_id", "api_key_id", "line_item")}
+        amount = {"value": row["cost_micro"] / 1e6, "currency": currency.lower()}
+        unit = "duration_seconds" if audio else "tokens"
+        told = {"object": "organization.costs.result", "amount": amount, "quantity": quantity, "quantity_unit": unit}
+        results.append({**told, **groups})
+    return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
+
+
+async def costs(request: Request, gateway: CurrentGateway) -> Response:
+    """What teams are charged by list prices, by the day."""
+    currency = gateway.usage.currency
+    return await _page(request, gateway, lambda bucket: _costs(bucket, currency), (), costs=True)
+
+
 async def _usage(request: Request, gateway: CurrentGateway, kind: str, endpoints: tuple[str, ...]) -> Response:
+    return await _page(request, gateway, lambda bucket: _bucket(bucket, kind), endpoints)
+
+
+async def _page(
+    request: Request,
+    gateway: CurrentGateway,
+    shown: "Callable[[Bucket], dict[str, Any]]",
+    endpoints: tuple[str, ...],
+    *,
+    costs: bool = False,
+) -> Response:
     database = gateway.usage.database()
     from tenants.ledger.organization import page_of
 
-    page = await asyncio.to_thread(page_of, database, _asked(request.query_params.multi_items(), endpoints))
+    asked = _asked(request.query_params.multi_items(), endpoints, costs=costs)
+    page = await asyncio.to_thread(page_of, database, asked)
     return json_answer(
         {
             "object": "page",
-            "data": [_bucket(bucket, kind) for bucket in page.buckets],
+            "data": [shown(bucket) for bucket in page.buckets],
             "has_more": page.next is not None,
             "next_page": None if page.next is None else str(page.next),
         }
@@ -82,7 +113,7 @@ async def audio(request: Request, gateway: CurrentGateway) -> Response:
     return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
 
 
-def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...]) -> "Asked":
+def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "Asked":
     """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
     from tenants.ledger.organization import Asked
 
@@ -112,6 +143,8 @@ def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...]) -> "Ask
         projects=tuple(lists["project_ids"]),
         keys=tuple(lists["api_key_ids"]),
         models=tuple(lists["models"]),
+        costs=costs,
+        line_items=tuple(lists["line_items"]),
         batch={"true": True, "false": False}.get(single.get("batch", "")),
     )
 
@@ -126,6 +159,7 @@ def _number(single: Mapping[str, str], name: str) -> int | None:
 
 
 ROUTES: list[Route] = [
+    ("/v1/organization/costs", costs, ["GET"]),
     ("/v1/organization/usage/completions", completions, ["GET"]),
     ("/v1/organization/usage/embeddings", embeddings, ["GET"]),
     ("/v1/organization/usage/audio_transcriptions", audio, ["GET"]),

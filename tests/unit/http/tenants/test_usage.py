@@ -1,7 +1,10 @@
 """The ledger behind real requests, and `GET /v1/usage`."""
 
 import asyncio
+import csv
+import io
 import json
+import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +17,7 @@ from fastapi import FastAPI
 
 from models.messages import Chunk, Finished, Started, Usage
 from registry.errors import EngineFailed, Unavailable
+from registry.recipes.definition import Prices
 from registry.storage.database import Database
 from runtime.gateway.context import RequestContext
 from runtime.http.middleware import set_caller
@@ -22,6 +26,7 @@ from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.table import LedgerTable
+from tenants.ledger.view import UsageReport
 from tenants.storage.opening import open_tables
 from tests.unit.http.fakes import FakeGateway, Wire, application
 
@@ -40,6 +45,7 @@ class Kept:
     """A scripted gateway with a ledger in a file."""
 
     gateway: FakeGateway
+    ledger: Ledger
     database: Database
     app: FastAPI
 
@@ -53,6 +59,9 @@ class Kept:
             return list(connection.execute(sa.text("SELECT * FROM ledger ORDER BY at, uid")).all())
 
     async def usage(self, caller: Caller, **params: Any) -> httpx.Response:
+        return await self.call(caller, "GET", "/v1/usage", params=params)
+
+    async def call(self, caller: Caller, method: str, path: str, **more: Any) -> httpx.Response:
         async def as_caller(scope: Any, receive: Any, send: Any) -> None:
             """What the guard does, inside the middleware that makes the context."""
             set_caller(scope, caller)
@@ -62,7 +71,7 @@ class Kept:
         inner = app.router
         app.router = as_caller  # type: ignore[assignment]
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
-            return await client.get("/v1/usage", params=params)
+            return await client.request(method, path, **more)
 
 
 @pytest.fixture
@@ -73,7 +82,7 @@ async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
     gateway = FakeGateway(tmp_path, ledger=ledger)
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     gateway.links["chat"].tokens = (7, 1, 4)
-    yield Kept(gateway, database, application(gateway))
+    yield Kept(gateway, ledger, database, application(gateway))
     await ledger.close()
     database.close()
 
@@ -170,3 +179,36 @@ async def test_a_server_without_teams_has_no_ledger(client: httpx.AsyncClient, g
     found = await client.get("/v1/usage")
     assert (found.status_code, found.json()["error"]["code"]) == (404, "no_ledger")
     assert gateway.records.all[0].entry is None
+
+
+async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
+    recipe = kept.gateway.entries["chat"].recipe
+    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
+    with kept.database.write() as connection:
+        connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
+    assert await kept.ask() == 200
+    for accepted in (False, True):
+        body = {"request_id": "r-1", "accepted": accepted}
+        assert (await kept.call(SEARCH, "POST", "/v1/feedback", json=body)).status_code == 200
+    (found,) = (await kept.usage(SEARCH)).json()["data"]
+    assert (found["cost"], found["cost_per_accepted"], found["rejected"]) == (13e-6, 13e-6, 0)
+    assert found["device_seconds"] > 0
+    unknown = await kept.call(SPEECH, "POST", "/v1/feedback", json={"request_id": "r-1", "accepted": True})
+    assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
+    text = (await kept.usage(SEARCH, group_by="model", format="csv")).text
+    assert [row["model"] for row in csv.DictReader(io.StringIO(text))] == ["chat"]
+    today = time.strftime("%Y-%m-%d", time.gmtime())
+    for form, start in (("json", b'{"object":"usage.day"'), ("csv", b"team,date"), ("html", b"<!doctype html>")):
+        params = {"date": today, "format": form}
+        day = await kept.call(SEARCH, "GET", "/v1/usage/daily", params=params)
+        assert day.status_code == 200
+        assert day.content.startswith(start)
+    other = await kept.call(SPEECH, "GET", "/v1/usage/daily", params={"team_id": "search"})
+    assert other.status_code == 403
+    none = await kept.call(SEARCH, "GET", "/v1/usage/comparison")
+    assert (none.status_code, none.json()["error"]["code"]) == (404, "no_prices")
+    table = tmp_path / "prices.yaml"
+    table.write_text("- {provider: p, model: m, for: ['*'], from: 2020-01-01, output: 20}")
+    kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", table)
+    (row,) = (await kept.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
+    assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)

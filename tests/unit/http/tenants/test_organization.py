@@ -121,7 +121,7 @@ async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any
 
 
 def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
-    from runtime.http.admin.organization import _asked
+    from runtime.http.organization.used import _asked
 
     repeated, brackets = (
         _asked([("start_time", "5"), (name, "model"), (name, "batch")], ()) for name in ("group_by", "group_by[]")

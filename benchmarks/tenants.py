@@ -1,0 +1,207 @@
+"""Sharing: what keys, the fair queue and the ledger cost, and what a team feels of another's flood.
+
+Measures, on the chat model with real keys:
+- a decision (start the next, settle the one that ended) with 10,000 requests of 100 teams and 10,000 keys waiting;
+- first tokens and tokens/s against the same server without keys, at 1, 16 and 64 clients, in turns;
+- a team of two clients beside a team of 200: its waiting in the queue (`Server-Timing`), and what the flood gets of
+  its tokens/s alone;
+- critical requests beside a flood of batch ones: first tokens against alone; and batch's part while critical ones
+  always wait, which is to be its floor.
+
+Physical limit: a request that comes while every place is taken waits for the first that is free, a part of an answer's
+time; the fair queue can give it that place, and no more.
+"""
+
+import asyncio
+import random
+import re
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+from benchmarks.harness import Bench
+from benchmarks.load.client import Reply
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.load.stats import percentile
+from benchmarks.load.workload import Workload
+from benchmarks.models import Chat, chat
+from benchmarks.peers.servers import Roundhouse, Server, start_all
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.placement import Placement
+from tenants.caller import SCOPES
+from tenants.classes import ServiceClass
+from tenants.keys import pepper
+from tenants.keys.records import Wanted
+from tenants.keys.table import KeyTable
+from tenants.storage.opening import open_tables
+
+TOKENS, FLOOD = 32, 200
+_QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
+
+
+class Keyed(Roundhouse):
+    """The same server with a team for each part, and the keys to ask as one."""
+
+    def __init__(self, model: str, folder: Path, recipe: Path) -> None:
+        super().__init__(model, folder, [recipe], "--slots", "1")
+        self.name = "roundhouse, keys"
+        data = folder / "data"
+        data.mkdir(parents=True)
+        tables = open_tables(data, None)
+        table = KeyTable(tables, pepper.load(data, None))
+        self.keys = {}
+        for team in ("flood", "quiet"):
+            table.create_team(team)
+            _, self.keys[team] = table.create(Wanted(team, scopes=SCOPES, ceiling=ServiceClass.CRITICAL))
+        tables.close()
+        self.http.headers["x-api-key"] = self.keys["quiet"]
+
+    def asked(self, team: str, request: bytes, tier: str = "interactive") -> bytes:
+        line, rest = request.split(b"\r\n", 1)
+        return line + f"\r\nx-api-key: {self.keys[team]}\r\nX-Tier: {tier}\r\n".encode() + rest
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    decisions(bench, 0)
+    decisions(bench, 20)
+    model = chat(s, s.work / "tenants", device=4, host=16)
+    workload = Workload(s.seed)
+    with ExitStack() as stack:
+        plain = Roundhouse(model.recipe.id, s.work / "tenants-open", [model.file], "--slots", "1")
+        keyed = Keyed(model.recipe.id, s.work / "tenants-keys", model.file)
+        start_all(stack, [plain, keyed])
+        bench.say("the servers are ready")
+        for level in s.pick((1, 16, 64), (1, 16), (2,)):
+            await _overhead(bench, plain, keyed, workload, level)
+    with ExitStack() as stack:
+        keyed = Keyed(model.recipe.id, s.work / "tenants-flood", model.file)
+        start_all(stack, [keyed])
+        await _flood(bench, keyed, model, workload)
+        await _classes(bench, keyed, workload)
+    bench.bar("decision p50, 10,000 waiting", "decision.adapters0.p50", "<=", 50)
+    bench.bar("tokens/s against open, worst level", "worst.tokens_ratio", ">=", 0.97)
+    bench.bar("what a flood keeps of its tokens/s alone", "flood.kept", ">=", 0.95)
+    bench.bar("critical first tokens p99 against alone, in steps", "critical.p99_added_steps", "<=", 1.0)
+
+
+def decisions(bench: Bench, adapters: int) -> None:
+    """Times of `decide` with `finish` while 10,000 wait."""
+    s, choice = bench.settings, random.Random(bench.settings.seed)
+    policy = Placement(8 if adapters else 0, 40, 32)
+    names = [f"sha256:{number:064x}" for number in range(adapters)]
+    running: list[str] = []
+    count = iter(range(10**9))
+
+    def ask(now: float) -> None:
+        key = choice.randrange(10_000)
+        digest = names[key % adapters] if adapters else None
+        service_class = choice.choice(list(ServiceClass))
+        claim = Claim(f"team{key % 100}", f"key{key}", 1.0, service_class, choice.uniform(10, 500))
+        policy.enqueue(str(next(count)), digest, now, claim)
+
+    for _ in range(s.pick(10_000, 10_000, 100)):
+        ask(0.0)
+    times: list[float] = []
+    for step in range(s.pick(5_000, 2_000, 50)):
+        now = step * 0.01
+        began = time.perf_counter()
+        plan = policy.decide(now)
+        if running:
+            policy.finish(running.pop(0), now, choice.uniform(10, 500))
+        times.append(time.perf_counter() - began)
+        running += plan.start
+        for digest in plan.stage:
+            policy.staged(digest)
+        for digest, _ in plan.place:
+            policy.placed(digest, now)
+        for _ in plan.start:
+            ask(now)
+    for q in (50, 99):
+        bench.figure(f"decision.adapters{adapters}.p{q}", [percentile(times, q) * 1e6], "us")
+
+
+async def _overhead(bench: Bench, plain: Roundhouse, keyed: Keyed, workload: Workload, level: int) -> None:
+    number = level * bench.settings.pick(6, 3, 1)
+
+    async def turn(server: Server, _round: int) -> Cell:
+        requests = [workload.chat(server.model, tokens=TOKENS) for _ in range(number + level)]
+        if isinstance(server, Keyed):
+            requests = [server.asked("quiet", request) for request in requests]
+        await closed_loop(server, requests[:level], level)
+        cell = await closed_loop(server, requests[level:], level)
+        bench.count(f"c{level} {server.name}", cell)
+        return cell
+
+    found = await bench.turns([plain, keyed], turn)
+    pairs = [(a, b) for a, b in zip(found[keyed.name], found[plain.name], strict=True) if a.good and b.good]
+    for q in (50, 99):
+        bench.figure(f"c{level}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
+    ratio = bench.figure(f"c{level}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
+    worst = bench.figures.get("worst.tokens_ratio")
+    if ratio is not None and (worst is None or ratio.value < worst.value):
+        bench.figures["worst.tokens_ratio"] = ratio
+
+
+async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -> None:
+    s = bench.settings
+    at_once, number = s.pick(FLOOD, FLOOD, 40), s.pick(4 * FLOOD, 2 * FLOOD, 40)
+
+    def asks(team: str, count: int) -> list[bytes]:
+        return [server.asked(team, workload.chat(server.model, tokens=TOKENS)) for _ in range(count)]
+
+    kept, waits, alone_waits = [], [], []
+    for _ in range(s.rounds):
+        alone = await closed_loop(server, asks("flood", number), at_once)
+        quiet_alone = await closed_loop(server, asks("quiet", s.pick(40, 16, 4)), 2)
+        flood = asyncio.create_task(closed_loop(server, asks("flood", number), at_once))
+        await asyncio.sleep(0.2)
+        quiet: list[Reply] = []
+        while not flood.done():
+            cell = await closed_loop(server, asks("quiet", 4), 2)
+            bench.count("quiet beside a flood", cell)
+            quiet += cell.good
+        beside = await flood
+        for where, cell in (("flood alone", alone), ("quiet alone", quiet_alone), ("flood", beside)):
+            bench.count(where, cell)
+        tokens = sum(reply.tokens for reply in quiet)
+        kept.append((beside.tokens + tokens) / beside.wall / alone.tokens_per_second)
+        waits.append(percentile([_queued(reply) for reply in quiet], 99))
+        alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
+    bench.figure("flood.kept", kept, "x")
+    bench.figure("quiet.queue_p99", waits, "ms")
+    bench.figure("quiet.queue_p99_alone", alone_waits, "ms")
+    bench.note(f"{model.recipe.batching.max_requests} places; the kept part counts what the quiet team took of it")
+
+
+async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
+    s = bench.settings
+
+    def asks(tier: str, count: int) -> list[bytes]:
+        team = "flood" if tier == "batch" else "quiet"
+        return [server.asked(team, workload.chat(server.model, tokens=TOKENS), tier) for _ in range(count)]
+
+    added, part = [], []
+    for _ in range(s.rounds):
+        alone = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
+        batch = asyncio.create_task(closed_loop(server, asks("batch", s.pick(600, 300, 40)), s.pick(96, 96, 20)))
+        await asyncio.sleep(0.2)
+        beside = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
+        flooding = await closed_loop(server, asks("critical", s.pick(300, 150, 20)), s.pick(96, 96, 20))
+        critical_end = max(reply.arrivals[-1] for reply in flooding.good)
+        slow = await batch
+        for where, cell in (("critical", beside), ("critical flood", flooding), ("batch", slow)):
+            bench.count(where, cell)
+        began = min(reply.sent for reply in flooding.good)
+        during = sum(reply.tokens for reply in slow.good if began < reply.arrivals[-1] <= critical_end)
+        part.append(during / max(1, during + flooding.tokens))
+        step = percentile([gap for reply in slow.good for gap in reply.gaps], 50) * 1e3
+        added.append((beside.ttft_ms(99) - 1.2 * alone.ttft_ms(99)) / step)
+    bench.figure("critical.p99_added_steps", added, "steps")
+    bench.figure("batch.part", part, "x")
+
+
+def _queued(reply: Reply) -> float:
+    """Milliseconds in the queue, by the server's own words."""
+    found = _QUEUE.search(reply.head)
+    return float(found[1]) if found else 0.0

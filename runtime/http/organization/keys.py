@@ -1,0 +1,256 @@
+"""Keys of a project, its service accounts, and admin keys. A key is shown once: in the answer that made it."""
+
+import time
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from fastapi import Query
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from registry.errors import BadRequest, NotFound
+from registry.wording import quoted
+from runtime.http.admin.answers import json_answer
+from runtime.http.middleware import CurrentGateway
+from runtime.http.organization.pages import After, Count, Order, page
+from runtime.http.organization.projects import ONE, team_of
+from runtime.http.sending import Route
+from tenants.caller import DEFAULT_TEAM, Scope
+
+if TYPE_CHECKING:
+    from tenants.administration import Tables
+    from tenants.keys.accounts import Account
+    from tenants.keys.records import Key
+
+KEYS, ACCOUNTS = f"{ONE}/api_keys", f"{ONE}/service_accounts"
+ACCOUNT = f"{ACCOUNTS}/{{account}}"
+ADMIN_KEYS = "/v1/organization/admin_api_keys"
+_DELETED = "organization.project.api_key.deleted"
+Seconds = Annotated[int | None, Field(ge=1, le=10**9, description="from now until it expires; null: never")]
+
+
+class KeyBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(default="", max_length=128)
+    scopes: tuple[Scope, ...] | None = Field(default=None, description="of this server; null: infer")
+    expires_in_seconds: Seconds = None
+
+
+class NewAccountBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=128)
+    create_service_account_only: bool | None = None
+    expires_in_seconds: Seconds = None
+
+
+class AccountBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str | None = Field(default=None, min_length=1, max_length=128)
+    role: Literal["member", "owner"] | None = None
+
+
+class AdminKeyBody(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(max_length=128)
+    expires_in_seconds: Seconds = None
+
+
+# --- as they are shown ----------------------------------------------------------------------------------------------
+def _project_key(key: "Key", accounts: "Mapping[str, Account]") -> Mapping[str, Any]:
+    owner = accounts.get(key.account or "")
+    whose = {
+        "id": owner.id if owner else key.id, "name": owner.name if owner else key.name or key.id,
+        "role": owner.role if owner else "member", "created_at": int(owner.created if owner else key.created),
+    }  # fmt: skip
+    return {
+        **_common(key), "object": "organization.project.api_key", "owner_project_access": "active",
+        "owner": {"type": "service_account", "service_account": whose}, "name": key.name or key.id,
+    }  # fmt: skip
+
+
+def _common(key: "Key") -> Mapping[str, Any]:
+    expires = {} if key.expires is None else {"expires_at": int(key.expires)}
+    return {"id": key.id, "created_at": int(key.created), "redacted_value": f"rh-{key.id}_…", **expires}
+
+
+def _made(key: "Key", text: str) -> Mapping[str, Any]:
+    expires = {} if key.expires is None else {"expires_at": int(key.expires)}
+    return {
+        "object": "organization.project.service_account.api_key", "id": key.id, "name": key.name or key.id,
+        "created_at": int(key.created), "value": text, **expires,
+    }  # fmt: skip
+
+
+def _account(account: "Account") -> dict[str, Any]:
+    return {
+        "object": "organization.project.service_account", "id": account.id, "name": account.name,
+        "role": account.role, "created_at": int(account.created),
+    }  # fmt: skip
+
+
+def _admin_key(key: "Key") -> Mapping[str, Any]:
+    owner = {"type": "service_account", "object": "organization.user", "id": key.id, "name": key.name or key.id,
+             "created_at": int(key.created), "role": "owner"}  # fmt: skip
+    return {**_common(key), "object": "organization.admin_api_key", "name": key.name or key.id, "owner": owner}
+
+
+# --- keys of a project ----------------------------------------------------------------------------------------------
+def _key(tables: "Tables", id_: str, *, project: str | None = None) -> "Key":
+    """One that is not revoked; of a project, or an admin's. Raises NotFound."""
+    now = time.time()
+    for key in tables.keys.list_keys(project):
+        if key.id == id_ and key.state(now) != "revoked" and (project is not None or Scope.ADMIN in key.scopes):
+            return key
+    raise NotFound(f"There is no key {quoted(id_)} here.", code="key_not_found", param="api_key_id")
+
+
+async def list_keys(
+    project: str,
+    gateway: CurrentGateway,
+    after: After = None,
+    limit: Count = 20,
+    owner_project_access: Annotated[Literal["active", "inactive", "any"], Query()] = "any",
+) -> Response:
+    """Keys that are not revoked, never what they are."""
+
+    def work(tables: "Tables") -> list[Mapping[str, Any]]:
+        accounts = {one.id: one for one in tables.accounts.all(project)}
+        keys = [key for key in tables.keys.list_keys(project) if key.revoked is None]
+        return [_project_key(key, accounts) for key in keys if owner_project_access != "inactive"]
+
+    return page(await gateway.administration.do(work), after, limit)
+
+
+async def show_key(project: str, key: str, gateway: CurrentGateway) -> Response:
+    def work(tables: "Tables") -> Mapping[str, Any]:
+        accounts = {one.id: one for one in tables.accounts.all(project)}
+        return _project_key(_key(tables, key, project=project), accounts)
+
+    return json_answer(await gateway.administration.do(work))
+
+
+async def edit_key(project: str, key: str, body: KeyBody, gateway: CurrentGateway) -> Response:
+    """Other scopes, or another time at which it expires."""
+
+    def work(tables: "Tables") -> Mapping[str, Any]:
+        _key(tables, key, project=project)
+        scopes = None if body.scopes is None else frozenset(body.scopes)
+        changed = tables.keys.edit(key, scopes, body.expires_in_seconds)
+        return _project_key(changed, {one.id: one for one in tables.accounts.all(project)})
+
+    if body.name:
+        raise BadRequest("A key's name stays as it was made.", param="name")
+    return json_answer(await gateway.administration.do(work))
+
+
+async def delete_key(project: str, key: str, gateway: CurrentGateway) -> Response:
+    """Revoke it."""
+    await gateway.administration.do(lambda tables: tables.keys.revoke(_key(tables, key, project=project).id))
+    return json_answer({"object": _DELETED, "id": key, "deleted": True})
+
+
+# --- service accounts -----------------------------------------------------------------------------------------------
+async def list_accounts(project: str, gateway: CurrentGateway, after: After = None, limit: Count = 20) -> Response:
+    def work(tables: "Tables") -> "list[Account]":
+        return tables.accounts.all(team_of(tables, project).id)
+
+    return page([_account(one) for one in await gateway.administration.do(work)], after, limit)
+
+
+async def create_account(project: str, body: NewAccountBody, gateway: CurrentGateway) -> Response:
+    """With a key that may ask models, unless only the account is wanted."""
+
+    def work(tables: "Tables") -> dict[str, Any]:
+        account = tables.accounts.create(team_of(tables, project).id, body.name)
+        if body.create_service_account_only:
+            return _account(account)
+        wanted = KeyBody(name=body.name, expires_in_seconds=body.expires_in_seconds)
+        return {**_account(account), "api_key": _new_key(account, wanted, tables)}
+
+    return json_answer(await gateway.administration.do(work))
+
+
+async def show_account(project: str, account: str, gateway: CurrentGateway) -> Response:
+    return json_answer(_account(await gateway.administration.do(lambda tables: tables.accounts.find(project, account))))
+
+
+async def edit_account(project: str, account: str, body: AccountBody, gateway: CurrentGateway) -> Response:
+    changed = await gateway.administration.do(
+        lambda tables: tables.accounts.edit(project, account, body.name, body.role)
+    )
+    return json_answer(_account(changed))
+
+
+async def delete_account(project: str, account: str, gateway: CurrentGateway) -> Response:
+    """And revoke its keys."""
+    await gateway.administration.do(lambda tables: tables.accounts.delete(project, account))
+    return json_answer({"object": "organization.project.service_account.deleted", "id": account, "deleted": True})
+
+
+async def create_key(project: str, account: str, body: KeyBody, gateway: CurrentGateway) -> Response:
+    def work(tables: "Tables") -> Mapping[str, Any]:
+        return _new_key(tables.accounts.find(project, account), body, tables)
+
+    return json_answer(await gateway.administration.do(work))
+
+
+def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str, Any]:
+    from tenants.keys.records import Wanted
+
+    scopes = frozenset(body.scopes or (Scope.INFER,))
+    wanted = Wanted(account.team, body.name or account.name, scopes, seconds=body.expires_in_seconds)
+    key, text = tables.keys.create(wanted)
+    tables.keys.belongs(key.id, account.id)
+    return _made(key, text)
+
+
+# --- admin keys -----------------------------------------------------------------------------------------------------
+async def list_admin_keys(
+    gateway: CurrentGateway, after: After = None, limit: Count = 20, order: Order = "asc"
+) -> Response:
+    """Keys with the scope `admin`."""
+    keys = await gateway.administration.do(lambda tables: tables.keys.list_keys())
+    found = [_admin_key(key) for key in keys if Scope.ADMIN in key.scopes and key.revoked is None]
+    return page(found if order == "asc" else found[::-1], after, limit)
+
+
+async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Response:
+    """A key of the team `default` with the scope `admin`, and no other one."""
+
+    def work(tables: "Tables") -> Mapping[str, Any]:
+        from tenants.keys.records import Wanted
+
+        scopes = frozenset((Scope.ADMIN,))
+        key, text = tables.keys.create(Wanted(DEFAULT_TEAM, body.name, scopes, seconds=body.expires_in_seconds))
+        return {**_admin_key(key), "value": text}
+
+    return json_answer(await gateway.administration.do(work))
+
+
+async def show_admin_key(key: str, gateway: CurrentGateway) -> Response:
+    return json_answer(_admin_key(await gateway.administration.do(partial(_key, id_=key))))
+
+
+async def delete_admin_key(key: str, gateway: CurrentGateway) -> Response:
+    """Revoke it."""
+    await gateway.administration.do(lambda tables: tables.keys.revoke(_key(tables, key).id))
+    return json_answer({"object": "organization.admin_api_key.deleted", "id": key, "deleted": True})
+
+
+ROUTES: list[Route] = [
+    (KEYS, list_keys, ["GET"]),
+    (f"{KEYS}/{{key}}", show_key, ["GET"]),
+    (f"{KEYS}/{{key}}", edit_key, ["POST"]),
+    (f"{KEYS}/{{key}}", delete_key, ["DELETE"]),
+    (ACCOUNTS, list_accounts, ["GET"]),
+    (ACCOUNTS, create_account, ["POST"]),
+    (ACCOUNT, show_account, ["GET"]),
+    (ACCOUNT, edit_account, ["POST"]),
+    (ACCOUNT, delete_account, ["DELETE"]),
+    (f"{ACCOUNT}/api_keys", create_key, ["POST"]),
+    (ADMIN_KEYS, list_admin_keys, ["GET"]),
+    (ADMIN_KEYS, create_admin_key, ["POST"]),
+    (f"{ADMIN_KEYS}/{{key}}", show_admin_key, ["GET"]),
+    (f"{ADMIN_KEYS}/{{key}}", delete_admin_key, ["DELETE"]),
+]

@@ -1,0 +1,89 @@
+"""`/v1/organization/projects`: teams. A project's id is the team's: made from its name."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from registry.errors import BadRequest
+from runtime.http.admin.answers import json_answer
+from runtime.http.middleware import CurrentGateway
+from runtime.http.organization.pages import After, Count, page
+from runtime.http.sending import Route
+
+if TYPE_CHECKING:
+    from tenants.administration import Tables
+    from tenants.keys.records import Team
+
+PROJECTS = "/v1/organization/projects"
+ONE = f"{PROJECTS}/{{project}}"
+
+
+class ProjectBody(BaseModel):
+    """A project. Fields of OpenAI's that mean something only there are not taken."""
+
+    model_config = ConfigDict(extra="forbid")
+    name: str = Field(min_length=1, max_length=128)
+
+
+def shown(team: "Team") -> Mapping[str, Any]:
+    return {
+        "object": "organization.project", "id": team.id, "name": team.name, "created_at": int(team.created),
+        "archived_at": None if team.archived is None else int(team.archived),
+        "status": "archived" if team.archived is not None else "active",
+    }  # fmt: skip
+
+
+def team_of(tables: "Tables", project: str) -> "Team":
+    """Raises NotFound."""
+    tables.keys.list_keys(project)
+    return next(team for team in tables.keys.list_teams() if team.id == project)
+
+
+async def list_(
+    gateway: CurrentGateway, after: After = None, limit: Count = 20, include_archived: bool = False
+) -> Response:
+    """Teams, the oldest first."""
+    teams = await gateway.administration.do(lambda tables: tables.keys.list_teams())
+    return page([shown(team) for team in teams if include_archived or team.archived is None], after, limit)
+
+
+async def create(body: ProjectBody, gateway: CurrentGateway) -> Response:
+    """Make a team. Its id is made from the name: 'Search and ranking' is `search-and-ranking`."""
+
+    def work(tables: "Tables") -> "Team":
+        taken = {team.id for team in tables.keys.list_teams()}
+        base = re.sub(r"[^a-z0-9]+", "-", body.name.lower()).strip("-")[:56]
+        if not base:
+            raise BadRequest("A project's id is made from the letters a-z and digits of its name: give it some.")
+        name = next(name for name in (base, *(f"{base}-{n}" for n in range(2, len(taken) + 3))) if name not in taken)
+        return tables.keys.create_team(name, body.name)
+
+    return json_answer(shown(await gateway.administration.do(work)))
+
+
+async def show(project: str, gateway: CurrentGateway) -> Response:
+    """One team."""
+    return json_answer(shown(await gateway.administration.do(lambda tables: team_of(tables, project))))
+
+
+async def edit(project: str, body: ProjectBody, gateway: CurrentGateway) -> Response:
+    """Give a team another name; its id stays."""
+    team = await gateway.administration.do(lambda tables: tables.keys.edit_team(project, name=body.name))
+    return json_answer(shown(team))
+
+
+async def archive(project: str, gateway: CurrentGateway) -> Response:
+    """Refuse all keys of a team from now on."""
+    return json_answer(shown(await gateway.administration.do(lambda tables: tables.keys.archive(project, True))))
+
+
+ROUTES: list[Route] = [
+    (PROJECTS, list_, ["GET"]),
+    (PROJECTS, create, ["POST"]),
+    (ONE, show, ["GET"]),
+    (ONE, edit, ["POST"]),
+    (f"{ONE}/archive", archive, ["POST"]),
+]

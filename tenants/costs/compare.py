@@ -1,0 +1,110 @@
+"""What the same traffic would have cost at a provider's prices, by a table with dates that the user gives.
+
+    - {provider: openai, model: gpt-x-mini, for: ["starter-chat"], from: 2026-01-01, input: 0.15, output: 0.60}
+
+`for` are patterns of our models' ids; prices are per million tokens, hour of audio and thousand pairs. Of several rows
+of one of their models the last one that had begun on a day counts for it.
+"""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Annotated
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from registry.errors import BadRequest
+from registry.storage.database import Database
+from tenants.costs.prices import MILLION, PriceList
+from tenants.ledger.dates import day_of
+from tenants.ledger.report import By, Question, Used, used
+
+LARGEST = 1 << 20
+Money = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
+
+
+class Row(BaseModel):
+    """Their price of one model from a day on, in the server's currency."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+    provider: str = Field(min_length=1, max_length=100)
+    model: str = Field(min_length=1, max_length=100)
+    models: tuple[str, ...] = Field(alias="for", min_length=1)
+    begin: date = Field(alias="from")
+    input: Money = 0.0
+    cached_input: Money | None = None
+    output: Money = 0.0
+    audio_hour: Money = 0.0
+    pairs: Money = 0.0
+
+    @property
+    def prices(self) -> PriceList:
+        cached = self.input if self.cached_input is None else self.cached_input
+        found = (self.input, cached, self.output, self.audio_hour, self.pairs)
+        return PriceList(*(round(price * MILLION) for price in found))
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One of their models against ours, in millionths of the currency. saving: in per cent of theirs; None: of none."""
+
+    provider: str
+    model: str
+    theirs: int
+    ours: int
+    own: int
+
+    @property
+    def saving(self) -> float | None:
+        return None if not self.theirs else 100 * (1 - self.ours / self.theirs)
+
+    @property
+    def own_saving(self) -> float | None:
+        return None if not self.theirs else 100 * (1 - self.own / self.theirs)
+
+
+def read(path: Path) -> list[Row]:
+    """Raises BadRequest with every fault."""
+    try:
+        if path.stat().st_size > LARGEST:
+            raise BadRequest(f"{path} is larger than a table of prices.")
+        return TypeAdapter(list[Row]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or [])
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise BadRequest(f"The table of prices {path} cannot be read: {type(error).__name__}.") from None
+    except ValidationError as error:
+        faults = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()[:10])
+        raise BadRequest(f"In the table of prices {path}: {faults}") from None
+
+
+def compared(database: Database, rows: Sequence[Row], begin: int, end: int, team: str | None) -> list[Compared]:
+    """Day by day, so that each is priced as on it. Raises BadRequest, Unavailable."""
+    days = used(database, Question(begin, end, (By.DAY, By.MODEL), team))
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for one in days:
+        day, model = one.names
+        for key, row in _of_day(rows, str(model), int(day)).items():
+            for index, amount in enumerate((_theirs(row, one), one.cost_micro, one.own_micro)):
+                sums[key][index] += amount
+    return [Compared(*key, *amounts) for key, amounts in sorted(sums.items())]
+
+
+def _of_day(rows: Sequence[Row], model: str, day: int) -> dict[tuple[str, str], Row]:
+    found: dict[tuple[str, str], Row] = {}
+    for row in sorted(rows, key=lambda row: row.begin):
+        if day_of(row.begin.isoformat())[0] <= day and any(fnmatchcase(model, one) for one in row.models):
+            found[row.provider, row.model] = row
+    return found
+
+
+def _theirs(row: Row, one: Used) -> int:
+    return row.prices.cost(
+        prompt=one.prompt_tokens,
+        cached=one.cached_tokens,
+        output=one.completion_tokens,
+        audio_ms=one.audio_ms,
+        pairs=one.pairs,
+    )

@@ -1,0 +1,86 @@
+"""A team's day: totals, by hour, by model and adapter. The day is the team's own, as far as whole hours let it."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any
+
+from registry.errors import NotFound
+from registry.storage.database import Database
+from registry.wording import quoted
+from tenants.costs.compare import Compared, Row, compared
+from tenants.ledger.dates import day_of
+from tenants.ledger.report import By, Question, Used, used
+from tenants.limits.periods import period_of
+from tenants.limits.records import MICRO, Kind
+from tenants.limits.table import LimitTable
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    team: str
+    date: str
+    timezone: str
+    currency: str
+    total: Used
+    hours: list[Used]
+    models: list[Used]
+    """By model, adapter and class."""
+    compared: list[Compared]
+
+
+def day_of_team(database: Database, team: str, date: str, currency: str, prices: list[Row]) -> Day:
+    """Raises BadRequest, NotFound, Unavailable."""
+    day_of(date)
+    zone = LimitTable(database).zones().get(team)
+    if zone is None:
+        raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")
+    local = datetime.fromisoformat(f"{date}T12:00:00").replace(tzinfo=zone)
+    begin, end = period_of(Kind.DAY, zone, local.timestamp())
+
+    def ask(*by: By) -> list[Used]:
+        return used(database, Question(begin, end, by, team))
+
+    return Day(
+        team, date, str(zone), currency, ask()[0], ask(By.HOUR), ask(By.MODEL, By.ADAPTER, By.CLASS),
+        compared(database, prices, begin, end, team) if prices else [],
+    )  # fmt: skip
+
+
+COLUMNS = (
+    "requests", "interrupted", "input_tokens", "cached_tokens", "output_tokens", "audio_seconds", "pairs",
+    "device_seconds", "queue_seconds", "cost", "own_cost", "accepted", "rejected", "cost_per_accepted",
+)  # fmt: skip
+
+
+def numbers(one: Used) -> dict[str, float | int | None]:
+    """A sum as it is shown: seconds, and money in whole units."""
+    cost = one.cost_micro / MICRO
+    values = (
+        one.requests, one.interrupted, one.prompt_tokens, one.cached_tokens, one.completion_tokens, one.audio_ms / 1e3,
+        one.pairs, one.device_us / 1e6, one.queue_ms / 1e3, cost, one.own_micro / MICRO, one.accepted, one.rejected,
+        cost / one.accepted if one.accepted else None,
+    )  # fmt: skip
+    return dict(zip(COLUMNS, values, strict=True))
+
+
+def as_json(day: Day) -> dict[str, Any]:
+    return {
+        "object": "usage.day", "team_id": day.team, "date": day.date, "timezone": day.timezone,
+        "currency": day.currency, "total": numbers(day.total),
+        "hours": [{"hour": one.names[0], **numbers(one)} for one in day.hours],
+        "models": [
+            {"model": one.names[0], "adapter": one.names[1], "service_class": one.names[2], **numbers(one)}
+            for one in day.models
+        ],
+        "compared": [
+            {**asdict(one), **{name: getattr(one, name) / MICRO for name in ("theirs", "ours", "own")},
+             "saving_percent": one.saving, "own_saving_percent": one.own_saving}
+            for one in day.compared
+        ],
+    }  # fmt: skip
+
+
+def as_rows(day: Day) -> list[list[Any]]:
+    """For CSV: a head, then a row by model, adapter and class."""
+    head = ["team", "date", "currency", "model", "adapter", "service_class", *COLUMNS]
+    return [head, *([day.team, day.date, day.currency, *one.names, *numbers(one).values()] for one in day.models)]

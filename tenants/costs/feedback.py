@@ -1,0 +1,37 @@
+"""Whether an answer was of use: told by who asked, kept on its row and in its hour's sums."""
+
+import sqlalchemy as sa
+
+from registry.errors import Conflict, NotFound
+from registry.storage.database import Database
+from registry.wording import quoted
+from tenants.ledger.rows import NAMES
+from tenants.storage.tables import HOURS, LEDGER
+
+
+def judge(database: Database, team: str, request: str, accepted: bool) -> None:
+    """The latest attempt of a team's request. Said again it changes what was said before.
+
+    Raises NotFound, Conflict for one that is under way, Unavailable.
+    """
+    query = sa.select(LEDGER).where(LEDGER.c.request == request, LEDGER.c.team == team)
+    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(1).with_for_update()
+    with database.write() as connection:
+        row = connection.execute(query).one_or_none()
+        if row is None:
+            raise NotFound(
+                f"No request {quoted(request)} of your team is in the ledger. Send the X-Request-Id of its answer.",
+                code="request_not_found",
+                param="request_id",
+            )
+        if row.state == "open":
+            raise Conflict("This request is under way yet. Say it after its end.", code="request_running")
+        if row.accepted == accepted:
+            return
+        connection.execute(sa.update(LEDGER).where(LEDGER.c.uid == row.uid).values(accepted=accepted))
+        told, other = (HOURS.c.accepted, HOURS.c.rejected) if accepted else (HOURS.c.rejected, HOURS.c.accepted)
+        alike = [HOURS.c[name] == getattr(row, name) for name in ("hour", *NAMES)]
+        changed: dict[sa.Column[int], sa.ColumnElement[int]] = {told: told + 1}
+        if row.accepted is not None:
+            changed[other] = other - 1
+        connection.execute(sa.update(HOURS).where(*alike).values(changed))

@@ -1,0 +1,75 @@
+"""Service accounts: what OpenAI's administration makes keys for. One that is deleted takes its keys with it."""
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import sqlalchemy as sa
+
+from registry.errors import NotFound
+from registry.storage.database import Database
+from registry.wording import quoted
+from tenants.keys.records import check_name
+from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    id: str
+    team: str
+    name: str
+    role: str
+    created: float
+
+
+class AccountTable:
+    """Every call is one transaction, and waits for the database."""
+
+    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+        self._database, self._clock = database, clock
+
+    def all(self, team: str) -> list[Account]:
+        query = sa.select(ACCOUNTS).where(ACCOUNTS.c.team == team, ACCOUNTS.c.deleted.is_(None))
+        with self._database.read() as connection:
+            return [_account(row) for row in connection.execute(query.order_by(ACCOUNTS.c.created, ACCOUNTS.c.id))]
+
+    def find(self, team: str, id_: str) -> Account:
+        """Raises NotFound."""
+        found = next((one for one in self.all(team) if one.id == id_), None)
+        if found is None:
+            raise NotFound(f"There is no service account {quoted(id_)}.", code="account_not_found")
+        return found
+
+    def create(self, team: str, name: str) -> Account:
+        """Of a team that is there. Raises BadRequest."""
+        check_name(name)
+        made = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
+        values = {"id": made.id, "team": team, "name": name, "role": made.role, "created": made.created}
+        with self._database.write() as connection:
+            connection.execute(sa.insert(ACCOUNTS).values(values))
+        return made
+
+    def edit(self, team: str, id_: str, name: str | None, role: str | None) -> Account:
+        """Raises BadRequest, NotFound."""
+        old = self.find(team, id_)
+        check_name(name or old.name)
+        values = {"name": name or old.name, "role": role or old.role}
+        with self._database.write() as connection:
+            connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(values))
+        return self.find(team, id_)
+
+    def delete(self, team: str, id_: str) -> None:
+        """And revoke its keys. Raises NotFound."""
+        self.find(team, id_)
+        now = self._clock()
+        with self._database.write() as connection:
+            connection.execute(sa.update(ACCOUNTS).where(ACCOUNTS.c.id == id_).values(deleted=now))
+            revoked = sa.update(KEYS).where(KEYS.c.account == id_, KEYS.c.revoked.is_(None)).values(revoked=now)
+            connection.execute(revoked)
+            connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+
+
+def _account(row: Any) -> Account:
+    return Account(row.id, row.team, row.name, row.role, row.created)

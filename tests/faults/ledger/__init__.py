@@ -1,0 +1,1 @@
+"""Long runs against the ledger: `python -m tests.faults.ledger.sums`."""

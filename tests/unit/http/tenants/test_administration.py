@@ -1,0 +1,210 @@
+"""`client.admin.organization` of OpenAI's SDK against our administration; each answer is held against its types."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai.types.admin.organization import (
+    AdminAPIKey,
+    AdminAPIKeyCreateResponse,
+    AdminAPIKeyDeleteResponse,
+    Project,
+    UsageCostsResponse,
+)
+from openai.types.admin.organization.projects import (
+    APIKeyDeleteResponse,
+    ProjectAPIKey,
+    ProjectRateLimit,
+    ProjectServiceAccount,
+    ProjectSpendAlert,
+    ProjectSpendAlertDeleted,
+    ProjectSpendLimit,
+    ProjectSpendLimitDeleted,
+    ServiceAccountCreateResponse,
+    ServiceAccountDeleteResponse,
+)
+from openai.types.admin.organization.projects.service_accounts import APIKeyCreateResponse
+
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.rows import Entry, Settled
+from tenants.limits.keeping import Limits
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind
+from tenants.place import Place
+from tenants.watch import KeyWatch
+from tests.system.vendor.strict import faults
+from tests.unit.http.fakes import FakeGateway, application
+
+
+class Served:
+    """An open server on which nobody has made a key; `raw` are the answers as they came."""
+
+    def __init__(self, folder: Path) -> None:
+        self.limiter, self.ledger = Limiter(), Ledger(folder / "data")
+        self.watch = KeyWatch(Place(folder / "data"), self.ledger.keep, Limits(self.limiter, self.ledger).read)
+        self.gateway = FakeGateway(folder, ledger=self.ledger, limiter=self.limiter, watch=self.watch)
+        self.raw: list[Any] = []
+        http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=application(self.gateway)))
+        http.event_hooks["response"].append(self._keep)
+        self.client = openai.AsyncOpenAI(
+            admin_api_key="x", api_key="x", base_url="http://test/v1", http_client=http, max_retries=0
+        )
+        self.organization = self.client.admin.organization
+
+    async def _keep(self, answer: httpx2.Response) -> None:
+        await answer.aread()
+        self.raw.append(answer.json())
+
+    def check(self, *kinds: Any) -> None:
+        """The last answers are of these kinds, strictly; a list, each of its rows."""
+        for kind, value in zip(kinds, self.raw[-len(kinds) :], strict=True):
+            for row in value["data"] if value.get("object") == "list" else [value]:
+                assert faults(kind, row) == []
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    made = Served(tmp_path)
+    yield made
+    await made.client.close()
+    await made.ledger.close()
+    await made.watch.close()
+
+
+async def test_projects(served: Served) -> None:
+    projects = served.organization.projects
+    made = await projects.create(name="Search & ranking")
+    assert (made.id, made.name, made.status) == ("search-ranking", "Search & ranking", "active")
+    assert (await projects.create(name="search ranking")).id == "search-ranking-2"
+    served.check(Project, Project)
+    assert (await projects.retrieve(made.id)).name == "Search & ranking"
+    assert (await projects.update(made.id, name="Other")).name == "Other"
+    assert (await projects.archive(made.id)).status == "archived"
+    served.check(Project, Project, Project)
+    assert [one.id async for one in projects.list(limit=1)] == ["default", "search-ranking-2"]
+    assert len([one async for one in projects.list(include_archived=True)]) == 3
+    served.check(Project)
+    with pytest.raises(openai.NotFoundError) as error:
+        await projects.retrieve("nobody")
+    assert error.value.code == "team_not_found"
+    with pytest.raises(openai.BadRequestError):
+        await projects.create(name="???")
+
+
+async def test_service_accounts_and_keys(served: Served) -> None:
+    organization = served.organization
+    await organization.projects.create(name="search")
+    accounts, keys = organization.projects.service_accounts, organization.projects.api_keys
+    made = await accounts.create("search", name="nightly")
+    assert made.api_key is not None
+    assert served.watch.who([made.api_key.value]).team == "search", "it counts before its answer is there"
+    served.check(ServiceAccountCreateResponse)
+    second = await accounts.api_keys.create(made.id, project_id="search", name="b", expires_in_seconds=60)
+    served.check(APIKeyCreateResponse)
+    assert second.expires_at == second.created_at + 60
+    listed = [one async for one in keys.list("search")]
+    served.check(ProjectAPIKey)
+    assert [(one.id, one.owner.service_account.name) for one in listed if one.owner.service_account] == [
+        (made.api_key.id, "nightly"), (second.id, "nightly"),
+    ]  # fmt: skip
+    assert made.api_key.value[12:] not in str(served.raw[-1])
+    changed = await keys.update(second.id, project_id="search", scopes=["infer", "usage"])
+    assert served.watch.who([second.value]).scopes == {"infer", "usage"}
+    assert changed.id == second.id
+    await keys.retrieve(second.id, project_id="search")
+    await keys.delete(second.id, project_id="search")
+    served.check(ProjectAPIKey, ProjectAPIKey, APIKeyDeleteResponse)
+    with pytest.raises(openai.NotFoundError) as error:
+        await keys.retrieve(second.id, project_id="search")
+    assert error.value.code == "key_not_found"
+    with pytest.raises(openai.NotFoundError):
+        await keys.retrieve(made.api_key.id, project_id="default")
+    renamed = await accounts.update(made.id, project_id="search", name="daily")
+    assert renamed.name == "daily"
+    assert [one.id async for one in accounts.list("search")] == [made.id]
+    await accounts.retrieve(made.id, project_id="search")
+    await accounts.delete(made.id, project_id="search")
+    served.check(ProjectServiceAccount, ProjectServiceAccount, ProjectServiceAccount, ServiceAccountDeleteResponse)
+    with pytest.raises(openai.NotFoundError) as error:
+        await accounts.retrieve(made.id, project_id="search")
+    assert error.value.code == "account_not_found"
+    with pytest.raises(Exception, match="revoked"):
+        served.watch.who([made.api_key.value])
+
+
+async def test_admin_keys(served: Served) -> None:
+    keys = served.organization.admin_api_keys
+    made = await keys.create(name="ops")
+    served.check(AdminAPIKeyCreateResponse)
+    assert served.watch.who([made.value]).scopes == {"admin"}
+    assert [one.id async for one in keys.list(order="desc")] == [made.id]
+    assert (await keys.retrieve(made.id)).name == "ops"
+    await keys.delete(made.id)
+    served.check(AdminAPIKey, AdminAPIKey, AdminAPIKeyDeleteResponse)
+
+
+async def test_rate_limits(served: Served) -> None:
+    await served.organization.projects.create(name="search")
+    rates = served.organization.projects.rate_limits
+    rows = [one async for one in rates.list_rate_limits("search")]
+    served.check(ProjectRateLimit)
+    assert [one.model for one in rows] == ["*", "chat", "embed", "rerank", "speech"]
+    changed = await rates.update_rate_limit("rl-chat", project_id="search", max_requests_per_1_minute=7)
+    served.check(ProjectRateLimit)
+    assert (changed.max_requests_per_1_minute, changed.max_tokens_per_1_minute) == (7, 10**9)
+    from tenants.caller import Caller
+
+    assert served.limiter.levels(Caller("search"), "chat")[Kind.REQUESTS].limit == 7
+    await rates.update_rate_limit("rl-chat", project_id="search", max_requests_per_1_minute=10**9)
+    assert served.limiter.is_empty
+    with pytest.raises(openai.NotFoundError) as error:
+        await rates.update_rate_limit("rl-nothing", project_id="search", max_requests_per_1_minute=7)
+    assert error.value.code == "limit_not_found"
+    with pytest.raises(openai.BadRequestError):
+        await rates.update_rate_limit("rl-chat", project_id="search", max_images_per_1_minute=7)
+
+
+async def test_spend_limits_and_alerts(served: Served) -> None:
+    await served.organization.projects.create(name="search")
+    spend, alerts = served.organization.projects.spend_limit, served.organization.projects.spend_alerts
+    with pytest.raises(openai.NotFoundError):
+        await spend.retrieve("search")
+    await spend.update("search", threshold_amount=25_000, currency="USD", interval="month")
+    found = await spend.retrieve("search")
+    assert (found.threshold_amount, found.enforcement.status) == (25_000, "enforcing")
+    served.check(ProjectSpendLimit, ProjectSpendLimit)
+    channel: Any = {"type": "email", "recipients": ["ops@example.com"]}
+    asked: Any = {"currency": "USD", "interval": "month", "notification_channel": channel}
+    made = await alerts.create("search", threshold_amount=20_000, **asked)
+    assert (await alerts.retrieve(made.id, project_id="search")).notification_channel.recipients == ["ops@example.com"]
+    changed = await alerts.update(made.id, project_id="search", threshold_amount=21_000, **asked)
+    assert (changed.id, changed.threshold_amount) == (made.id, 21_000)
+    assert [one.id async for one in alerts.list("search")] == [made.id]
+    await alerts.delete(made.id, project_id="search")
+    served.check(*[ProjectSpendAlert] * 4, ProjectSpendAlertDeleted)
+    await spend.delete("search")
+    served.check(ProjectSpendLimitDeleted)
+    with pytest.raises(openai.BadRequestError) as error:
+        await spend.update("search", threshold_amount=1, currency="EUR", interval="month")  # type: ignore[arg-type]
+    assert error.value.param == "currency"
+
+
+async def test_costs(served: Served) -> None:
+    await served.organization.projects.create(name="search")
+    entry = Entry("a", "a", 1, 5.0, "search", "key00001", "/v1/chat/completions", "chat", "r", "sql@sha256:1",
+                  "interactive", "api")  # fmt: skip
+    await served.ledger.begin(entry)
+    served.ledger.end(Settled(entry, "done", 200, None, 100, 0, 20, cost_micro=2_500_000))
+    await served.ledger.written()
+    page = await served.organization.usage.costs(start_time=0, end_time=86_400, group_by=["project_id", "line_item"])
+    assert faults(UsageCostsResponse, served.raw[-1]) == []
+    (found,) = page.data[0].results
+    assert found.object == "organization.costs.result"
+    assert found.amount is not None
+    assert (found.amount.value, found.amount.currency) == (2.5, "usd")
+    assert (found.project_id, found.line_item, found.quantity) == ("search", "chat:sql@sha256:1", 120)
+    with pytest.raises(openai.BadRequestError):
+        await served.organization.usage.costs(start_time=0, group_by=["user_id"])

@@ -1,0 +1,31 @@
+"""`service_tier` in the answers' bodies."""
+
+import json
+
+import pytest
+
+from models.chat import schemas
+
+CHAT = {"id": "c", "object": "chat.completion", "choices": [{"message": {"content": '"object":"chat.completion",'}}]}
+CHUNK = {"id": "c", "object": "chat.completion.chunk", "choices": []}
+
+
+def packed(data: object) -> bytes:
+    return json.dumps(data, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("tier", ["priority", "default", "flex"])
+def test_where_each_vendor_tells_it(tier: str) -> None:
+    chat = json.loads(schemas.fitted("/v1/chat/completions", packed(CHAT), tier))
+    assert chat == {**CHAT, "service_tier": tier}
+    stream = schemas.fitted("/v1/chat/completions", b"data: " + packed(CHUNK) + b"\n\ndata: [DONE]\n\n", tier)
+    assert json.loads(stream[6:].split(b"\n")[0]) == {**CHUNK, "service_tier": tier}
+    body = {"object": "response", "service_tier": "auto"}
+    assert json.loads(schemas.tiers.told("/v1/responses", packed(body), tier))["service_tier"] == tier
+    message = schemas.fitted("/v1/messages", packed({"type": "message", "content": [], "usage": {}}), tier)
+    assert json.loads(message)["usage"]["service_tier"] == schemas.tiers.ANTHROPICS[tier].decode()
+    assert schemas.fitted("/v1/completions", b"{}", tier) == b"{}"
+
+
+def test_it_is_not_told_unasked() -> None:
+    assert b"service_tier" not in schemas.fitted("/v1/chat/completions", packed(CHAT))

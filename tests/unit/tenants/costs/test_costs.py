@@ -1,0 +1,149 @@
+"""Prices, the machine's time, feedback, comparisons and a team's day."""
+
+import re
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import BadRequest, Conflict, NotFound
+from registry.storage.database import Database
+from tenants.costs.compare import Compared, Row, compared, read
+from tenants.costs.daily import as_json, as_rows, day_of_team
+from tenants.costs.device import DeviceTime
+from tenants.costs.feedback import judge
+from tenants.costs.page import page_of
+from tenants.costs.prices import PriceList
+from tenants.keys.table import KeyTable
+from tenants.ledger.report import By, Question, used
+from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.table import LedgerTable
+
+DAY, HOUR = 86_400, 3600
+PRICE = PriceList(input=150_000, cached=75_000, output=600_000, audio_hour=360_000, pairs=2_000_000)
+
+
+def test_a_price_is_rounded_once() -> None:
+    assert PRICE.cost(prompt=1_000_000) == 150_000
+    assert PRICE.cost(prompt=1_000_000, cached=1_000_000) == 75_000
+    assert PRICE.cost(audio_ms=3_600_000) == 360_000
+    assert PRICE.cost(pairs=1000) == 2_000_000
+    assert PRICE.cost(prompt=1, cached=0, output=1) == 1, "0.75 millionths"
+    assert PRICE.most(prompt=10**6) == 150_000
+    assert replace(PRICE, cached=300_000).most(prompt=10**6) == 300_000
+    assert PRICE.version == replace(PRICE).version != replace(PRICE, pairs=1).version
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 3)), max_size=40))
+def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int]]) -> None:
+    now = 0.0
+    device = DeviceTime(lambda: now)
+    running: list[float] = []
+    charged = busy = 0.0
+    for seconds, what in steps:
+        now += seconds
+        busy += seconds if running else 0
+        if what and running:
+            charged += device.end(running.pop(what % len(running)))
+        else:
+            running.append(device.begin())
+    charged += sum(device.end(mark) for mark in running)
+    assert charged == pytest.approx(busy) == pytest.approx(device.busy)
+
+
+def settle(
+    table: LedgerTable, uid: str, at: int = 5, team: str = "search", *, price: PriceList | None = PRICE, out: int = 1000
+) -> None:
+    entry = Entry(
+        uid, f"r-{uid}", 1, at, team, "key00001", "/v1/chat/completions", "chat", "r", "<b>@sha256:1", "interactive",
+        "api", price,
+    )  # fmt: skip
+    cost = 0 if price is None else price.cost(prompt=2000, cached=1000, output=out)
+    table.write(
+        [entry],
+        [Settled(entry, "done", 200, None, 2000, 1000, out, cost_micro=cost, own_micro=100, device_us=7)],
+    )
+
+
+@pytest.fixture
+def ledger(database: Database, table: KeyTable) -> LedgerTable:
+    table.create_team("search", timezone="Europe/Berlin")
+    return LedgerTable(database, "s", "EUR")
+
+
+def test_old_rows_keep_their_price(database: Database, ledger: LedgerTable) -> None:
+    settle(ledger, "a")
+    settle(ledger, "b", price=replace(PRICE, output=0))
+    settle(ledger, "c")
+    (found,) = used(database, Question(0, DAY))
+    assert (found.cost_micro, found.own_micro, found.device_us) == (2 * 825 + 225, 300, 21)
+    with database.read() as connection:
+        prices = connection.exec_driver_sql("SELECT version, currency, output FROM prices ORDER BY output").all()
+        versions = connection.exec_driver_sql("SELECT price_version FROM ledger ORDER BY uid").scalars().all()
+    assert [(row.currency, row.output) for row in prices] == [("EUR", 0), ("EUR", 600_000)]
+    assert list(versions) == [PRICE.version, prices[0].version, PRICE.version]
+    assert ledger.differences() == []
+
+
+def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: LedgerTable) -> None:
+    settle(ledger, "a")
+    settle(ledger, "b")
+    for uid, accepted in (("a", True), ("a", True), ("b", True), ("b", False)):
+        judge(database, "search", f"r-{uid}", accepted)
+    (found,) = used(database, Question(0, DAY, (By.TEAM,)))
+    assert (found.accepted, found.rejected) == (1, 1)
+    assert ledger.differences() == []
+    with pytest.raises(NotFound):
+        judge(database, "speech", "r-a", True)
+    running = Entry("z", "r-z", 1, 9.0, "search", "", "/", "m", "r", "", "interactive", "api")
+    ledger.write([running], [])
+    with pytest.raises(Conflict) as error:
+        judge(database, "search", "r-z", True)
+    assert error.value.code == "request_running"
+
+
+def test_the_same_elsewhere_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
+    def row(begin: str, output: float, models: tuple[str, ...] = ("ch*",)) -> Row:
+        return Row(provider="p", model="big", models=models, begin=date.fromisoformat(begin), output=output)
+
+    for uid, at in (("a", 5), ("b", 2 * DAY + 5)):
+        settle(ledger, uid, at)
+    table = [row("1970-01-03", 2.0), row("1970-01-01", 4.0), row("1970-01-01", 9.0, ("other",))]
+    (found,) = compared(database, table, 0, 3 * DAY, None)
+    assert found == Compared("p", "big", 4000 + 2000, 2 * 825, 200)
+    assert found.saving == pytest.approx(72.5)
+    assert compared(database, [], 0, DAY, None) == []
+
+
+def test_a_table_of_prices(tmp_path: Path) -> None:
+    path = tmp_path / "prices.yaml"
+    path.write_text("- {provider: p, model: m, for: [a], from: 2026-01-01, input: 0.15}\n")
+    assert read(path)[0].prices == PriceList(input=150_000, cached=150_000)
+    for wrong in ("- {provider: p}", "a: b", "- [", "- {provider: p, model: m, for: [a], from: x}"):
+        path.write_text(wrong)
+        with pytest.raises(BadRequest):
+            read(path)
+
+
+def test_a_day_where_the_team_is(database: Database, ledger: LedgerTable) -> None:
+    settle(ledger, "a", 22 * HOUR)  # 23:00 in Berlin
+    settle(ledger, "b", 23 * HOUR + 5)  # the next day
+    theirs = Row(provider="p", model="big", models=("*",), begin=date(1970, 1, 1), output=4.0)
+    day = day_of_team(database, "search", "1970-01-01", "EUR", [theirs])
+    found = as_json(day)
+    assert (found["total"]["requests"], found["total"]["cost"], found["timezone"]) == (1, 0.000825, "Europe/Berlin")
+    assert [one["hour"] for one in found["hours"]] == [22 * HOUR]
+    assert found["compared"][0]["theirs"] == 0.004
+    assert as_rows(day)[1][:7] == ["search", "1970-01-01", "EUR", "chat", "<b>@sha256:1", "interactive", 1]
+    page = page_of(day)
+    assert "<svg" in page
+    assert "23:00: 1<" in page
+    assert "<b>@" not in page, "names are escaped"
+    assert not re.search(r"<script|src=|href=|url\(|@import", page), "nothing from elsewhere"
+    with pytest.raises(NotFound):
+        day_of_team(database, "nobody", "1970-01-01", "EUR", [])
+    with pytest.raises(BadRequest):
+        day_of_team(database, "search", "yesterday", "EUR", [])

@@ -1,0 +1,104 @@
+"""Limits in the database, where meters begin after a kill, and what a limit would have done."""
+
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from registry.errors import LimitExceeded, NotFound
+from registry.storage.database import Database
+from tenants.caller import Caller
+from tenants.keys.records import Wanted
+from tenants.keys.table import KeyTable
+from tenants.ledger.rows import Entry, Settled
+from tenants.ledger.table import LedgerTable
+from tenants.limits.history import history_of
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.limits.records import Kind, Limit, Mode
+from tenants.limits.simulate import simulate
+from tenants.limits.table import LimitTable
+from tests.unit.tenants.conftest import Clock
+
+NOW = 1_792_782_600.0  # 2026-10-23 19:10 UTC
+KOLKATA = ZoneInfo("Asia/Kolkata")  # its days begin at 18:30 UTC
+
+
+def entry(uid: str, at: float, team: str = "search", *, tokens: int = 0, micro: int = 0) -> Entry:
+    return Entry(
+        uid, uid, 1, at, team, "key00001", "/v1/chat/completions", "m", "r", "", "interactive", "api", None,
+        tokens, micro,
+    )  # fmt: skip
+
+
+def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settled:
+    return Settled(begun, "done", 200, None, tokens, cost_micro=micro, total_ms=ms)
+
+
+def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:
+    table.create_team("search")
+    key, _ = table.create(Wanted("search"))
+    limits, before = LimitTable(database, clock), table.revision()
+    first = limits.set(Limit("", "team", "search", Kind.TOKENS, 100))
+    shadow = limits.set(Limit("", "team", "search", Kind.TOKENS, 50, Mode.SHADOW))
+    assert shadow.id == first.id
+    limits.set(Limit("", "team", "search", Kind.TOKENS, 10, model="m"))
+    for amount in (1, 2):
+        limits.add(Limit("", "team", "search", Kind.MONTH, amount, Mode.WARN, emails=("a@example.com",)))
+    limits.set(Limit("", "key", key.id, Kind.AT_ONCE, 3))
+    assert table.revision() == before + 6
+    assert {(one.kind, one.amount, one.model) for one in limits.all("team", "search")} == {
+        (Kind.TOKENS, 50, ""), (Kind.TOKENS, 10, "m"), (Kind.MONTH, 1, ""), (Kind.MONTH, 2, ""),
+    }  # fmt: skip
+    limits.remove(first.id)
+    assert first.id not in {one.id for one in limits.all()}
+    for missing in (Limit("", "team", "nobody", Kind.TOKENS, 1), Limit("", "key", "nobody", Kind.TOKENS, 1)):
+        with pytest.raises(NotFound):
+            limits.set(missing)
+    with pytest.raises(NotFound):
+        limits.remove("lim_0")
+
+
+def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database: Database) -> None:
+    """One ended half a minute ago, one is interrupted by the kill, one was of another team, one yesterday."""
+    ledger = LedgerTable(database, "s")
+    ended, lost, other = entry("a", NOW - 30), entry("b", NOW - 10, tokens=300, micro=70), entry("c", NOW, "speech")
+    early, yesterday = entry("d", NOW - 39 * 60), entry("e", NOW - 41 * 60)  # 18:31 and 18:29 UTC
+    ledger.write([ended, lost, other, early, yesterday], [])
+    ledger.write([], [done(ended, 400, 5), done(other, 9, 9), done(early, 1, 11), done(yesterday, 1, 1000)])
+    assert ledger.interrupt() == 1
+    limits = [
+        Limit("t", "team", "search", Kind.TOKENS, 1000),
+        Limit("d", "team", "search", Kind.DAY, 1000),
+        Limit("k", "key", "key00001", Kind.DAY, 10_000),
+        Limit("r", "team", "search", Kind.REQUESTS, 2),
+    ]
+    told = history_of(database, limits, {"search": KOLKATA}, NOW)
+    assert told.spent == {"d": 5 + 70 + 11, "k": 5 + 70 + 11 + 1000 + 9}
+    limiter = Limiter(clock=lambda: 10**12, wall=lambda: NOW)
+    limiter.replace(limits, {"search": KOLKATA}, told.recent, told.spent)
+    levels = limiter.levels(Caller("search", "key00001"), "m")
+    assert levels[Kind.TOKENS].remaining == 800, "400 and, 20 s later, 300 more; 500 drained since"
+    assert levels[Kind.REQUESTS].remaining == 1
+    assert levels[Kind.DAY].remaining == 1000 - 86
+    with pytest.raises(LimitExceeded):
+        limiter.admit(Caller("search"), "m", Amounts(money=915))
+    assert ledger.differences() == []
+
+
+def test_what_a_limit_would_have_done(database: Database) -> None:
+    ledger = LedgerTable(database, "s")
+    entries = [entry(f"{number:02}", NOW + number) for number in range(20)]
+    ledger.write(entries, [])
+    ledger.write([], [done(one, 100, 7, ms=2500) for one in entries])
+    utc = ZoneInfo("UTC")
+
+    def refused(kind: Kind, amount: int) -> int:
+        found = simulate(database, Limit("", "team", "search", kind, amount), utc, NOW, NOW + 100)
+        assert found.requests == 20
+        return found.refused
+
+    assert refused(Kind.REQUESTS, 60) == 0
+    assert refused(Kind.REQUESTS, 6) == 20 - 6 - 1
+    assert refused(Kind.TOKENS, 600) == 20 - 6 - 1
+    assert refused(Kind.AT_ONCE, 2) == 20 - 14
+    assert refused(Kind.DAY, 70) == 10
+    assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
