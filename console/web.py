@@ -75,10 +75,11 @@ class Web:
     async def page(self, request: Request) -> Response:
         visit, slug = self._visit(request), request.path_params["slug"]
         page = _page(slug)
-        if not visit.caller.scopes:
-            return _go(f"sign-in?next={slug}")
-        _check(visit, page)
         part = request.query_params.get("part")
+        if not visit.caller.scopes:
+            where = f"sign-in?next={slug}"
+            return _go(where) if part is None else Response(status_code=401, headers={**HEADERS, "HX-Redirect": where})
+        _check(visit, page)
         if part is not None and part not in page.parts:
             raise NotFound("There is no such part of this page.", code="unknown_path")
         context = {**await page.context(visit), "visit": visit, "address": address(request)}
@@ -137,6 +138,8 @@ class Web:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)
+        if "part" in request.query_params:  # what stands there stays
+            return Response(status_code=error.status, headers={**HEADERS, "HX-Reswap": "none"})
         if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             visit = self._visit(request)
             frame = _frame(visit, "", "Not shown")

@@ -36,6 +36,7 @@ def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
     assert server.http.get("/docs/assets/../../pyproject.toml").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/health", "/ping", "/health/live", "/health/ready"])
 def test_probes_of_other_servers(server: Server, path: str) -> None:
     assert server.http.get(path).status_code == 200
 

@@ -2,6 +2,7 @@
 import { ask, make, say } from "../act.js";
 
 const where = document.getElementById("made");
+const isOpen = !document.querySelector("[data-sign-out]");
 const changed = () => document.dispatchEvent(new Event("changed"));
 
 function show(key) {
@@ -9,23 +10,23 @@ function show(key) {
   const box = say(where, `Key ${key.id} of team ${key.team}. Keep it: it is not shown again.`, "good");
   box.append(make("div", { class: "secret" }, code, make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"),
     make("button", { type: "button", class: "small", id: "use" }, "Sign in with it")));
-  document.getElementById("use").addEventListener("click", () => signIn(key.value));
+  document.getElementById("use").addEventListener("click", () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad")));
 }
 
 // A new key counts within a second.
-async function signIn(key, tries = 5) {
+async function signIn(key, tries = 8) {
   try {
     await ask("POST", "sign-in", { key });
-    location.reload();
   } catch (error) {
-    if (tries) setTimeout(() => signIn(key, tries - 1), 400);
-    else say(where, error.message, "bad");
+    if (!tries) throw error;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await signIn(key, tries - 1);
   }
 }
 
 async function send(path, body, done) {
   try {
-    done(await (await ask("POST", path, body)).json());
+    await done(await (await ask("POST", path, body)).json());
     changed();
   } catch (error) {
     say(where, error.message, "bad", error.faults);
@@ -50,7 +51,11 @@ document.getElementById("key").addEventListener("submit", (event) => {
   const scopes = [...form.querySelectorAll("[name=scopes]:checked")].map((box) => box.value);
   const { team, name, models, days } = form.elements;
   const body = { team: team.value, name: name.value.trim(), scopes, models: models.value.trim() || "*" };
-  send("teams/key", days.value ? { ...body, days: Number(days.value) } : body, show);
+  send("teams/key", days.value ? { ...body, days: Number(days.value) } : body, (made) => {
+    show(made);
+    // The first key ends that everybody may come in: whoever made it stays, if it may.
+    return isOpen && scopes.includes("admin") ? signIn(made.value) : null;
+  });
 });
 
 document.getElementById("rows").addEventListener("click", (event) => {

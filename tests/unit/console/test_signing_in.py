@@ -17,6 +17,8 @@ async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> Non
     async with console(ADMIN) as shown:
         page = await shown.client.get("/console/models", headers=HTML)
         assert (page.status_code, page.headers["location"]) == (303, "sign-in?next=models")
+        part = await shown.client.get("/console/models?part=rows", headers=HTML)
+        assert (part.status_code, part.text, part.headers["hx-redirect"]) == (401, "", "sign-in?next=models")
         assert (await shown.client.get("/console/events")).status_code == 403
         assert (await shown.client.post("/console/teams/key", json={}, headers=ORIGIN)).status_code == 401
         form = await shown.page("sign-in?next=models")
