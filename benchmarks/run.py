@@ -30,6 +30,7 @@ NAMES = (
     "mixed",
     "streams",
     "tenants",
+    "routing",
 )
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)

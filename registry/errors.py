@@ -19,7 +19,11 @@ RoundhouseError
 ├── EngineFailed 500              the engine itself broke while it answered
 ├── Unavailable 503               not now: loading, draining, restarting; Retry-After says when
 │   └── DoesNotFit 503            the model can never start under the present budget
-└── DeadlineExceeded 504          the request's own deadline has passed
+├── DeadlineExceeded 504          the request's own deadline has passed
+└── ProviderFailed 502            what answers elsewhere did not, or not as it should
+    ├── ProviderBusy 429          it takes no more from this server now; Retry-After as it said
+    ├── ProviderOverloaded 503    it, or what leads there, is out of order for now
+    └── ProviderTimedOut 504      it was silent for longer than its recipe allows
 
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
@@ -169,6 +173,40 @@ class DoesNotFit(Unavailable):
 
 class DeadlineExceeded(RoundhouseError):
     status, type, code = 504, "timeout_error", "deadline_exceeded"
+
+
+class ProviderFailed(RoundhouseError):
+    """Args:
+    again: whether the same request may be sent to the same model once more.
+    counts: whether it tells of the provider's health, so that its breaker hears of it.
+    """
+
+    status, type, code = 502, "server_error", "provider_failed"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after: float | None = None,
+        again: bool = False,
+        counts: bool = True,
+    ) -> None:
+        super().__init__(message, code=code, param=param, retry_after=retry_after)
+        self.again, self.counts = again, counts
+
+
+class ProviderBusy(ProviderFailed):
+    status, type, code = 429, "rate_limit_error", "provider_busy"
+
+
+class ProviderOverloaded(ProviderFailed):
+    status, type, code = 503, "service_unavailable_error", "provider_overloaded"
+
+
+class ProviderTimedOut(ProviderFailed):
+    status, type, code = 504, "timeout_error", "provider_timeout"
 
 
 def by_status(status: int) -> type[RoundhouseError]:

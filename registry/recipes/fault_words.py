@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, str] = {
 }
 DURATIONS = (
     "idle_timeout", "min_resident", "drain_deadline", "max_wait",
-    "connect", "first_byte", "between_bytes", "whole", "hedge_after",
+    "connect", "first_byte", "between_bytes", "whole",
 )  # fmt: skip
 
 MARKS = ("<path>", "<package>", "<hub>")

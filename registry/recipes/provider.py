@@ -8,7 +8,7 @@ from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_v
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId
-from registry.recipes.definition import Seconds, Size, Strict, Task, Text
+from registry.recipes.definition import Prices, Seconds, Size, Strict, Task, Text
 
 
 class Protocol(StrEnum):
@@ -53,7 +53,6 @@ NEEDED: dict[Task, tuple[Surface, ...]] = {
 }
 """One of these answers a task."""
 Time = Annotated[Seconds, Field(gt=0)]
-Dollars = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Variable = Annotated[str, StringConstraints(pattern=r"^[A-Z_][A-Z0-9_]{0,127}$")]
 
 
@@ -75,19 +74,10 @@ class Timeouts(Strict):
 
     connect: Time = Field(default=5.0, description="until a connection is there, its TLS handshake included")
     first_byte: Time = Field(
-        default=120.0, description="from the request to the first words of the answer; all of it, where it is no stream"
+        default=120.0, description="from the request to the first words; of an answer that is no stream, its first byte"
     )
     between_bytes: Time = Field(default=60.0, description="silence in mid-answer")
     whole: Time = Field(default=600.0, description="of a request, over all its attempts")
-
-
-class Prices(Strict):
-    """US dollars: per million tokens, per minute of audio. Figures for the ledger; nothing is charged by them."""
-
-    input: Dollars = 0.0
-    cached_input: Dollars | None = Field(default=None, description="default: as `input`")
-    output: Dollars = 0.0
-    audio_minute: Dollars = 0.0
 
 
 class ProviderModel(Strict):
@@ -102,7 +92,7 @@ class ProviderModel(Strict):
         default=4096, ge=1, description="tokens of an answer where a protocol demands a bound and the client gave none"
     )
     abilities: tuple[Literal["tools", "thinking", "vision"], ...] = ()
-    prices: Prices = Prices()
+    price: Prices = Prices()
     exact: bool = Field(
         default=False,
         description="an answer under another model's name is an error; else it is passed on with a warning header",
@@ -134,10 +124,11 @@ class Provider(Strict):
     retries: int = Field(
         default=2, ge=0, le=5, description="further attempts at one model, before the first byte and within a tenth"
     )
-    hedge_after: Time | None = Field(
-        default=None, description="ask a second time after so long without a first byte, and take who is first"
-    )
     max_answer: Size = Field(default=ByteSize(32 * 2**20), description="bytes of an answer")
+    bound: Literal["max_completion_tokens", "max_tokens"] = Field(
+        default="max_completion_tokens",
+        description="its name for the bound of an answer, where a request is translated",
+    )
     stream_usage: bool = Field(default=True, description="whether `stream_options.include_usage` may be sent")
     description: str = ""
 

@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from runtime.cli import output
-from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models, serve, transcribe, vectors
+from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models, providers, serve, transcribe, vectors
 from runtime.cli.commands.routers import keeping as routers
 from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.commands.tenants import keys, limits, teams, usage
@@ -80,6 +80,7 @@ app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
 app.add_typer(models.app, name="models", rich_help_panel="Server")
 app.add_typer(adapters.app, name="adapters", rich_help_panel="Server")
 app.add_typer(routers.app, name="routers", rich_help_panel="Server")
+app.add_typer(providers.app, name="providers", rich_help_panel="Server")
 app.add_typer(teams.app, name="teams", rich_help_panel="Server")
 app.add_typer(keys.app, name="keys", rich_help_panel="Server")
 app.add_typer(limits.app, name="limits", rich_help_panel="Server")

@@ -148,6 +148,14 @@ class Backend(Protocol):
         """None: it can answer at once."""
         ...
 
+    def patience(self, target: Target) -> float | None:
+        """Seconds that a request without a deadline may take over all its attempts; None: no such bound."""
+        ...
+
+    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+        """Seconds after which a request that failed with this may be sent there once more; None: it may not."""
+        ...
+
     def lease(self, context: RequestContext, target: Target) -> AbstractAsyncContextManager[Lease]:
         """Raises QueueFull, Unavailable, DeadlineExceeded or NotYet before anything was sent."""
         ...

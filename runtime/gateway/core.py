@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
 from console.kept import Console
-from registry.errors import NotFound, Unavailable
+from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
@@ -22,6 +22,8 @@ from runtime.gateway.launch.reloading import Reloading
 from runtime.gateway.local.backend import context_length
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
+from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
@@ -77,6 +79,8 @@ class Gateway:
         administration: Administration,
         routers: Keeper,
         queues: Mapping[str, ModelQueue],
+        providers: Directory,
+        elsewhere: Providers,
         console: Console | None = None,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
@@ -89,8 +93,9 @@ class Gateway:
         self._sinks: Sequence[Sink] = (ledger, limits, *sinks, ConsoleSink(self.console))
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
+        self.routers, self.providers = routers, providers
+        self.elsewhere = elsewhere
         self.administration = administration
-        self.routers = routers
         targets = Targets(self.resolve, residency, queues)
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"
@@ -109,6 +114,8 @@ class Gateway:
 
     def resolve(self, wanted: Wanted, caller: Caller) -> Target:
         """Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden."""
+        if (elsewhere := self.providers.resolve(wanted, caller)) is not None:
+            return elsewhere
         name, found = self._names.resolve(wanted, caller)
         entry = self._residency.get(found.recipe.id)
         abilities, price = abilities_of(entry.recipe, entry.path), price_list(entry.recipe.price)
@@ -154,6 +161,18 @@ class Gateway:
             if begun is not None:
                 await begun
             yield lease
+
+    def patience(self, target: Target) -> float | None:
+        """Seconds that a request without a deadline may take; None: no such bound."""
+        return self._backend(target).patience(target)
+
+    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+        """Seconds after which it may be sent to the same target once more; None: it may not."""
+        return self._backend(target).again(context, target, error)
+
+    def failed_attempt(self, recorder: Recorder, error: RoundhouseError) -> None:
+        """An attempt has ended and another one follows: the ledger has a row of each."""
+        self._ledger.take(recorder.attempt_failed(error))
 
     async def kept(self) -> None:
         """Returns once the ledger holds the ends of what has ended."""

@@ -203,6 +203,21 @@ class Metrics:
             ["model", "outcome"], registry=r,
         )  # fmt: skip
 
+        self.provider_attempts = Counter(
+            "roundhouse_provider_attempts", "Attempts at a provider's model by outcome (ok, left, an error's code).",
+            ["provider", "name", "outcome"], registry=r,
+        )  # fmt: skip
+        self.provider_state = Gauge(
+            "roundhouse_provider_breaker", "Breaker of a provider's model: 0 closed, 0.5 half-open, 1 open.",
+            ["provider", "name"], registry=r,
+        )  # fmt: skip
+        self.provider_running = Gauge(
+            "roundhouse_provider_running", "Requests under way at a provider.", ["provider"], registry=r
+        )
+
+    def provider_attempt(self, provider: str, name: str, outcome: str) -> None:
+        self.provider_attempts.labels(provider, name, outcome).inc()
+
     def forget(self, model: str) -> None:
         """Drop the series of a model that was removed."""
         for series in vars(self).values():

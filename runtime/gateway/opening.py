@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
@@ -12,6 +12,7 @@ from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
+from registry.recipes.loading import Documents
 from registry.state.database import State
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.combine import Combiner
@@ -25,6 +26,9 @@ from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.providers.backend import ProviderBackend
+from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.console import swaps
 from runtime.gateway.sinks.ledger import LedgerSink
@@ -56,11 +60,12 @@ log = logging.getLogger("roundhouse.gateway")
 
 
 @asynccontextmanager
-async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: Device) -> AsyncIterator[Gateway]:
+async def open_gateway(settings: Settings, documents: Documents, device: Device) -> AsyncIterator[Gateway]:
     """Opens the state, connects the slots, begins preloads. At its end that is closed; the slots are LitServe's.
 
     The adapters of recipes are registered in the background: `phase` tells when that is done.
     """
+    recipes = documents.models
     ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
     limiter = Limiter(LimitMetrics(metrics).told)
     keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
@@ -125,14 +130,15 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
     roster = Roster(
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
+    providers = Directory(names, documents.providers, metrics.provider_attempt)
     routers = Keeper(settings.data_dir / "routers", state, names)
-    reloading = Reloading(roster, settings.recipes, routers.open)
+    reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(
         settings,
         names,
         residency,
-        [LocalBackend(residency, queues, service.stored, metrics)],
+        [LocalBackend(residency, queues, service.stored, metrics), ProviderBackend(providers)],
         [RequestMetrics(metrics), TeamMetrics(metrics), RequestLog()],
         models,
         adapters,
@@ -148,6 +154,8 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         Administration(keys),
         routers,
         queues,
+        providers,
+        Providers(providers, metrics),
         console,
     )
     metrics.budget.set(device.budget)
@@ -185,6 +193,7 @@ async def open_gateway(settings: Settings, recipes: Sequence[Recipe], device: De
         gateway.phase = "stopping"
         for task in background:
             task.cancel()
+        await providers.close()
         await residency.close()
         await pool.close()
         await service.close()

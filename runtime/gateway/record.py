@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -116,10 +116,27 @@ class Recorder:
         self._first: float | None = None
         self._status: int | None = None
         self._ended = False
+        self._attempt_began = self._began
+        self._failures: list[str] = []
 
     def received(self) -> None:
         """Its body is there: from here on the time is ours."""
-        self._began = self._clock()
+        self._began = self._attempt_began = self._clock()
+
+    def within(self, seconds: float) -> None:
+        """It has a deadline now."""
+        self.context = replace(self.context, deadline=time.monotonic() + seconds)
+
+    def attempt_failed(self, error: RoundhouseError) -> RequestRecord:
+        """Another attempt follows. The record of this one, for the ledger: the request's own comes at its end."""
+        code, model = error.code, self.target.model if self.target else "-"
+        record = self._record(self._end_by(error), self._status or error.status, code, self._attempt_began)
+        self._failures.append(f"{model} {code}")
+        self.context = replace(self.context, attempt=self.context.attempt + 1)
+        self.entry, self._leases, self._first, self._status = None, [], None, None
+        self._mark, self._cold = None, 0.0
+        self._attempt_began = self._clock()
+        return record
 
     def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
         """It has its turn. is_cold: it caused the load that it waited for."""
@@ -140,9 +157,10 @@ class Recorder:
         first = (self._first or self._clock()) - self._began
         spent = {"queue": queue, "load": load, "swap": swap, "first": first}
         timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in spent.items())
+        failed = {"X-Roundhouse-Failed-Attempts": ", ".join(self._failures)} if self._failures else {}
         warned = [] if self.admission is None else self.admission.warnings
         limits = {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
-        return {**target, **limits, "Server-Timing": timing}
+        return {**target, **failed, **limits, "Server-Timing": timing}
 
     def _order(self) -> dict[str, str]:
         """The class that it has, the one that it asked for where that is higher, and its part of the places."""
@@ -192,22 +210,25 @@ class Recorder:
         if self._ended:
             return
         self._ended = True
-        seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - self._began}
-        if self._leases:
-            seconds["queue"], seconds["load"], seconds["swap"] = self._waited()
-        if self._first is not None:
-            seconds["first"] = self._first - self._began
-        if self._device is not None and self._mark is not None:
-            seconds["device"], seconds["cold"] = self._device.end(self._mark), self._cold
-        usage = total(lease.usage for lease in self._leases)
-        pairs = self.pairs if end is End.DONE else 0
-        lease = self._leases[-1] if self._leases else None
-        record = RequestRecord(
-            self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
-            pairs, "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
-        )  # fmt: skip
+        record = self._record(end, status, code, self._began)
         for sink in self._sinks:
             try:
                 sink.take(record)
             except Exception:  # a sink that breaks its word must not break the request
                 log.exception("a sink failed", extra={"request_id": self.context.id})
+
+    def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
+        seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - began}
+        if self._leases:
+            seconds["queue"], seconds["load"], seconds["swap"] = self._waited()
+        if self._first is not None:
+            seconds["first"] = self._first - began
+        if self._device is not None and self._mark is not None:
+            seconds["device"], seconds["cold"] = self._device.end(self._mark), self._cold
+        usage = total(lease.usage for lease in self._leases)
+        pairs = self.pairs if end is End.DONE else 0
+        lease = self._leases[-1] if self._leases else None
+        return RequestRecord(
+            self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
+            pairs, "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
+        )  # fmt: skip

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
+from dataclasses import replace
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http import wishes
+from runtime.http.attempts import attempts
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.limit_headers import headers_of
@@ -72,7 +74,14 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             parsed.wanted, recorder.endpoint, parsed.calls, recorder.context
         )
         gateway.admit(recorder, target, parsed.calls)
-        parts = _parts(gateway, recorder, parsed, target)
+        parts = attempts(
+            gateway,
+            recorder,
+            target,
+            () if target.routed is None else target.routed.decision.fallbacks,
+            lambda name: gateway.resolve(replace(parsed.wanted, name=name, adapter=None), recorder.context.caller),
+            lambda found: _parts(gateway, recorder, parsed, found),
+        )
         if target.routed is not None:
             parts = with_model_used(recorder, parts)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:

@@ -15,7 +15,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from types import FrameType
 from typing import NoReturn
@@ -26,7 +26,7 @@ import psutil
 from fastapi import FastAPI
 
 from models.parent import die_with_parent
-from registry.recipes.definition import Recipe
+from registry.recipes.loading import Documents
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
@@ -62,10 +62,10 @@ LOOK = 0.5
 """Seconds between two looks whether the API process or the manager is stopped."""
 
 
-def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.LitServer:
+def build(settings: Settings, documents: Documents, device: Device) -> ls.LitServer:
     """The LitServer with all endpoints. Its API process opens the gateway."""
-    process = ApiProcess(settings, recipes, device)
-    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, recipes), settings.limits)
+    process = ApiProcess(settings, documents, device)
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, documents.models), settings.limits)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,
@@ -84,7 +84,7 @@ def build(settings: Settings, recipes: Sequence[Recipe], device: Device) -> ls.L
     _restart_in_lasting_thread(server)
     server.uvicorn_graceful_timeout = int(settings.drain_seconds) + 5
     app: FastAPI = server.app
-    finish(app, recipes)
+    finish(app, documents.models)
     return server
 
 
@@ -99,9 +99,9 @@ def _restart_in_lasting_thread(server: ls.LitServer) -> None:
 class ApiProcess:
     """The gateway in the API process: there from before the first request until after the last response."""
 
-    def __init__(self, settings: Settings, recipes: Sequence[Recipe], device: Device) -> None:
+    def __init__(self, settings: Settings, documents: Documents, device: Device) -> None:
         self._settings = settings
-        self._opened = open_gateway(settings, recipes, device)
+        self._opened = open_gateway(settings, documents, device)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
         self._shutdown = Shutdown(self._left, settings.drain_seconds, lambda: self.gateway().console.live.close())
@@ -131,9 +131,7 @@ class ApiProcess:
         self._shutdown.ending()
 
 
-def run(
-    settings: Settings, recipes: Sequence[Recipe], device: Device, beside: Callable[[], object] | None = None
-) -> int:
+def run(settings: Settings, documents: Documents, device: Device, beside: Callable[[], object] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; returns the exit code. 0: drained; 1: the API process died by itself.
 
     `beside` runs in a thread of the main process meanwhile.
@@ -151,7 +149,7 @@ def run(
     logs.configure(settings.log_level)
     _forks_die_with(os.getpid())
     more_files()
-    server = build(settings, recipes, device)
+    server = build(settings, documents, device)
     stopping, started, failed = threading.Event(), threading.Event(), threading.Event()
 
     found: dict[str, multiprocessing.process.BaseProcess] = {}

@@ -27,21 +27,26 @@ def validate(
     """
     from launch.files.fitting import misfit
     from registry.errors import Unfit
-    from registry.recipes.loading import load_recipes, remarks
+    from registry.recipes.loading import load_documents, remarks
 
     try:
-        found = load_recipes(recipes, check_sources=sources, misfit=misfit)
+        documents = load_documents(recipes, check_sources=sources, misfit=misfit)
     except Unfit as unfit:
         raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
+    found = documents.models
+    elsewhere = [(p, m) for p in documents.providers for m in p.models]
     told = remarks(found)
     if as_json:
-        emit({"object": "validation", "recipes": [recipe.id for recipe in found], "remarks": list(told)})
+        providers = {"providers": [provider.id for provider in documents.providers]} if elsewhere else {}
+        ids = [recipe.id for recipe in found]
+        emit({"object": "validation", "recipes": ids, **providers, "remarks": list(told)})
         return
     for remark in told:
         note(f"remark: {remark}")
     table(
         ["MODEL", "VERSION", "TASK", "ENGINE", "ADAPTERS"],
-        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in found],
+        [[r.id, str(r.version), r.task.value, r.engine.name, str(len(r.adapters))] for r in found]
+        + [[p.served(m), str(p.version), m.task.value, p.base_url, "0"] for p, m in elsewhere],
         right=["VERSION", "ADAPTERS"],
     )
 

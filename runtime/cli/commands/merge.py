@@ -61,7 +61,7 @@ def _target(settings: "Settings", name: str) -> "Resolved":
     from runtime.cli.commands.serve import read_recipes
 
     with State(settings.data_dir, read_only=True) as state:
-        catalog = Catalog(read_recipes(settings), state.adapters.all(), state.models.aliases())
+        catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
         raise Refused(f"'{name}' is a model. Name the adapter that is to be merged into it.")

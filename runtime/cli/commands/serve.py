@@ -18,7 +18,7 @@ from runtime.cli.output import note
 if TYPE_CHECKING:
     import subprocess
 
-    from registry.recipes.definition import Recipe
+    from registry.recipes.loading import Documents
     from runtime.server.settings import Settings
 
 
@@ -110,12 +110,12 @@ def _option(place: tuple[int | str, ...]) -> str:
     return " ".join([f"--{option.replace('_', '-')}", *inner])
 
 
-def read_recipes(settings: "Settings") -> "tuple[Recipe, ...]":
+def read_recipes(settings: "Settings") -> "Documents":
     from registry.errors import Unfit
-    from registry.recipes.loading import load_recipes
+    from registry.recipes.loading import load_documents
 
     try:
-        return load_recipes(settings.recipes, may_be_empty=True)
+        return load_documents(settings.recipes, may_be_empty=True)
     except Unfit as unfit:
         raise Refused(unfit.message, faults=unfit.faults, code=unfit.code) from None
 

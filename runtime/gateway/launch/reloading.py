@@ -11,6 +11,7 @@ from watchfiles import awatch
 
 from registry.errors import Unfit
 from registry.recipes.loading import Documents, load_documents
+from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
 from runtime.gateway.launch.roster import Roster
 
@@ -29,12 +30,17 @@ class Reloading:
     """Args:
     paths: the files and folders of `--recipes`.
     route: takes the routers that they hold.
+    provide: takes the providers.
     """
 
     def __init__(
-        self, roster: Roster, paths: Sequence[Path], route: Callable[[Sequence[RouterSpec]], Awaitable[None]]
+        self,
+        roster: Roster,
+        paths: Sequence[Path],
+        route: Callable[[Sequence[RouterSpec]], Awaitable[None]],
+        provide: Callable[[Sequence[Provider]], None],
     ) -> None:
-        self._roster, self._paths, self._route = roster, tuple(paths), route
+        self._roster, self._paths, self._route, self._provide = roster, tuple(paths), route, provide
 
     async def begin(self) -> None:
         """At the start, once models and adapters are there: the routers of the files."""
@@ -56,6 +62,7 @@ class Reloading:
                 log.error("the recipes stay as they were", extra={"cause": fault})
             return Reloaded((), unfit.faults)
         arranged = await self._roster.read_again(given.models)
+        self._provide(given.providers)
         await self._route(given.routers)
         log.info("the recipes were read again", extra={"models": len(arranged.recipes)})
         return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)

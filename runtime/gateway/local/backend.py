@@ -70,6 +70,12 @@ class LocalBackend:
         progress = entry.progress
         return Coming(progress.phase, progress.fraction) if progress else Coming(entry.state.value, 0.0)
 
+    def patience(self, target: Target) -> float | None:
+        return None
+
+    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+        return None  # its queue has waited already
+
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[LocalLease]":
         entry = self._residency.get(target.model)

@@ -13,15 +13,18 @@ Name = Annotated[str, Path(alias="model", description="model id or alias")]
 
 
 async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """All models, then all adapters, in OpenAI's list shape."""
-    return json_answer({"object": "list", "data": gateway.models.all(context.caller)})
+    """All models, then all adapters, then what answers elsewhere, in OpenAI's list shape."""
+    return json_answer(
+        {"object": "list", "data": [*gateway.models.all(context.caller), *gateway.elsewhere.cards(context.caller)]}
+    )
 
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """One model or adapter, with the progress of a load that is under way."""
     if not name:  # /v1/models/
         return await list_(gateway, context)
-    return json_answer(gateway.models.show(name, context.caller))
+    card = gateway.elsewhere.card(name, context.caller)
+    return json_answer(gateway.models.show(name, context.caller) if card is None else card)
 
 
 async def load(gateway: CurrentGateway, name: Name, wait: Annotated[bool, Query()] = True) -> Response:

@@ -11,6 +11,7 @@ from runtime.gateway.launch.views import (
     ProposalView,
     ReloadedView,
 )
+from runtime.gateway.providers.views import ProviderCardView, ProviderCheckView, ProviderListView
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
@@ -54,6 +55,9 @@ SCHEMAS: dict[str, Json] = {
         LoadStartedView,
         PlanView,
         StatusView,
+        ProviderCardView,
+        ProviderListView,
+        ProviderCheckView,
         HealthView,
         AdapterListView,
         AdapterCheckView,
@@ -66,7 +70,9 @@ SCHEMAS: dict[str, Json] = {
         ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
-    "ModelList": record({"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard")))}),
+    "ModelList": record(
+        {"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard"), ref("ProviderCard")))}
+    ),
     "RegisterForm": record(
         {
             "name": _REGISTER_FIELDS["name"],
@@ -164,6 +170,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "version", _OPERATIONS, "The server's version", {"application/json": record({"version": STRING})}, errors=()
     ),
     ("get", "/metrics"): Operation("metrics", _OPERATIONS, "Prometheus metrics", TEXT, errors=()),
+    ("get", "/v1/providers"): Operation(
+        "listProviders", _OPERATIONS, "Providers and their breakers", answer("ProviderList"), errors=()
+    ),
+    ("post", "/v1/providers/{provider}/test"): Operation(
+        "testProvider", _OPERATIONS, "Whether a provider answers", answer("ProviderCheck"), errors=MANAGEMENT
+    ),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT

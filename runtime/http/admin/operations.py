@@ -31,6 +31,7 @@ async def version() -> Response:
 
 async def metrics(gateway: CurrentGateway) -> Response:
     """Prometheus text."""
+    gateway.elsewhere.measure()
     return Response(await gateway.overview.metrics(), media_type=CONTENT_TYPE_LATEST)
 
 

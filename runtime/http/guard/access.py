@@ -36,6 +36,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/api/show": (SCOPES, SCOPES),
     "/api/pull": (_MODELS, _MODELS),
     "/api/delete": (_ADAPTERS | _MODELS, _ADAPTERS | _MODELS),
+    "/v1/providers": (_MODELS, _MODELS),
     "/v1/status": (_MODELS, _MODELS),
     "/metrics": (_MODELS, _MODELS),
     "/v1/usage": (_USAGE, _USAGE),

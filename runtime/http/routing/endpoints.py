@@ -151,7 +151,9 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     if router is None:
         name = quoted(str(parsed.wanted.name))
         raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
+    began = time.perf_counter()
     _, found = await gateway.switch.explain(router, path, parsed.calls(None), parsed.wanted.task, context)
+    took = (time.perf_counter() - began) * 1e3
     return json_answer(
         RouteView(
             router=router.label,
@@ -162,7 +164,8 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
             alternatives=list(found.alternatives),
             fallbacks=list(found.fallbacks),
             saw=dict(found.saw),
-        )
+        ),
+        headers={"Server-Timing": f"decide;dur={took:.3f}"},
     )
 
 

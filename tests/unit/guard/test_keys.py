@@ -62,6 +62,8 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /health/ready": None,
     "GET /metrics": MODELS,
     "GET /v1/status": MODELS,
+    "GET /v1/providers": MODELS,
+    "POST /v1/providers/{provider}/test": MODELS,
     "GET /v1/organization/usage/completions": {Scope.ADMIN},
     "GET /v1/organization/usage/embeddings": {Scope.ADMIN},
     "GET /v1/organization/usage/audio_transcriptions": {Scope.ADMIN},

@@ -14,6 +14,7 @@ from launch.shelf import Shelf, Shelved
 from models.messages import Chunk, Event, Request
 from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe
+from registry.recipes.provider import Provider
 from registry.records import Version
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import Backend
@@ -28,6 +29,9 @@ from runtime.gateway.local.backend import LocalBackend
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
+from runtime.gateway.providers.backend import ProviderBackend
+from runtime.gateway.providers.directory import Directory
+from runtime.gateway.providers.views import Providers
 from runtime.gateway.record import RequestRecord, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
@@ -146,6 +150,7 @@ class FakeGateway:
         sinks: Sequence[Sink] = (),
         callers: Callers | None = None,
         ledger: Ledger | None = None,
+        providers: Sequence[Provider] = (),
         limiter: Limiter | None = None,
         watch: KeyWatch | None = None,
         **settings: Any,
@@ -189,18 +194,23 @@ class FakeGateway:
             lambda r: ModelQueue(r, self.bounds, self._want, self._gave_back), files, self.state, self.metrics,
             adapters.register_of,
         )  # fmt: skip
+        self.providers = Directory(self.names, providers, self.metrics.provider_attempt)
         self.gateway = Gateway(
             self.settings,
             self.names,
             residency,
-            [*backends, LocalBackend(residency, self.queues, self.service_stored, self.metrics)],
+            [
+                *backends,
+                LocalBackend(residency, self.queues, self.service_stored, self.metrics),
+                ProviderBackend(self.providers),
+            ],
             [*sinks, RequestMetrics(self.metrics), self.records],
             models,
             adapters,
             Combiner(self.names, self.service, adapters),
             Additions(roster, self.names, residency, device),
             Editor(roster, self.names, residency, self.state, adapters, device),
-            Reloading(roster, (), self.routers.open),
+            Reloading(roster, (), self.routers.open, self.providers.serve),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,
             LedgerSink(kept),
@@ -209,6 +219,8 @@ class FakeGateway:
             Administration(watch or KeyWatch(self.settings.keys)),
             self.routers,
             self.queues,
+            self.providers,
+            Providers(self.providers, self.metrics),
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:

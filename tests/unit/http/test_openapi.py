@@ -17,6 +17,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
 from registry.errors import BadRequest, QueueFull, Unfit
+from registry.recipes.loading import Documents
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
 from runtime.http.errors import Dialect, body
 from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
@@ -85,7 +86,7 @@ def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: py
     if key:
         monkeypatch.setattr("litserve.server.LIT_SERVER_API_KEY", key)
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
-    server = server_build(settings, [recipe("embed", "embed")], Device("cpu", "cpu", "cpu", 1, 1))
+    server = server_build(settings, Documents((recipe("embed", "embed"),)), Device("cpu", "cpu", "cpu", 1, 1))
     document(server.app, [recipe("embed", "embed")])
     found = server.app.openapi()
     OpenAPIV31SpecValidator(found).validate()
@@ -95,7 +96,7 @@ def test_litserves_application_is_documented_too(tmp_path: Path, monkeypatch: py
 def test_no_request_takes_the_way_through_a_thread(tmp_path: Path) -> None:
     """What FastAPI calls for each request is a coroutine: LitServe's `no_auth` is not."""
     settings = Settings(recipes=(), data_dir=tmp_path, run_dir=tmp_path)
-    server = server_build(settings, [recipe("embed", "embed")], Device("cpu", "cpu", "cpu", 1, 1))
+    server = server_build(settings, Documents((recipe("embed", "embed"),)), Device("cpu", "cpu", "cpu", 1, 1))
     routes = [route for route in server.app.routes if isinstance(route, APIRoute)]
     called = [found.call for route in routes for found in (route.dependant, *route.dependant.dependencies)]
     assert len(called) > 2 * len(OPERATIONS) - 10

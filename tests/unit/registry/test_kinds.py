@@ -57,8 +57,8 @@ def test_each_kind_has_its_place(write: Write) -> None:
          ["r.yaml:7: 'models': task embed needs one of these in `speaks`: embeddings"]),
         ("vectors, task: embed", "big-one",
          ["r.yaml:7: 'models': 'there/big-one' is listed twice; give one of them another id"]),
-        ("name: vectors, task: embed", "name: vectors, prices: {inputs: 1}",
-         ["r.yaml:10: unknown key 'models[1].prices.inputs'; write 'input'"]),
+        ("name: vectors, task: embed", "name: vectors, price: {inputs: 1}",
+         ["r.yaml:10: unknown key 'models[1].price.inputs'; write 'input'"]),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, said: list[str]) -> None:

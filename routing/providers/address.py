@@ -1,0 +1,63 @@
+"""Where a connection may go: a host is looked up once, and what was checked is what is connected to."""
+
+import asyncio
+import ipaddress
+import socket
+
+from aiohttp.abc import AbstractResolver, ResolveResult
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Refused(OSError):
+    """A name that leads to where this provider must not be."""
+
+
+def fault(address: str, private: bool) -> str | None:
+    """Why no connection may go there; None: it may. private: whether the recipe says `private_addresses`.
+
+    Link-local addresses are never connected to: in clouds, the machine's own credentials are told there.
+    """
+    found: Address = ipaddress.ip_address(address.partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address):
+        found = found.ipv4_mapped or found.sixtofour or found
+    if found.is_link_local or found.is_multicast or found.is_unspecified:
+        return f"{found} is no address of a provider"
+    if not private and not found.is_global:
+        return f"{found} is private; `private_addresses: true` in the recipe allows it"
+    return None
+
+
+def literal(host: str) -> str | None:
+    """The host, if it is an address itself."""
+    try:
+        return str(ipaddress.ip_address(host))
+    except ValueError:
+        return None
+
+
+class Resolver(AbstractResolver):
+    """One address that is refused makes the name refused: nobody needs a name that leads to both."""
+
+    def __init__(self, private: bool) -> None:
+        self._private = private
+
+    async def resolve(
+        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
+    ) -> list[ResolveResult]:
+        loop = asyncio.get_running_loop()
+        found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, family=family)
+        results = []
+        for kind, _, protocol, _, where in found:
+            address = str(where[0])
+            if (wrong := fault(address, self._private)) is not None:
+                raise Refused(wrong)
+            results.append(
+                ResolveResult(
+                    hostname=host, host=address, port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST
+                )
+            )
+        return results
+
+    async def close(self) -> None:
+        pass

@@ -1,0 +1,129 @@
+"""When a provider's model is left alone: a breaker as a pure function of its state, the time and what happened.
+
+| state     | a request comes                         | it succeeded          | it failed                              |
+|-----------|-----------------------------------------|-----------------------|----------------------------------------|
+| closed    | goes                                    | counts                | counts; 5 in a row, or half of 10 or   |
+|           |                                         |                       | more within 30 s: open                 |
+| open      | refused until its time is over, then it | of before: no matter  | of before: no matter                   |
+|           | goes as the probe: half-open            |                       |                                        |
+| half-open | refused while the probe is under way    | the probe's: closed   | the probe's: open, for twice as long   |
+
+Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; or as long as the provider's Retry-After says, where
+that is up to 120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
+nowhere; a probe that ended so lets the next request be the probe.
+"""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+WINDOW = 30
+"""Seconds, one bucket each."""
+LEAST_CALLS, RATE, RUN = 10, 0.5, 5
+FIRST, LONGEST, SANE = 5.0, 60.0, 120.0
+"""Seconds: the first opening, the longest by doubling, the longest that a provider may ask for."""
+PROBE_WAIT = 1.0
+"""Seconds that who meets a probe is told to wait."""
+
+
+class Phase(StrEnum):
+    CLOSED = "closed"
+    OPEN = "open"
+    HALF_OPEN = "half_open"
+
+
+class Outcome(StrEnum):
+    SUCCESS = "success"
+    FAILURE = "failure"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """One second's calls."""
+
+    second: int
+    calls: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Breaker:
+    phase: Phase = Phase.CLOSED
+    buckets: tuple[Bucket, ...] = ()
+    """Of the last 30 s, oldest first; empty unless closed."""
+    run: int = 0
+    """Failures since the last success."""
+    opened: int = 0
+    """Times in a row, so the k of how long."""
+    until: float = 0.0
+    """Seconds on the caller's clock; while open."""
+    probing: bool = False
+    period: int = 0
+    """Goes up with each change of phase: what was let through before has no say after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Goes back with the outcome."""
+
+    period: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    seconds: float
+    """Until another try makes sense."""
+
+
+def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | Refused]:
+    """May a request go?"""
+    if state.phase is Phase.CLOSED:
+        return state, Permit(state.period)
+    if state.phase is Phase.OPEN:
+        if now < state.until:
+            return state, Refused(state.until - now)
+        state = replace(state, phase=Phase.HALF_OPEN, period=state.period + 1)
+    elif state.probing:
+        return state, Refused(PROBE_WAIT)
+    return replace(state, probing=True), Permit(state.period)
+
+
+def ended(
+    state: Breaker, permit: Permit, outcome: Outcome, now: float, chance: float, retry_after: float | None = None
+) -> Breaker:
+    """What a request's end means. chance: 0 to 1, of the jitter."""
+    if permit.period != state.period:
+        return state
+    if state.phase is Phase.HALF_OPEN:
+        match outcome:
+            case Outcome.SUCCESS:
+                return Breaker(period=state.period + 1)
+            case Outcome.FAILURE:
+                return _opened(state, state.opened + 1, now, chance, retry_after)
+            case Outcome.NEITHER:
+                return replace(state, probing=False)
+    if outcome is Outcome.NEITHER:
+        return state
+    failed = outcome is Outcome.FAILURE
+    buckets, run = _counted(state.buckets, int(now), failed), state.run + 1 if failed else 0
+    if failed:
+        calls, failures = sum(b.calls for b in buckets), sum(b.failures for b in buckets)
+        if run >= RUN or (calls >= LEAST_CALLS and failures >= RATE * calls):
+            return _opened(state, state.opened, now, chance, retry_after)
+    return replace(state, buckets=buckets, run=run)
+
+
+def _counted(buckets: tuple[Bucket, ...], second: int, failed: bool) -> tuple[Bucket, ...]:
+    recent = buckets
+    while recent and recent[0].second <= second - WINDOW:
+        recent = recent[1:]
+    last = recent[-1] if recent and recent[-1].second == second else Bucket(second)
+    before = recent[:-1] if recent and recent[-1].second == second else recent
+    return (*before, Bucket(second, last.calls + 1, last.failures + failed))
+
+
+def _opened(state: Breaker, times: int, now: float, chance: float, retry_after: float | None) -> Breaker:
+    seconds = min(LONGEST, FIRST * 2.0 ** min(times, 10)) * (1 + chance / 10)
+    if retry_after is not None and 0 < retry_after <= SANE:
+        seconds = retry_after
+    return Breaker(phase=Phase.OPEN, opened=times, until=now + seconds, period=state.period + 1)

@@ -1,0 +1,210 @@
+"""The one place that talks to a provider: its own connections, four time-outs, bounds, and no redirects.
+
+| what happens                                   | error                                      |
+|------------------------------------------------|--------------------------------------------|
+| the name is unknown, nobody listens, TLS fails | provider_unreachable, again                |
+| the name leads to an address that is refused   | provider_address                           |
+| the variable of its key is not set             | provider_key                               |
+| no connection in time                          | provider_timeout, again                    |
+| silence before the first words, or in between  | provider_timeout                           |
+| the connection breaks                          | provider_failed, again                     |
+| more than `max_answer` bytes                   | provider_answer                            |
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+
+import aiohttp
+from yarl import URL
+
+from registry.errors import ProviderFailed, ProviderTimedOut
+from registry.recipes.provider import Protocol, Provider, Surface
+from routing.providers import address, faults
+
+Body = bytes | Callable[[], aiohttp.FormData]
+"""JSON; or a form, made anew for each attempt."""
+BUFFER = 64 * 1024
+"""Bytes that may wait for us, twice over, before the provider is held back."""
+ERROR_BODY = 64 * 1024
+"""Bytes of an error's body that are read."""
+VERSION = "2023-06-01"
+"""Of Anthropic's interface."""
+
+
+class Reply:
+    """An answer that has begun. `chunks` once."""
+
+    def __init__(self, provider: Provider, response: aiohttp.ClientResponse, first_by: float, by: float) -> None:
+        self._provider, self._response, self._first_by, self._by = provider, response, first_by, by
+        self.status = response.status
+        self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
+        self.content_type = response.headers.get("content-type", "")
+
+    @property
+    def is_stream(self) -> bool:
+        return self.content_type.startswith("text/event-stream")
+
+    async def chunks(self, begun: Callable[[], bool] = lambda: False) -> AsyncIterator[bytes]:
+        """The body as it comes. begun: whether words have come, so that silence is bounded from here on."""
+        length, most = 0, self._provider.max_answer
+        if (self._response.content_length or 0) > most:
+            raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
+        loop, content = asyncio.get_running_loop(), self._response.content
+        while True:
+            by = loop.time() + self._provider.timeouts.between_bytes if begun() else self._first_by
+            try:
+                async with asyncio.timeout_at(min(by, self._by)):
+                    data = await content.readany()
+            except TimeoutError:
+                raise silent(self._provider, begun(), by > self._by) from None
+            except (aiohttp.ClientError, OSError) as error:
+                raise _broken(self._provider, error) from None
+            if not data:
+                return
+            length += len(data)
+            if length > most:
+                raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
+            yield data
+
+    async def whole(self) -> bytes:
+        found: list[bytes] = []
+        async for chunk in self.chunks(lambda: bool(found)):
+            found.append(chunk)
+        return b"".join(found)
+
+    async def error_body(self) -> bytes:
+        """The beginning of it."""
+        found = bytearray()
+        async for chunk in self.chunks():
+            found += chunk
+            if len(found) > ERROR_BODY:
+                break
+        return bytes(found[:ERROR_BODY])
+
+    async def spare(self) -> None:
+        """The answer is over: if its connection is, too, others can use it."""
+        try:
+            async with asyncio.timeout(0.1):
+                await self._response.content.readany()
+        except (TimeoutError, aiohttp.ClientError, OSError):
+            return
+
+
+class Connection:
+    """A provider's connections. Made and closed on the event loop."""
+
+    def __init__(self, provider: Provider) -> None:
+        self._provider = provider
+        connector = aiohttp.TCPConnector(
+            limit=0,  # who asks is counted before
+            resolver=address.Resolver(provider.private_addresses),
+            keepalive_timeout=30,
+        )
+        self._session = aiohttp.ClientSession(
+            connector=connector,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            read_bufsize=BUFFER,
+            trust_env=False,
+            timeout=aiohttp.ClientTimeout(total=None, connect=provider.timeouts.connect),
+            headers={"accept-encoding": "identity", "user-agent": "roundhouse"},
+        )
+
+    async def close(self) -> None:
+        await self._session.close()
+
+    @asynccontextmanager
+    async def post(
+        self, surface: Surface, body: Body, request_id: str, by: float | None = None
+    ) -> AsyncIterator[Reply]:
+        """Raises ProviderFailed and what is below it. Leaving early closes the connection: the provider sees it.
+
+        Args:
+            by: when the whole request has to be answered, on the loop's clock; the recipe's bound is another one.
+        """
+        async with self._request("POST", surface, body, request_id, by) as reply:
+            yield reply
+
+    async def models(self) -> bytes:
+        """What it says that it has. Raises ProviderFailed."""
+        async with self._request("GET", "models", b"", "") as reply:
+            if reply.status != 200:
+                raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
+            return await reply.whole()
+
+    @asynccontextmanager
+    async def _request(
+        self, method: str, path: str, body: Body, request_id: str, by: float | None = None
+    ) -> AsyncIterator[Reply]:
+        provider, loop = self._provider, asyncio.get_running_loop()
+        headers = self._headers(request_id)
+        if isinstance(body, bytes) and body:
+            headers["content-type"] = "application/json"
+        first_by, whole_by = loop.time() + provider.timeouts.first_byte, loop.time() + provider.timeouts.whole
+        by = whole_by if by is None else min(by, whole_by)
+        url = f"{provider.base_url}/{path}"
+        self._check_literal()
+        data = body or None if isinstance(body, bytes) else body()
+        try:
+            async with asyncio.timeout_at(min(first_by, by)):
+                response = await self._session.request(method, url, data=data, headers=headers, allow_redirects=False)
+        except aiohttp.ConnectionTimeoutError:
+            raise ProviderTimedOut(f"Provider '{provider.id}' gave no connection in time.", again=True) from None
+        except TimeoutError:
+            raise silent(provider, False, first_by > by) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise _broken(provider, error) from None
+        try:
+            yield Reply(provider, response, first_by, by)
+        finally:
+            response.close() if not response.content.at_eof() else response.release()
+
+    def _headers(self, request_id: str) -> dict[str, str]:
+        provider = self._provider
+        found = {"x-request-id": request_id} if request_id else {}
+        key = os.environ.get(provider.key_env) if provider.key_env else None
+        if provider.key_env and not key:
+            raise ProviderFailed(
+                f"Provider '{provider.id}' needs a key, and this server's variable {provider.key_env} is not set.",
+                code="provider_key",
+                counts=False,
+            )
+        if provider.protocol is Protocol.ANTHROPIC:
+            found["anthropic-version"] = VERSION
+            return found | ({"x-api-key": key} if key else {})
+        return found | ({"authorization": f"Bearer {key}"} if key else {})
+
+    def _check_literal(self) -> None:
+        """The resolver is not asked of a host that is an address."""
+        host = URL(self._provider.base_url).host or ""
+        if (found := address.literal(host)) and (wrong := address.fault(found, self._provider.private_addresses)):
+            raise _refused(self._provider, wrong)
+
+
+def silent(provider: Provider, begun: bool, over: bool) -> ProviderTimedOut:
+    """over: the time of the whole request has passed."""
+    times = provider.timeouts
+    if over:
+        return ProviderTimedOut(f"Provider '{provider.id}' had not answered when the request's time was over.")
+    if begun:
+        return ProviderTimedOut(f"Provider '{provider.id}' was silent for {times.between_bytes:g} s in mid-answer.")
+    return ProviderTimedOut(f"Provider '{provider.id}' did not begin its answer within {times.first_byte:g} s.")
+
+
+def _refused(provider: Provider, why: str) -> ProviderFailed:
+    return ProviderFailed(f"Provider '{provider.id}' is not asked: {why}.", code="provider_address", counts=False)
+
+
+def _broken(provider: Provider, error: Exception) -> ProviderFailed:
+    inner = getattr(error, "os_error", error)
+    if isinstance(inner, address.Refused):
+        return _refused(provider, str(inner))
+    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+        return ProviderFailed(
+            f"Provider '{provider.id}' cannot be reached: {type(inner).__name__}.",
+            code="provider_unreachable",
+            again=True,
+        )
+    return ProviderFailed(f"The connection to provider '{provider.id}' broke: {type(error).__name__}.", again=True)

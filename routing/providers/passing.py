@@ -1,0 +1,216 @@
+"""An answer in the client's own dialect: its bytes go on as they are, with the name that the client used.
+
+What is read on the way: usage, whether the answer has begun and ended, errors in mid-answer, and which model answered.
+"""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from models.messages import Usage
+from registry.recipes.provider import Surface
+from routing.providers import sse
+
+NESTED = ("response", "message")
+"""Where Responses and Messages have the model's name and usage in events."""
+ENDS = frozenset({"response.completed", "response.incomplete", "message_stop"})
+FAILS = frozenset({"error", "response.failed"})
+QUIET = frozenset(
+    {"response.created", "response.queued", "response.in_progress", "message_start", "content_block_start", "ping"}
+)
+"""Events that come before the first words; an error may still come instead of those."""
+
+
+class BadAnswer(Exception):
+    """The message ends 'Provider x ...'."""
+
+
+class ErrorEvent(Exception):
+    """The provider gave up in mid-answer."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__()
+        self.data = data
+
+
+# --- usage -----------------------------------------------------------------------------------------------------------
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    """OpenAI's of both kinds, and Anthropic's."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    input_tokens_details: _Details | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+def merged(before: Usage, raw: msgspec.Raw) -> Usage:
+    """Usage as told so far: what is told again replaces what was told. Anthropic tells it in two parts."""
+    try:
+        told = msgspec.json.decode(raw, type=_Usage | None)
+    except msgspec.DecodeError:
+        return before
+    if told is None:
+        return before
+    cached = told.cache_read_input_tokens or 0
+    prompt = told.prompt_tokens
+    for details in (told.prompt_tokens_details, told.input_tokens_details):
+        cached = cached or (details.cached_tokens or 0 if details else 0)
+    if told.input_tokens is not None:
+        prompt = told.input_tokens + (told.cache_creation_input_tokens or 0) + (told.cache_read_input_tokens or 0)
+    completion = told.completion_tokens if told.output_tokens is None else told.output_tokens
+    return Usage(
+        prompt_tokens=max(0, before.prompt_tokens if prompt is None else prompt),
+        completion_tokens=max(0, before.completion_tokens if completion is None else completion),
+        cached_tokens=max(0, cached or before.cached_tokens),
+    )
+
+
+# --- one object ------------------------------------------------------------------------------------------------------
+@dataclass(slots=True)
+class Heard:
+    """What was read of an answer so far."""
+
+    shown: str
+    """The name that the client is to see."""
+    usage: Usage = field(default_factory=Usage)
+    model: str | None = None
+    """That the provider said it was."""
+
+    def object(self, data: bytes) -> tuple[bytes, dict[str, msgspec.Raw]]:
+        """An object with the client's name in it, and its parts. Raises BadAnswer for what is no object."""
+        try:
+            parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise BadAnswer("answered with what is no JSON object") from None
+        return (msgspec.json.encode(parts) if self._in(parts) else data), parts
+
+    def _in(self, parts: dict[str, msgspec.Raw]) -> bool:
+        if (usage := parts.get("usage")) is not None:
+            self.usage = merged(self.usage, usage)
+        changed = False
+        if (name := parts.get("model")) is not None:
+            self.model = self.model or _text(name)
+            parts["model"] = msgspec.Raw(msgspec.json.encode(self.shown))
+            changed = True
+        for key in NESTED:
+            inner = parts.get(key)
+            if inner is not None and bytes(inner)[:1] == b"{":
+                nested = msgspec.json.decode(inner, type=dict[str, msgspec.Raw])
+                if self._in(nested):
+                    parts[key] = msgspec.Raw(msgspec.json.encode(nested))
+                    changed = True
+        return changed
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[msgspec.Raw] | None = None
+
+
+class _Choice(msgspec.Struct):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+    @property
+    def says(self) -> bool:
+        delta = self.delta or _Delta()
+        said = delta.content or delta.reasoning or delta.reasoning_content or delta.refusal or delta.tool_calls
+        return bool(said or self.text or self.finish_reason)
+
+
+class Passing:
+    """One stream. `take` gives each event back as the client is to get it, or None for one that is not for it.
+
+    Args:
+        usage_wanted: whether the client asked for OpenAI's last chunk, which has usage and no choices.
+    """
+
+    def __init__(self, surface: Surface, shown: str, usage_wanted: bool) -> None:
+        self._surface, self._usage_wanted = surface, usage_wanted
+        self.heard = Heard(shown)
+        self.begun = False
+        """Words have come."""
+        self.ended = False
+        self._finished = False
+        self.pieces = 0
+        """Events with words: what is known of the length of an answer that broke off."""
+
+    def take(self, event: bytes) -> bytes | None:
+        """Raises BadAnswer or ErrorEvent."""
+        data = sse.data_of(event)
+        if not data:
+            return event
+        if data == sse.DONE:
+            self.ended = True
+            return event
+        new, parts = self.heard.object(data)
+        kind = _text(parts.get("type"))
+        if "error" in parts and bytes(parts["error"]) != b"null" and kind is None:
+            raise ErrorEvent(data)
+        if kind in FAILS:
+            raise ErrorEvent(_failed(parts, data))
+        if self._surface in (Surface.CHAT, Surface.COMPLETIONS):
+            choices = _choices(parts.get("choices"))
+            self._finished = self._finished or any(choice.finish_reason for choice in choices)
+            says = any(choice.says for choice in choices)
+            if not choices and "usage" in parts and not self._usage_wanted:
+                return None
+        else:
+            says = kind not in QUIET
+            self.ended = self.ended or kind in ENDS
+        self.begun = self.begun or says
+        self.pieces += says
+        return event if new is data else sse.with_data(event, new)
+
+    def at_end(self) -> None:
+        """The connection has ended. Raises BadAnswer if the answer has not."""
+        if not (self.ended or self._finished):
+            raise BadAnswer("broke off in mid-answer")
+        self.ended = True
+
+
+def _text(raw: msgspec.Raw | None) -> str | None:
+    if raw is None:
+        return None
+    try:
+        return msgspec.json.decode(raw, type=str)
+    except msgspec.DecodeError:
+        return None
+
+
+def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
+    if raw is None:
+        return []
+    try:
+        return msgspec.json.decode(raw, type=list[_Choice])
+    except msgspec.DecodeError:
+        raise BadAnswer("answered with a chunk whose choices are none") from None
+
+
+def _failed(parts: dict[str, msgspec.Raw], data: bytes) -> bytes:
+    """Responses has the error within the response, or flat in its event."""
+    inner = parts.get("response")
+    if inner is not None and bytes(inner)[:1] == b"{":
+        return bytes(inner)
+    return data if "error" in parts else b'{"error":' + data + b"}"
+
+
+def another(sent: str, said: str | None) -> bool:
+    """Did another model answer than was asked for? Dated versions and full names of the same one are that one."""
+    if said is None or said == sent:
+        return False
+    short, name = sent.rpartition("/")[2], said.rpartition("/")[2]
+    return not (name == short or name.startswith((f"{short}-", f"{short}@", f"{short}:")))

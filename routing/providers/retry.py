@@ -1,0 +1,42 @@
+"""Whether a failed attempt is made again at the same model, and after how long. No clock and no chance of its own."""
+
+LONGEST_WAIT = 20.0
+"""Seconds of a Retry-After that are waited for; a longer one is told to the client."""
+BASE, MOST = 0.25, 8.0
+"""Seconds: the back-off before the first further attempt, doubled for each one after it, up to so many."""
+SHARE, SAVED = 0.1, 10.0
+"""Further attempts per request, and how many may be saved up while all is well."""
+
+
+class Budget:
+    """At most a tenth of a provider's traffic are further attempts, so that an outage is not made worse."""
+
+    def __init__(self) -> None:
+        self._tokens = 1.0
+
+    def asked(self) -> None:
+        """A request comes, with its first attempt."""
+        self._tokens = min(SAVED, self._tokens + SHARE)
+
+    def take(self) -> bool:
+        """Is there one further attempt?"""
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+
+def wait(attempt: int, retry_after: float | None, left: float | None, chance: float) -> float | None:
+    """Seconds until the next attempt; None: it makes no sense.
+
+    Args:
+        attempt: the one that failed, from 1.
+        left: seconds of the whole request; None: as long as it takes.
+        chance: 0 to 1. Half of the back-off is jitter; a Retry-After is a bound from below.
+    """
+    back_off = min(MOST, BASE * 2.0 ** (attempt - 1)) * (0.5 + chance / 2)
+    if retry_after is not None:
+        if retry_after > LONGEST_WAIT:
+            return None
+        back_off = max(back_off, retry_after)
+    return None if left is not None and back_off >= left else back_off

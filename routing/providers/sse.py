@@ -1,0 +1,61 @@
+"""A provider's stream of server-sent events, cut into events; and events as bytes."""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+DONE = b"[DONE]"
+
+
+class TooLong(Exception):
+    """An event that does not end."""
+
+
+class Splitter:
+    """Args:
+    most: bytes of one event.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._buffer = most, bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Each event that is whole now, with its end. Raises TooLong."""
+        seen = max(0, len(self._buffer) - 3)
+        self._buffer += data
+        start = 0
+        for end in _END.finditer(self._buffer, seen):
+            yield bytes(self._buffer[start : end.end()])
+            start = end.end()
+        if start:
+            del self._buffer[:start]
+        if len(self._buffer) > self._most:
+            raise TooLong
+
+    @property
+    def has_rest(self) -> bool:
+        """Is there a piece of an event that has not ended?"""
+        return bool(self._buffer.strip())
+
+
+def data_of(event: bytes) -> bytes:
+    """What its `data` lines hold; empty for a comment."""
+    lines = [line[5:].strip() for line in event.splitlines() if line.startswith(b"data:")]
+    return lines[0] if len(lines) == 1 else b"\n".join(lines)
+
+
+def with_data(event: bytes, data: bytes) -> bytes:
+    """The same event, saying something else."""
+    kept = [line for line in event.splitlines() if line and not line.startswith(b"data:")]
+    return b"\n".join([*kept, b"data: " + data, b"", b""])
+
+
+def event(data: object, name: str | None = None) -> bytes:
+    """An event that says this as JSON."""
+    head = b"" if name is None else b"event: " + name.encode() + b"\n"
+    return head + b"data: " + msgspec.json.encode(data) + b"\n\n"
+
+
+DONE_EVENT = b"data: [DONE]\n\n"

@@ -1,0 +1,217 @@
+"""Embeddings, reranking and transcription: requests as a provider takes them, and its answers as engines give theirs.
+
+What a request wishes and a provider's interface has no word for is refused, with the field's name.
+"""
+
+import base64
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import msgspec
+import numpy as np
+
+from models.messages import (
+    EmbedRequest,
+    EmbedResult,
+    RerankRequest,
+    RerankResult,
+    Segment,
+    TranscribeRequest,
+    TranscriptInfo,
+    Usage,
+    Word,
+)
+from registry.errors import BadRequest
+from registry.recipes.provider import ProviderModel
+from routing.providers.passing import BadAnswer
+
+LARGEST = 36.0
+"""Of a logit: beyond it a relevance is 0 or 1 in double precision."""
+
+
+def _unsupported(param: str, model: str) -> BadRequest:
+    return BadRequest(
+        f"'{param}' cannot be carried to '{model}', which answers elsewhere. Leave it out.",
+        param=param,
+        code="unsupported_value",
+    )
+
+
+# --- embeddings ------------------------------------------------------------------------------------------------------
+class _Vector(msgspec.Struct):
+    index: int
+    embedding: str | list[float]
+
+
+class _TextUsage(msgspec.Struct):
+    prompt_tokens: int = 0
+    total_tokens: int = 0
+
+
+class _Vectors(msgspec.Struct):
+    data: list[_Vector]
+    usage: _TextUsage | None = None
+    model: str | None = None
+
+
+def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
+    if not request.normalize:
+        raise _unsupported("normalize", model.name)
+    body: dict[str, Any] = {"model": model.name, "input": request.inputs, "encoding_format": "base64"}
+    if request.dimensions is not None:
+        body["dimensions"] = request.dimensions
+    if request.prompt_name is not None:
+        body["input_type"] = request.prompt_name
+    if request.truncate:
+        body["truncate"] = True
+    return msgspec.json.encode(body)
+
+
+def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
+    """Raises BadAnswer. A provider tells the tokens of all inputs together: they stand with the first."""
+    try:
+        found = msgspec.json.decode(data, type=_Vectors)
+        rows = [_floats(item.embedding) for item in sorted(found.data, key=lambda item: item.index)]
+    except (msgspec.DecodeError, ValueError):
+        raise BadAnswer("answered with vectors that are none") from None
+    if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
+        raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
+    tokens = max(0, found.usage.prompt_tokens or found.usage.total_tokens) if found.usage else 0
+    result = EmbedResult(np.stack(rows).tobytes(), len(rows[0]), [tokens, *([0] * (inputs - 1))])
+    return result, Usage(prompt_tokens=tokens), found.model
+
+
+def _floats(value: str | list[float]) -> "np.ndarray[Any, np.dtype[np.float32]]":
+    raw = np.frombuffer(base64.b64decode(value, validate=True), "<f4") if isinstance(value, str) else value
+    return np.asarray(raw, dtype="<f4")
+
+
+# --- reranking -------------------------------------------------------------------------------------------------------
+class _Scored(msgspec.Struct):
+    index: int
+    relevance_score: float
+
+
+class _Ranked(msgspec.Struct):
+    results: list[_Scored]
+    usage: _TextUsage | None = None
+    model: str | None = None
+
+
+def rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
+    for name in ("truncate", "max_query_tokens", "max_document_tokens", "max_chunks"):
+        if getattr(request, name):
+            raise _unsupported(name, model.name)
+    return msgspec.json.encode({"model": model.name, "query": request.query, "documents": request.documents})
+
+
+def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None]:
+    """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits."""
+    try:
+        found = msgspec.json.decode(data, type=_Ranked)
+    except msgspec.DecodeError:
+        raise BadAnswer("answered with a ranking that is none") from None
+    scores = {item.index: item.relevance_score for item in found.results}
+    if sorted(scores) != list(range(documents)) or not all(0 <= score <= 1 for score in scores.values()):
+        raise BadAnswer("answered with a ranking that does not score each document from 0 to 1")
+    tokens = max(0, found.usage.total_tokens or found.usage.prompt_tokens) if found.usage else 0
+    logits = [logit(scores[index]) for index in range(documents)]
+    result = RerankResult(logits, [1] * documents, [tokens, *([0] * (documents - 1))])
+    return result, Usage(prompt_tokens=tokens), found.model
+
+
+def logit(relevance: float) -> float:
+    """What sigmoid makes this relevance of."""
+    if relevance <= 0.0:
+        return -LARGEST
+    if relevance >= 1.0:
+        return LARGEST
+    return max(-LARGEST, min(LARGEST, math.log(relevance) - math.log1p(-relevance)))
+
+
+# --- transcription ---------------------------------------------------------------------------------------------------
+class _Word(msgspec.Struct):
+    start: float
+    end: float
+    word: str
+
+
+class _Segment(msgspec.Struct):
+    start: float = 0.0
+    end: float = 0.0
+    text: str = ""
+    tokens: list[int] = []
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float = 0.0
+    seek: int = 0
+
+
+class _AudioUsage(msgspec.Struct):
+    seconds: float | None = None
+
+
+class _Transcript(msgspec.Struct):
+    text: str
+    language: str = ""
+    duration: float | None = None
+    segments: list[_Segment] | None = None
+    words: list[_Word] | None = None
+    usage: _AudioUsage | None = None
+
+
+def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callable[[], aiohttp.FormData]:
+    """A form of the recording, which is read while it is sent."""
+    if request.hotwords is not None:
+        raise _unsupported("hotwords", model.name)
+    if request.vad is not None:
+        raise _unsupported("vad_filter", model.name)
+    if request.word_timestamps and not model.segments:
+        raise _unsupported("timestamp_granularities[]", model.name)
+    fields = {"model": model.name, "response_format": "verbose_json" if model.segments else "json"}
+    if request.language is not None:
+        fields["language"] = request.language
+    if request.prompt is not None:
+        fields["prompt"] = request.prompt
+    if request.temperature[:1] != [0.0]:
+        fields["temperature"] = str(request.temperature[0])
+
+    def form() -> aiohttp.FormData:
+        made = aiohttp.FormData(fields)
+        if request.word_timestamps:
+            for kind in ("segment", "word"):
+                made.add_field("timestamp_granularities[]", kind)
+        made.add_field("file", Path(request.path).open("rb"), filename="recording")  # noqa: SIM115  # aiohttp closes it
+        return made
+
+    return form
+
+
+def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage]:
+    """Raises BadAnswer. A transcript without segments is one segment."""
+    try:
+        found = msgspec.json.decode(data, type=_Transcript)
+    except msgspec.DecodeError:
+        raise BadAnswer("answered with a transcript that is none") from None
+    told = found.usage.seconds if found.usage else None
+    seconds = max(0.0, found.duration if found.duration is not None else told or 0.0)
+    pieces = found.segments or ([_Segment(0.0, seconds, found.text)] if found.text else [])
+    segments = [
+        Segment(
+            number, piece.seek, piece.start, piece.end, piece.text, piece.tokens, piece.temperature, piece.avg_logprob,
+            piece.compression_ratio, piece.no_speech_prob, _words(piece, found.words, number == len(pieces) - 1),
+        )
+        for number, piece in enumerate(pieces)
+    ]  # fmt: skip
+    return TranscriptInfo(found.language, 1.0, seconds, seconds), segments, Usage(audio_seconds=seconds)
+
+
+def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:
+    if words is None:
+        return None
+    inside = (w for w in words if piece.start <= w.start and (last or w.start < piece.end))
+    return [Word(w.start, w.end, w.word, 1.0) for w in inside]

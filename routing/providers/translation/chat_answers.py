@@ -1,0 +1,173 @@
+"""Anthropic's message as a chat completion, whole or in a stream."""
+
+import time
+from typing import Any
+
+import msgspec
+
+from routing.providers import sse
+from routing.providers.passing import BadAnswer
+from routing.providers.translation.fields import Json
+
+REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "pause_turn": "stop",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+    "tool_use": "tool_calls",
+    "refusal": "content_filter",
+}
+
+
+class Usage(msgspec.Struct):
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+
+class Block(msgspec.Struct):
+    type: str
+    text: str = ""
+    thinking: str = ""
+    id: str = ""
+    name: str = ""
+    input: Any = None
+
+
+class Message(msgspec.Struct):
+    id: str = ""
+    model: str = ""
+    content: list[Block] = []
+    stop_reason: str | None = None
+    usage: Usage = msgspec.field(default_factory=Usage)
+
+
+class Delta(msgspec.Struct):
+    type: str = ""
+    text: str = ""
+    thinking: str = ""
+    partial_json: str = ""
+    stop_reason: str | None = None
+
+
+class Event(msgspec.Struct):
+    type: str
+    index: int = 0
+    message: Message | None = None
+    content_block: Block | None = None
+    delta: Delta | None = None
+    usage: Usage | None = None
+
+
+class ChatAnswers:
+    """`routing.providers.plan.Translator`. usage_wanted: whether a stream ends with OpenAI's chunk of usage."""
+
+    def __init__(self, usage_wanted: bool) -> None:
+        self._usage_wanted = usage_wanted
+        self._message, self._created = Message(), int(time.time())
+        self._calls: dict[int, int] = {}
+        """Content block to tool call."""
+        self._reason: str | None = None
+
+    def whole(self, data: bytes) -> bytes:
+        try:
+            message = msgspec.json.decode(data, type=Message)
+        except msgspec.DecodeError:
+            raise BadAnswer("answered with a message that is none") from None
+        said = "".join(block.text for block in message.content if block.type == "text")
+        thought = "".join(block.thinking for block in message.content if block.type == "thinking")
+        calls = [
+            {
+                "id": block.id,
+                "type": "function",
+                "function": {"name": block.name, "arguments": msgspec.json.encode(block.input or {}).decode()},
+            }
+            for block in message.content
+            if block.type == "tool_use"
+        ]
+        spoken: Json = {"role": "assistant", "content": said if said or not calls else None, "refusal": None}
+        if thought:
+            spoken["reasoning_content"] = thought
+        if calls:
+            spoken["tool_calls"] = calls
+        choice = {"index": 0, "message": spoken, "logprobs": None, "finish_reason": reason(message.stop_reason)}
+        found = {"id": message.id, "object": "chat.completion", "created": self._created, "model": message.model}
+        return msgspec.json.encode({**found, "choices": [choice], "usage": usage(message.usage)})
+
+    def event(self, event: bytes) -> bytes:
+        data = sse.data_of(event)
+        if not data:
+            return b""
+        try:
+            told = msgspec.json.decode(data, type=Event)
+        except msgspec.DecodeError:
+            raise BadAnswer("answered with an event that is none") from None
+        match told:
+            case Event(type="message_start", message=Message() as message):
+                self._message = message
+                return self._chunk({"role": "assistant", "content": ""})
+            case Event(type="content_block_start", content_block=Block(type="tool_use") as block):
+                number = self._calls[told.index] = len(self._calls)
+                function = {"name": block.name, "arguments": ""}
+                call = {"index": number, "id": block.id, "type": "function", "function": function}
+                return self._chunk({"tool_calls": [call]})
+            case Event(type="content_block_delta", delta=Delta() as delta):
+                return self._said(told.index, delta)
+            case Event(type="message_delta"):
+                self._counted(told.usage or Usage())
+                self._reason = (told.delta and told.delta.stop_reason) or self._reason
+                return self._chunk({}, reason(self._reason)) if self._reason else b""
+        return b""
+
+    def _said(self, index: int, delta: Delta) -> bytes:
+        match delta.type:
+            case "text_delta":
+                return self._chunk({"content": delta.text})
+            case "thinking_delta":
+                return self._chunk({"reasoning_content": delta.thinking})
+            case "input_json_delta":
+                if index not in self._calls:
+                    raise BadAnswer("answered with a piece of no tool call")
+                call = {"index": self._calls[index], "function": {"arguments": delta.partial_json}}
+                return self._chunk({"tool_calls": [call]})
+        return b""
+
+    def end(self) -> bytes:
+        last = sse.event({**self._head(), "choices": [], "usage": usage(self._message.usage)})
+        return (last if self._usage_wanted else b"") + sse.DONE_EVENT
+
+    def _counted(self, told: Usage) -> None:
+        before = self._message.usage
+        for name in before.__struct_fields__:
+            if (value := getattr(told, name)) is not None:
+                setattr(before, name, value)
+
+    def _chunk(self, delta: Json, finish: str | None = None) -> bytes:
+        return sse.event({**self._head(), "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
+
+    def _head(self) -> Json:
+        message = self._message
+        return {
+            "id": message.id,
+            "object": "chat.completion.chunk",
+            "created": self._created,
+            "model": message.model,
+        }
+
+
+def reason(stop: str | None) -> str:
+    return REASONS.get(stop or "", "stop")
+
+
+def usage(told: Usage) -> Json:
+    cached = told.cache_read_input_tokens or 0
+    prompt = (told.input_tokens or 0) + cached + (told.cache_creation_input_tokens or 0)
+    output = told.output_tokens or 0
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": output,
+        "total_tokens": prompt + output,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

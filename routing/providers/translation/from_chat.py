@@ -1,0 +1,176 @@
+"""A chat completion's request as Anthropic's messages take it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from routing.providers.translation.chat_answers import ChatAnswers
+from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+
+CARRIED = frozenset(
+    {
+        "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "stream",
+        "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user", "response_format",
+    }
+)  # fmt: skip
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logprobs": (False,),
+    "store": (False,),
+    "service_tier": ("auto", "default"),
+}
+CHOICES = {"auto": "auto", "none": "none", "required": "any"}
+
+
+def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnswers]:
+    """Anthropic's body but for `model`, and who brings the answer back. Raises BadRequest."""
+    refuse_others(body, CARRIED, HARMLESS)
+    system, messages = _messages(body.get("messages"))
+    bound = body.get("max_completion_tokens")
+    bound = body.get("max_tokens") if bound is None else bound
+    found: Json = {"max_tokens": max_output if bound is None else bound, "messages": messages}
+    if system:
+        found["system"] = system
+    for name in ("temperature", "top_p"):
+        if (value := body.get(name)) is not None:
+            found[name] = value
+    if isinstance(found.get("temperature"), int | float) and found["temperature"] > 1:
+        raise unsupported("temperature", "there it goes up to 1")
+    if (stop := body.get("stop")) is not None:
+        found["stop_sequences"] = [stop] if isinstance(stop, str) else stop
+    if body.get("user") is not None:
+        found["metadata"] = {"user_id": body["user"]}
+    if body.get("tools"):
+        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+    if (choice := _tool_choice(body)) is not None:
+        found["tool_choice"] = choice
+    if (form := body.get("response_format")) is not None:
+        found |= _format(mapping(form, "response_format"))
+    stream = body.get("stream") is True
+    if stream:
+        found["stream"] = True
+    options = body.get("stream_options")
+    return found, ChatAnswers(isinstance(options, dict) and options.get("include_usage") is True)
+
+
+def _format(form: Json) -> Json:
+    match form.get("type"):
+        case "text":
+            return {}
+        case "json_schema":
+            schema = mapping(form.get("json_schema"), "response_format.json_schema").get("schema")
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        case _:
+            raise unsupported("response_format", "send a json_schema")
+
+
+def _tool(tool: Json, where: str) -> Json:
+    if tool.get("type") != "function":
+        raise unsupported(f"{where}.type")
+    function = mapping(tool.get("function"), f"{where}.function")
+    found = {
+        "name": text(function.get("name"), f"{where}.function.name"),
+        "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
+    }
+    if function.get("description") is not None:
+        found["description"] = function["description"]
+    if function.get("strict") is not None:
+        found["strict"] = function["strict"]
+    return found
+
+
+def _tool_choice(body: Mapping[str, Any]) -> Json | None:
+    choice = body.get("tool_choice")
+    found: Json | None = None
+    if isinstance(choice, str):
+        if choice not in CHOICES:
+            raise wrong("tool_choice", "auto, none, required or a function")
+        found = {"type": CHOICES[choice]}
+    elif choice is not None:
+        function = mapping(mapping(choice, "tool_choice").get("function"), "tool_choice.function")
+        found = {"type": "tool", "name": function.get("name")}
+    if body.get("parallel_tool_calls") is False and body.get("tools"):
+        found = found or {"type": "auto"}
+        if found["type"] != "none":
+            found["disable_parallel_tool_use"] = True
+    return found
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+def _messages(value: object) -> tuple[list[Json], list[Json]]:
+    """The system's blocks, and the turns; neighbours of one role are one turn."""
+    system: list[Json] = []
+    turns: list[Json] = []
+
+    def add(role: str, blocks: list[Json]) -> None:
+        if turns and turns[-1]["role"] == role:
+            turns[-1]["content"] += blocks
+        else:
+            turns.append({"role": role, "content": blocks})
+
+    for where, message in objects(value, "messages"):
+        content = message.get("content")
+        match message.get("role"):
+            case "system" | "developer":
+                if turns:
+                    raise unsupported(f"{where}.role", "there, the system speaks first")
+                system += _parts(content, f"{where}.content", texts_only=True)
+            case "user":
+                add("user", _parts(content, f"{where}.content"))
+            case "assistant":
+                add("assistant", _assistant(message, where))
+            case "tool":
+                called = text(message.get("tool_call_id"), f"{where}.tool_call_id")
+                told = _parts(content, f"{where}.content")
+                add("user", [{"type": "tool_result", "tool_use_id": called, "content": told}])
+            case _:
+                raise unsupported(f"{where}.role")
+    return system, turns
+
+
+def _assistant(message: Json, where: str) -> list[Json]:
+    if message.get("audio") is not None:
+        raise unsupported(f"{where}.audio")
+    content = message.get("content")
+    blocks: list[Json] = (
+        [] if content is None or content == "" else _parts(content, f"{where}.content", texts_only=True)
+    )
+    for at, call in objects(message.get("tool_calls") or [], f"{where}.tool_calls"):
+        function = mapping(call.get("function"), f"{at}.function")
+        try:
+            given = msgspec.json.decode(function.get("arguments") or "{}", type=dict[str, Any])
+        except (msgspec.DecodeError, TypeError):
+            raise wrong(f"{at}.function.arguments", "an object as JSON in a string") from None
+        blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given})
+    return blocks
+
+
+def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}]
+    blocks: list[Json] = []
+    for at, part in objects(content, where):
+        kind = part.get("type")
+        if kind in ("text", "refusal"):
+            blocks.append({"type": "text", "text": text(part.get(kind), f"{at}.{kind}")})
+        elif kind == "image_url" and not texts_only:
+            url = text(mapping(part.get("image_url"), f"{at}.image_url").get("url"), f"{at}.image_url.url")
+            blocks.append({"type": "image", "source": _source(url, f"{at}.image_url.url")})
+        elif kind == "file" and not texts_only:
+            data = mapping(part.get("file"), f"{at}.file").get("file_data")
+            blocks.append({"type": "document", "source": _source(text(data, f"{at}.file.file_data"), f"{at}.file")})
+        else:
+            raise unsupported(f"{at}.type")
+    return blocks
+
+
+def _source(url: str, where: str) -> Json:
+    if url.startswith("https://"):
+        return {"type": "url", "url": url}
+    head, comma, data = url.partition(",")
+    if not (comma and head.startswith("data:") and head.endswith(";base64")):
+        raise unsupported(where, "send an https URL, or a data URL in base64")
+    return {"type": "base64", "media_type": head[len("data:") : -len(";base64")], "data": data}

@@ -1,0 +1,174 @@
+"""A request of Anthropic's messages as chat completions take it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+from routing.providers.translation.message_answers import MessageAnswers
+
+CARRIED = frozenset(
+    {
+        "model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k",
+        "tools", "tool_choice", "metadata", "output_config",
+    }
+)  # fmt: skip
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "thinking": ({"type": "disabled"},),
+    "service_tier": ("auto", "standard_only"),
+}
+CHOICES = {"auto": "auto", "any": "required", "none": "none"}
+THOUGHTS = ("thinking", "redacted_thinking")
+
+
+def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
+    """OpenAI's body but for `model`, and who brings the answer back. Raises BadRequest."""
+    refuse_others(body, CARRIED, HARMLESS)
+    messages: list[Json] = []
+    if body.get("system"):
+        messages.append({"role": "system", "content": _texts(body["system"], "system")})
+    for where, message in objects(body.get("messages"), "messages"):
+        match message.get("role"):
+            case "user":
+                messages += _user(message.get("content"), f"{where}.content")
+            case "assistant":
+                messages.append(_assistant(message.get("content"), f"{where}.content"))
+            case _:
+                raise wrong(f"{where}.role", "user or assistant")
+    found: Json = {"messages": messages}
+    if body.get("max_tokens") is None:
+        raise wrong("max_tokens", "a whole number")
+    found["max_completion_tokens"] = body["max_tokens"]
+    for name in ("temperature", "top_p", "top_k"):
+        if body.get(name) is not None:
+            found[name] = body[name]
+    if body.get("stop_sequences"):
+        found["stop"] = body["stop_sequences"]
+    if body.get("metadata") is not None and (user := mapping(body["metadata"], "metadata").get("user_id")) is not None:
+        found["user"] = user
+    if body.get("tools"):
+        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+    if body.get("tool_choice") is not None:
+        found |= _tool_choice(mapping(body["tool_choice"], "tool_choice"))
+    if body.get("output_config") is not None:
+        found |= _format(mapping(body["output_config"], "output_config"))
+    if body.get("stream") is True:
+        found["stream"] = True
+    return found, MessageAnswers()
+
+
+def _format(config: Json) -> Json:
+    for name, value in config.items():
+        if name != "format" and value is not None:
+            raise unsupported(f"output_config.{name}")
+    if config.get("format") is None:
+        return {}
+    form = mapping(config["format"], "output_config.format")
+    schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
+    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+
+
+def _tool(tool: Json, where: str) -> Json:
+    if tool.get("type") not in (None, "custom"):
+        raise unsupported(f"{where}.type", "its provider has no such tool")
+    function: Json = {
+        "name": text(tool.get("name"), f"{where}.name"),
+        "parameters": mapping(tool.get("input_schema"), f"{where}.input_schema"),
+    }
+    for name in ("description", "strict"):
+        if tool.get(name) is not None:
+            function[name] = tool[name]
+    return {"type": "function", "function": function}
+
+
+def _tool_choice(choice: Json) -> Json:
+    kind = choice.get("type")
+    if kind == "tool":
+        found: Json = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
+    elif kind in CHOICES:
+        found = {"tool_choice": CHOICES[kind]}
+    else:
+        raise wrong("tool_choice.type", "auto, any, tool or none")
+    if choice.get("disable_parallel_tool_use") is True:
+        found["parallel_tool_calls"] = False
+    return found
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+def _texts(content: object, where: str) -> str:
+    """A string, or text blocks as one."""
+    if isinstance(content, str):
+        return content
+    found = []
+    for at, block in objects(content, where):
+        if block.get("type") != "text":
+            raise unsupported(f"{at}.type")
+        found.append(text(block.get("text"), f"{at}.text"))
+    return "\n\n".join(found)
+
+
+def _user(content: object, where: str) -> list[Json]:
+    """A turn may hold the results of tools, which are messages of their own there, and come first."""
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    results: list[Json] = []
+    parts: list[Json] = []
+    for at, block in objects(content, where):
+        match block.get("type"):
+            case "text":
+                parts.append({"type": "text", "text": text(block.get("text"), f"{at}.text")})
+            case "image":
+                parts.append({"type": "image_url", "image_url": {"url": _url(block, at)}})
+            case "document":
+                source = mapping(block.get("source"), f"{at}.source")
+                if source.get("type") != "base64":
+                    raise unsupported(f"{at}.source.type")
+                file: Json = {"filename": block.get("title") or "document", "file_data": _url(block, at)}
+                parts.append({"type": "file", "file": file})
+            case "tool_result":
+                results.append(_result(block, at))
+            case _:
+                raise unsupported(f"{at}.type")
+    spoken: str | list[Json] = parts
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        spoken = parts[0]["text"]
+    return [*results, *([{"role": "user", "content": spoken}] if parts else [])]
+
+
+def _result(block: Json, where: str) -> Json:
+    told = "" if block.get("content") is None else _texts(block["content"], f"{where}.content")
+    if block.get("is_error") is True:
+        told = f"Error: {told}"
+    return {"role": "tool", "tool_call_id": text(block.get("tool_use_id"), f"{where}.tool_use_id"), "content": told}
+
+
+def _url(block: Json, where: str) -> str:
+    source = mapping(block.get("source"), f"{where}.source")
+    match source.get("type"):
+        case "url":
+            return text(source.get("url"), f"{where}.source.url")
+        case "base64":
+            data = text(source.get("data"), f"{where}.source.data")
+            return f"data:{text(source.get('media_type'), f'{where}.source.media_type')};base64,{data}"
+        case _:
+            raise unsupported(f"{where}.source.type")
+
+
+def _assistant(content: object, where: str) -> Json:
+    if isinstance(content, str):
+        return {"role": "assistant", "content": content}
+    said: list[str] = []
+    calls: list[Json] = []
+    for at, block in objects(content, where):
+        kind = block.get("type")
+        if kind == "text":
+            said.append(text(block.get("text"), f"{at}.text"))
+        elif kind == "tool_use":
+            given = msgspec.json.encode(mapping(block.get("input"), f"{at}.input")).decode()
+            function = {"name": block.get("name"), "arguments": given}
+            calls.append({"id": block.get("id"), "type": "function", "function": function})
+        elif kind not in THOUGHTS:
+            raise unsupported(f"{at}.type")
+    found: Json = {"role": "assistant", "content": "".join(said) if said or not calls else None}
+    return found | ({"tool_calls": calls} if calls else {})

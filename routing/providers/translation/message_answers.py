@@ -1,0 +1,202 @@
+"""A chat completion as Anthropic's message, whole or in a stream."""
+
+from typing import Any
+
+import msgspec
+
+from routing.providers import sse
+from routing.providers.passing import BadAnswer
+from routing.providers.translation.fields import Json
+
+REASONS = {
+    "stop": "end_turn",
+    "length": "max_tokens",
+    "tool_calls": "tool_use",
+    "function_call": "tool_use",
+    "content_filter": "refusal",
+}
+
+
+class Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class Usage(msgspec.Struct):
+    prompt_tokens: int = 0
+    completion_tokens: int | None = 0
+    prompt_tokens_details: Details | None = None
+
+
+class Function(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class Call(msgspec.Struct):
+    index: int = 0
+    id: str | None = None
+    function: Function = msgspec.field(default_factory=Function)
+
+
+class Spoken(msgspec.Struct):
+    """A message, or a piece of one."""
+
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[Call] | None = None
+
+    @property
+    def thought(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
+
+    @property
+    def said(self) -> str:
+        return self.content or self.refusal or ""
+
+
+class Choice(msgspec.Struct):
+    message: Spoken | None = None
+    delta: Spoken | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    """vLLM's: the stop string that was met."""
+
+
+class Completion(msgspec.Struct):
+    """A whole one or a chunk."""
+
+    id: str = ""
+    model: str = ""
+    choices: list[Choice] = []
+    usage: Usage | None = None
+
+
+class MessageAnswers:
+    """`routing.providers.plan.Translator`."""
+
+    def __init__(self) -> None:
+        self._first: Completion | None = None
+        self._usage = Usage()
+        self._open: str | None = None
+        """The kind of the content block that is under way; a tool call's is `call N`."""
+        self._blocks = 0
+        self._calls: set[int] = set()
+        self._choice = Choice()
+
+    def whole(self, data: bytes) -> bytes:
+        found = _read(data)
+        if not found.choices or found.choices[0].message is None:
+            raise BadAnswer("answered with a completion that says nothing")
+        choice = found.choices[0]
+        spoken = choice.message or Spoken()
+        content: list[Json] = []
+        if spoken.thought:
+            content.append({"type": "thinking", "thinking": spoken.thought, "signature": ""})
+        if spoken.said:
+            content.append({"type": "text", "text": spoken.said})
+        for call in spoken.tool_calls or ():
+            content.append({**_tool_use(call), "input": _arguments(call)})
+        return msgspec.json.encode(
+            {**_head(found), "content": content, **_stopped(choice), "usage": usage(found.usage or Usage())}
+        )
+
+    def event(self, event: bytes) -> bytes:
+        data = sse.data_of(event)
+        if not data or data == sse.DONE:
+            return b""
+        told, parts = _read(data), []
+        if self._first is None:
+            self._first = told
+            message = {**_head(told), "content": [], "stop_reason": None, "stop_sequence": None}
+            began = usage(told.usage or Usage())
+            parts.append(_event("message_start", message={**message, "usage": {**began, "output_tokens": 0}}))
+        self._usage = told.usage or self._usage
+        for choice in told.choices[:1]:
+            parts += self._piece(choice.delta or Spoken())
+            if choice.finish_reason:
+                self._choice = choice
+        return b"".join(parts)
+
+    def _piece(self, spoken: Spoken) -> list[bytes]:
+        parts = []
+        if spoken.thought:
+            parts += self._block("thinking", {"type": "thinking", "thinking": "", "signature": ""})
+            parts.append(self._delta(type="thinking_delta", thinking=spoken.thought))
+        if spoken.said:
+            parts += self._block("text", {"type": "text", "text": ""})
+            parts.append(self._delta(type="text_delta", text=spoken.said))
+        for call in spoken.tool_calls or ():
+            kind = f"call {call.index}"
+            if kind != self._open and call.index in self._calls:
+                raise BadAnswer("answered with tool calls that are mixed up")
+            self._calls.add(call.index)
+            parts += self._block(kind, {**_tool_use(call), "input": {}})
+            if call.function.arguments:
+                parts.append(self._delta(type="input_json_delta", partial_json=call.function.arguments))
+        return parts
+
+    def _block(self, kind: str, block: Json) -> list[bytes]:
+        """The events that lead to this block."""
+        if kind == self._open:
+            return []
+        closed = self._close()
+        self._open = kind
+        return [*closed, _event("content_block_start", index=self._blocks, content_block=block)]
+
+    def _close(self) -> list[bytes]:
+        if self._open is None:
+            return []
+        self._open = None
+        self._blocks += 1
+        return [_event("content_block_stop", index=self._blocks - 1)]
+
+    def _delta(self, **delta: str) -> bytes:
+        return _event("content_block_delta", index=self._blocks, delta=delta)
+
+    def end(self) -> bytes:
+        last = _event("message_delta", delta=_stopped(self._choice), usage=usage(self._usage))
+        return b"".join([*self._close(), last, _event("message_stop")])
+
+
+def _read(data: bytes) -> Completion:
+    try:
+        return msgspec.json.decode(data, type=Completion)
+    except msgspec.DecodeError:
+        raise BadAnswer("answered with a completion that is none") from None
+
+
+def _head(found: Completion) -> Json:
+    return {"id": found.id, "type": "message", "role": "assistant", "model": found.model}
+
+
+def _stopped(choice: Choice) -> Json:
+    if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
+        return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
+    return {"stop_reason": REASONS.get(choice.finish_reason or "", "end_turn"), "stop_sequence": None}
+
+
+def _tool_use(call: Call) -> Json:
+    return {"type": "tool_use", "id": call.id or f"toolu_{call.index}", "name": call.function.name or ""}
+
+
+def _arguments(call: Call) -> Any:
+    try:
+        return msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
+    except msgspec.DecodeError:
+        raise BadAnswer("answered with a tool call whose arguments are no JSON") from None
+
+
+def _event(kind: str, **more: Any) -> bytes:
+    return sse.event({"type": kind, **more}, kind)
+
+
+def usage(told: Usage) -> Json:
+    cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
+    return {
+        "input_tokens": max(0, told.prompt_tokens - cached),
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": told.completion_tokens or 0,
+    }

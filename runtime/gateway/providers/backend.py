@@ -1,0 +1,82 @@
+"""Providers as a backend: a turn is a free connection, a call is one attempt."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+
+from models.messages import Event, Usage
+from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
+from routing.providers.upstream import Attempt
+from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
+from runtime.gateway.context import RequestContext
+from runtime.gateway.providers.directory import Directory, Place
+
+
+class ProviderBackend:
+    """`runtime.gateway.backend.Backend`."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+
+    def handles(self, target: Target) -> bool:
+        return target.backend != LOCAL and target.backend in self._directory.upstreams
+
+    def coming(self, target: Target) -> Coming | None:
+        return None
+
+    def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
+        place = self._directory.at(target)
+        return None if place is None else place.upstream.again(error, context.attempt, context.seconds_left())
+
+    def patience(self, target: Target) -> float | None:
+        place = self._directory.at(target)
+        return None if place is None else place.upstream.provider.timeouts.whole
+
+    @asynccontextmanager
+    async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[ProviderLease]":
+        place = self._directory.at(target)
+        if place is None:
+            raise NotFound(f"'{target.model}' was removed.", param="model")
+        place.upstream.enter(first=context.attempt == 1)
+        try:
+            yield ProviderLease(context, target, place)
+        finally:
+            place.upstream.leave()
+
+
+class ProviderLease:
+    """`runtime.gateway.backend.Lease`."""
+
+    queued_seconds = load_seconds = swap_seconds = 0.0
+    pool = ""
+    first_goal = None
+
+    def __init__(self, context: RequestContext, target: Target, place: Place) -> None:
+        self._context, self._target, self._place = context, target, place
+        self._attempts: list[Attempt] = []
+
+    @property
+    def context_length(self) -> int | None:
+        return self._place.model.context_length
+
+    @property
+    def usage(self) -> Usage:
+        return total(attempt.usage for attempt in self._attempts)
+
+    async def run(self, call: Call) -> AsyncIterator[Event]:
+        left = self._context.seconds_left()
+        by = None if left is None else asyncio.get_running_loop().time() + left
+        attempt = self._place.upstream.attempt(self._place.model, self._target.asked, self._context.id, by)
+        self._attempts.append(attempt)
+        events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
+        try:
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+        except ProviderTimedOut:
+            if self._context.seconds_left() == 0.0:
+                raise DeadlineExceeded(
+                    f"The request's deadline passed before '{self._target.model}' had answered. "
+                    "Send it again with more time, or later."
+                ) from None
+            raise

@@ -1,0 +1,158 @@
+"""What is told of providers: their models in OpenAI's list, and their state. Never a key."""
+
+import os
+import time
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from registry.errors import NotFound, RoundhouseError
+from registry.recipes.definition import Task
+from registry.wording import quoted
+from routing.providers.breaker import Phase
+from routing.providers.upstream import Upstream
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.providers.directory import Directory, Place
+from tenants.caller import Caller
+
+Count = Annotated[int, Meta(ge=0)]
+STATES = {Phase.CLOSED: 0.0, Phase.HALF_OPEN: 0.5, Phase.OPEN: 1.0}
+
+
+class ProviderCardView(msgspec.Struct, frozen=True, kw_only=True):
+    """A provider's model in OpenAI's model list."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: Count
+    owned_by: Annotated[str, Meta(description="The provider's id.")]
+    root: Annotated[str, Meta(description="As the provider calls it.")]
+    task: Task
+    aliases: list[str]
+    context_length: Count | None
+    abilities: list[str]
+    description: str
+
+
+class BreakerView(msgspec.Struct, frozen=True):
+    id: str
+    state: Literal["closed", "open", "half_open"]
+    seconds: Annotated[float, Meta(description="Until an open one lets a request through.")]
+    failures_in_a_row: Count
+
+
+class ProviderView(msgspec.Struct, frozen=True, kw_only=True):
+    id: str
+    object: Literal["provider"] = "provider"
+    protocol: Literal["openai", "anthropic"]
+    base_url: str
+    key_is_set: Annotated[bool, Meta(description="Whether the variable of its key holds one, or it needs none.")]
+    running: Count
+    connections: Count
+    models: list[BreakerView]
+
+
+class ProviderListView(msgspec.Struct, frozen=True):
+    data: list[ProviderView]
+    object: Literal["list"] = "list"
+
+
+class ProviderCheckView(msgspec.Struct, frozen=True):
+    """`seconds`: until it had told its models. `missing`: of the recipe, those that it did not tell of."""
+
+    id: str
+    ok: bool
+    seconds: float
+    message: str
+    missing: list[str]
+
+
+class _Named(msgspec.Struct):
+    id: str
+
+
+class _Listed(msgspec.Struct):
+    data: list[_Named]
+
+
+class Providers:
+    """For HTTP and the command line."""
+
+    def __init__(self, directory: Directory, metrics: Metrics) -> None:
+        self._directory, self._metrics = directory, metrics
+
+    def cards(self, caller: Caller) -> list[ProviderCardView]:
+        return [card(place) for place in self._directory.places(caller)]
+
+    def card(self, name: str, caller: Caller) -> ProviderCardView | None:
+        """None: it is no provider's. Raises Forbidden, NotFound."""
+        place = self._directory.find(name, caller)
+        return None if place is None else card(place)
+
+    def views(self) -> ProviderListView:
+        return ProviderListView([view(upstream) for upstream in self._directory.upstreams.values()])
+
+    def measure(self) -> None:
+        """Gauges, at the moment they are asked for."""
+        for upstream in self._directory.upstreams.values():
+            id_ = upstream.provider.id
+            self._metrics.provider_running.labels(id_).set(upstream.running)
+            for name, state in upstream.breakers.items():
+                self._metrics.provider_state.labels(id_, name).set(STATES[state.phase])
+
+    async def check(self, name: str) -> ProviderCheckView:
+        """Ask it for its models: is it there, does it take the key, does it have what the recipe names?"""
+        upstream = self._directory.upstreams.get(name)
+        if upstream is None:
+            there = ", ".join(self._directory.upstreams) or "none"
+            raise NotFound(f"There is no provider {quoted(name)}. There are: {there}.", code="provider_not_found")
+        began = time.monotonic()
+        try:
+            told = msgspec.json.decode(await upstream.connection.models(), type=_Listed)
+        except RoundhouseError as error:
+            return ProviderCheckView(name, False, round(time.monotonic() - began, 3), error.message, [])
+        except msgspec.DecodeError:
+            return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
+        has = {one.id for one in told.data}
+        missing = [model.name for model in upstream.provider.models if model.name not in has]
+        message = f"It has {len(has)} models."
+        return ProviderCheckView(name, not missing, round(time.monotonic() - began, 3), message, missing)
+
+
+def card(place: Place) -> ProviderCardView:
+    model = place.model
+    return ProviderCardView(
+        id=place.name,
+        created=0,
+        owned_by=place.upstream.provider.id,
+        root=model.name,
+        task=model.task,
+        aliases=list(model.aliases),
+        context_length=model.context_length,
+        abilities=list(model.abilities),
+        description=model.description,
+    )
+
+
+def view(upstream: Upstream) -> ProviderView:
+    provider, now = upstream.provider, time.monotonic()
+    breakers = [
+        BreakerView(
+            provider.served(model),
+            state.phase.value,
+            round(max(0.0, state.until - now), 1) if state.phase is Phase.OPEN else 0.0,
+            state.run,
+        )
+        for model in provider.models
+        if (state := upstream.breakers[model.name])
+    ]
+    return ProviderView(
+        id=provider.id,
+        protocol=provider.protocol.value,
+        base_url=provider.base_url,
+        key_is_set=provider.key_env is None or bool(os.environ.get(provider.key_env)),
+        running=upstream.running,
+        connections=provider.connections,
+        models=breakers,
+    )

@@ -1,0 +1,115 @@
+"""A provider on a real socket that plays what it is told: OpenAI's and Anthropic's answers, and every way to fail."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+HANG = object()
+"""In a play: nothing more comes until the asker leaves, or the fake ends."""
+CUT = object()
+"""In a play: the connection breaks."""
+GATE = object()
+"""In a play: the rest waits for `gate`."""
+
+
+@dataclass
+class Seen:
+    path: str
+    headers: dict[str, str]
+    body: Any
+    """JSON; of a form the bytes."""
+
+
+@dataclass
+class Play:
+    """One answer. `parts`: bytes, HANG, CUT or GATE, in this order; endless ones are an iterator."""
+
+    parts: list[Any] | Callable[[], Iterator[Any]] = field(default_factory=list)
+    status: int = 200
+    content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+Script = Callable[[Seen], Play]
+
+
+class ProviderFake:
+    """`script` says what each request gets. `seen` has them all; `left` is set when one was left in mid-answer."""
+
+    def __init__(self, script: Script) -> None:
+        self.script = script
+        self.seen: list[Seen] = []
+        self.left = asyncio.Event()
+        self.arrived = asyncio.Event()
+        self.gate = asyncio.Event()
+        self.sent_bytes = 0
+        self.port = 0
+        self._over = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    async def _answer(self, request: web.Request) -> web.StreamResponse:
+        raw = await request.read()
+        is_json = request.content_type == "application/json" and raw
+        seen = Seen(
+            request.path, {k.lower(): v for k, v in request.headers.items()}, json.loads(raw) if is_json else raw
+        )
+        self.seen.append(seen)
+        self.arrived.set()
+        play = self.script(seen)
+        parts = play.parts() if callable(play.parts) else iter(play.parts)
+        first = next(parts, b"")
+        if first is HANG:
+            await self._hang()
+            raise web.HTTPServiceUnavailable
+        response = web.StreamResponse(status=play.status, headers={"content-type": play.content_type, **play.headers})
+        try:
+            await response.prepare(request)
+            for part in (p for some in ([first], parts) for p in some):
+                if part is HANG:
+                    await self._hang()
+                    return response
+                if part is CUT:
+                    assert request.transport is not None
+                    request.transport.close()
+                    return response
+                if part is GATE:
+                    await self.gate.wait()
+                    continue
+                await response.write(part)
+                self.sent_bytes += len(part)
+        except (ConnectionError, asyncio.CancelledError):
+            self.left.set()
+            raise
+        return response
+
+    async def _hang(self) -> None:
+        try:
+            await self._over.wait()
+        except asyncio.CancelledError:
+            self.left.set()
+            raise
+
+
+@asynccontextmanager
+async def provider_fake(script: Script) -> AsyncIterator[ProviderFake]:
+    fake = ProviderFake(script)
+    app = web.Application(client_max_size=2**26)
+    app.router.add_route("*", "/{path:.*}", fake._answer)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    fake.port = runner.addresses[0][1]
+    try:
+        yield fake
+    finally:
+        fake._over.set()
+        await runner.cleanup()

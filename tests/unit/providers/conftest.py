@@ -1,0 +1,10 @@
+"""The variable that holds the fakes' key."""
+
+import pytest
+
+from tests.unit.providers.rig import KEY
+
+
+@pytest.fixture(autouse=True)
+def _key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)

@@ -1,0 +1,196 @@
+"""Attempts at the targets that a router named, in its order; each is a row of the ledger."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.messages import Chunk, Event, Finished, Started, Usage
+from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
+from runtime.gateway.backend import Target
+from runtime.gateway.context import RequestContext
+from runtime.gateway.record import End, RequestRecord
+from runtime.http import serving
+from runtime.http.attempts import attempts
+from runtime.http.dialect import Head, Parts
+from runtime.http.routes import ENDPOINTS
+from runtime.http.serving import Answered, answer
+from tests.fakes import traces
+from tests.fakes.provider import HANG, Play
+from tests.unit.providers.rig import Rig, rigged, rigged_with
+
+SHORT = {"first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
+LOCAL: list[Event] = [
+    Started(status=200, content_type="application/json"),
+    Chunk(data=b'{"model":"chat"}'),
+    Finished(usage=Usage(prompt_tokens=5, completion_tokens=2)),
+]
+
+
+@pytest.fixture
+def routed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What follows `first/big` as a router would name it."""
+    names: list[str] = []
+
+    def attempted(gateway: Any, recorder: Any, target: Target, _none: Sequence[str], *more: Any) -> Parts:
+        return attempts(gateway, recorder, target, names, *more)
+
+    monkeypatch.setattr(serving, "attempts", attempted)
+    return names
+
+
+def two(first: Play, second: Play, **more: Any) -> dict[str, Any]:
+    return {
+        "first": (lambda seen: first, "openai", {"timeouts": SHORT, **more}),
+        "second": (lambda seen: second, "anthropic", {}),
+    }
+
+
+FAILS: dict[str, tuple[Play, str]] = {
+    "429": (traces.error(429), "provider_busy"),
+    "500": (traces.error(500), "provider_failed"),
+    "no credit": (traces.error(402), "provider_no_credit"),
+    "key": (traces.error(401), "provider_key"),
+    "hang": (Play([HANG]), "provider_timeout"),
+    "garbage": (Play([b"<"]), "provider_answer"),
+}
+
+
+@pytest.mark.parametrize("name", FAILS)
+async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str) -> None:
+    """Here of the other dialect, under the name that the client used."""
+    routed.append("second/big")
+    play, code = FAILS[name]
+    async with rigged_with(tmp_path, two(play, traces.message("big"))) as rig:
+        found = await rig.chat("first/big")
+        assert (found.status_code, found.json()["model"]) == (200, "first/big")
+        assert found.headers["x-roundhouse-model"] == "second/big@v1"
+        assert found.headers["x-roundhouse-failed-attempts"] == f"first/big {code}"
+        (record,) = rig.gateway.records.all
+        assert record.context.attempt == 2
+        assert record.target
+        assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
+
+
+async def test_a_model_of_this_machine_may_be_one(tmp_path: Path, routed: list[str]) -> None:
+    routed += ["nowhere/at-all", "chat"]
+    async with rigged_with(tmp_path, two(traces.error(500), traces.error(500))) as rig:
+        rig.gateway.links["chat"].script = lambda _: LOCAL
+        found = await rig.chat("first/big")
+        assert found.status_code == 200
+        assert found.headers["x-roundhouse-model"] == "chat@rev"
+
+
+async def test_what_fails_on_this_machine_goes_to_a_provider(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
+        for error in (QueueFull("full"), Unavailable("loading")):
+            rig.gateway.links["chat"].script = lambda _, e=error: [e]
+            assert (await rig.chat("chat")).headers["x-roundhouse-model"] == "second/big@v1"
+        rig.gateway.links["chat"].script = lambda _: [Started(500, "application/json"), Chunk(b"{}"), Finished(Usage())]
+        assert (await rig.chat("chat")).status_code == 200
+
+
+async def test_a_model_that_was_named_never_becomes_another(tmp_path: Path) -> None:
+    async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
+        assert (await rig.chat("first/big")).status_code == 502
+        assert not rig.fakes[1].seen
+
+
+async def test_the_clients_fault_is_nobody_elses(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    async with rigged_with(tmp_path, two(traces.error(422), traces.message("big"))) as rig:
+        assert (await rig.chat("first/big")).status_code == 422
+        assert not rig.fakes[1].seen
+
+
+async def test_all_fail(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    async with rigged_with(tmp_path, two(traces.error(500), traces.error(529, "overloaded_error"))) as rig:
+        found = await rig.chat("first/big")
+        assert (found.status_code, found.json()["error"]["code"]) == (503, "provider_overloaded")
+        assert len(rig.gateway.records.all) == 1
+
+
+async def test_after_the_first_word_there_is_no_other(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    play = Play([*traces.chat_events("big")[:2], HANG], content_type=traces.EVENTS)
+    async with rigged_with(tmp_path, two(play, traces.message_stream("big"))) as rig:
+        found = await rig.chat("first/big", stream=True)
+        assert found.status_code == 200
+        assert json.loads(found.text.split("data: ")[-1])["error"]["code"] == "provider_timeout"
+        assert not rig.fakes[1].seen
+
+
+async def test_before_it_a_stream_begins_elsewhere(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    play = Play([traces.chat_events("big")[0], HANG], content_type=traces.EVENTS)
+    async with rigged_with(tmp_path, two(play, traces.message_stream("big"))) as rig:
+        found = await rig.chat("first/big", stream=True)
+        assert found.status_code == 200
+        assert "hello" in found.text
+        assert found.text.endswith("data: [DONE]\n\n")
+
+
+async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
+    """A first target that hangs has half of the deadline, and the second one the rest."""
+    routed.append("second/big")
+    scripts = two(Play([HANG]), traces.message("big"), timeouts={})
+    async with rigged_with(tmp_path, scripts) as rig:
+        found = await _with_deadline(rig, 10.0)
+        assert found.status == 200
+        hung = {**two(Play([HANG]), Play([HANG]), timeouts={})}
+    async with rigged_with(tmp_path / "2", hung) as rig:
+        async with asyncio.timeout(30):
+            found = await _with_deadline(rig, 0.6)
+        assert (found.status, json.loads(found.body)["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def _with_deadline(rig: Rig, seconds: float) -> Answered:
+    body = json.dumps({"model": "first/big", "messages": [{"role": "user", "content": "hi"}]}).encode()
+    context = RequestContext("x", deadline=asyncio.get_running_loop().time() + seconds)
+    return await answer(rig.gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], body)
+
+
+async def test_each_attempt_is_a_row_of_its_own(
+    tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A failed one's usage too: what was said before it broke was paid for."""
+    routed.append("second/big")
+    rows: list[RequestRecord] = []
+    async with rigged_with(tmp_path, two(traces.error(500), traces.message("big"))) as rig:
+        monkeypatch.setattr(rig.gateway.gateway._ledger, "take", rows.append)
+        monkeypatch.setattr(
+            rig.gateway.gateway, "_sinks", [rig.gateway.gateway._ledger, *rig.gateway.gateway._sinks[1:]]
+        )
+        await rig.chat("first/big")
+    told = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
+    assert told == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
+
+
+# --- the function itself ---------------------------------------------------------------------------------------------
+async def test_a_pause_before_the_same_target_again(tmp_path: Path) -> None:
+    """Without a network: errors and answers by script, the pause by the backend."""
+    script: list[RoundhouseError | None] = [ProviderFailed("x", again=True), None]
+
+    async def once(_target: Target) -> Parts:
+        if (error := script.pop(0)) is not None:
+            raise error
+        yield Head(200, "text/plain")
+        yield b"done"
+
+    async with rigged(tmp_path, lambda seen: Play()) as rig:
+        gateway = rig.gateway.gateway
+        target = Target("there/big", "there/big", "v1", backend="there")
+        provider = rig.gateway.providers.upstreams["there"]
+        provider.provider = provider.provider.model_copy(update={"retries": 1})
+        provider.enter(first=True)
+        with gateway.record(RequestContext("x"), "/x") as recorder:
+            recorder.target = target
+            parts = [p async for p in attempts(gateway, recorder, target, (), lambda n: replace(target), once)]
+        assert parts[-1] == b"done"
+        assert recorder.context.attempt == 2

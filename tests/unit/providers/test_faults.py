@@ -1,0 +1,254 @@
+"""Every way in which a provider may fail, before the first byte and after it: each has one outcome, and none hangs.
+
+The table in docs/providers.md says the same. No test waits for longer than the recipe's own bounds, which are small.
+"""
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runtime.gateway.record import End
+from tests.fakes import traces
+from tests.fakes.provider import CUT, GATE, HANG, Play
+from tests.unit.http.fakes import Wire
+from tests.unit.providers.rig import rigged
+
+SHORT = {"connect": 1.0, "first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
+EVENTS = traces.chat_events("big")
+WORDS = EVENTS[:2]
+"""The beginning of a stream, with one word in it."""
+MEGABYTE = b" " * 2**20
+
+
+def stream(*parts: Any) -> Play:
+    return Play(list(parts), content_type=traces.EVENTS)
+
+
+def endless() -> Iterator[bytes]:
+    yield from WORDS
+    while True:
+        yield EVENTS[1] * 1000
+
+
+def huge() -> Iterator[bytes]:
+    yield b'{"id": "'
+    for _ in range(2048):
+        yield MEGABYTE
+
+
+def error_event(kind: str) -> bytes:
+    return f'data: {{"error": {{"message": "no luck", "type": "{kind}"}}}}\n\n'.encode()
+
+
+BEFORE: dict[str, tuple[Play, int, str]] = {
+    "429": (traces.error(429, "rate_limit_error", **{"retry-after": "7"}), 429, "provider_busy"),
+    "429 for money": (traces.error(429, "insufficient_quota", "insufficient_quota"), 502, "provider_no_credit"),
+    "402": (traces.error(402, "billing_error"), 502, "provider_no_credit"),
+    "401": (traces.error(401, "invalid_request_error", "invalid_api_key"), 502, "provider_key"),
+    "404": (traces.error(404), 502, "provider_model"),
+    "500": (traces.error(500), 502, "provider_failed"),
+    "503": (traces.error(503), 503, "provider_overloaded"),
+    "529": (traces.error(529, "overloaded_error"), 503, "provider_overloaded"),
+    "hangs before the first byte": (Play([HANG]), 504, "provider_timeout"),
+    "breaks before the first byte": (Play([b"", CUT]), 502, "provider_failed"),
+    "garbage": (Play([b"\xff\xfe<html>"]), 502, "provider_answer"),
+    "half a body": (Play([b'{"id": "x", ']), 502, "provider_answer"),
+    "error in a 200": (Play([b'{"error": {"message": "no", "type": "overloaded_error"}}']), 503, "provider_overloaded"),
+    "a redirect": (
+        Play(status=302, headers={"location": "http://169.254.169.254/latest"}), 502, "provider_answer",
+    ),
+    "a stream that was not asked for": (stream(*EVENTS), 502, "provider_answer"),
+    "a 2 GB body": (Play(huge), 502, "provider_answer"),
+    "a 2 GB body that says so": (
+        Play([b"{"], headers={"content-length": str(2**31)}), 502, "provider_answer",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BEFORE)
+async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
+    play, status, code = BEFORE[name]
+    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT, max_answer=8 * 2**20) as rig:
+        async with asyncio.timeout(30):
+            found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (status, code), found.text
+        assert len(rig.fake.seen) == 1
+        assert rig.gateway.records.all[0].code == code
+        if name == "429":
+            assert found.headers["retry-after"] == "7"
+        if name.startswith("a 2 GB"):
+            assert rig.fake.sent_bytes < 64 * 2**20
+
+
+FIRST: dict[str, tuple[Play, int, str]] = {
+    "an error before words": (stream(EVENTS[0], error_event("overloaded_error")), 503, "provider_overloaded"),
+    "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
+    "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
+    "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
+    "no stream": (traces.chat("big"), 502, "provider_answer"),
+    "an event that does not end": (stream(b"data: ", *([MEGABYTE] * 6), HANG), 502, "provider_answer"),
+}
+
+
+@pytest.mark.parametrize("name", FIRST)
+async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path: Path, name: str) -> None:
+    play, status, code = FIRST[name]
+    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT) as rig:
+        async with asyncio.timeout(30):
+            found = await rig.chat(stream=True)
+        assert (found.status_code, found.json()["error"]["code"]) == (status, code)
+
+
+AFTER: dict[str, tuple[Play, str]] = {
+    "hangs in mid-stream": (stream(*WORDS, HANG), "provider_timeout"),
+    "half an event": (stream(*WORDS, GATE, EVENTS[2][:20]), "provider_answer"),
+    "an end without an end": (stream(*WORDS), "provider_answer"),
+    "garbage in mid-stream": (stream(*WORDS, GATE, b"data: {nonsense\n\n"), "provider_answer"),
+    "an error in mid-stream": (stream(*WORDS, GATE, error_event("server_error")), "provider_failed"),
+    "a connection that breaks": (stream(*WORDS, GATE, CUT), "provider_failed"),
+    "endless": (Play(endless, content_type=traces.EVENTS), "provider_answer"),
+}
+
+
+@pytest.mark.parametrize("name", AFTER)
+async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
+    play, code = AFTER[name]
+    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT, max_answer=8 * 2**20) as rig:
+        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], {"content-type": "application/json"})
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(wire.run())
+            await wire.first.wait()
+            rig.fake.gate.set()
+            await task
+        assert wire.sent[0]["status"] == 200
+        text = b"".join(part["body"] for part in wire.sent[1:]).decode()
+        events = [event for event in text.split("\n\n") if event]
+        last = json.loads(events[-1].removeprefix("data: "))
+        assert last["error"]["code"] == code
+        assert "hello" in events[1]
+        (record,) = rig.gateway.records.all
+        assert (record.end, record.code) == (End.FAILED, code)
+        assert record.usage.completion_tokens >= 1, "what was said before it broke is counted"
+        assert record.usage.prompt_tokens > 0
+
+
+async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: stream(*EVENTS, HANG), timeouts=SHORT) as rig:
+        found = await rig.chat(stream=True)
+        assert found.text.endswith("data: [DONE]\n\n")
+        assert rig.gateway.records.all[0].end is End.DONE
+        await rig.fake.left.wait()
+
+
+async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: Play(huge), max_answer=8 * 2**20) as rig:
+        await rig.chat("there/big")  # what is imported and made once
+        gc.collect()
+        tracemalloc.start()
+        try:
+            found = await rig.chat()
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert found.json()["error"]["code"] == "provider_answer"
+        assert peak < 24 * 2**20
+
+
+# --- another model ---------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("said", ["big", "big-2026-11-01", "org/big", "org/big:free"])
+async def test_a_version_of_the_same_model_is_that_model(tmp_path: Path, said: str) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat(said)) as rig:
+        found = await rig.chat()
+        assert found.status_code == 200
+        assert "x-roundhouse-warning" not in found.headers
+
+
+@pytest.mark.parametrize("is_stream", [True, False])
+async def test_another_models_name(tmp_path: Path, is_stream: bool) -> None:
+    play = traces.chat_stream("tiny") if is_stream else traces.chat("tiny")
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.chat(stream=is_stream)
+        assert found.headers["x-roundhouse-warning"] == "the provider says that model tiny answered"
+        assert "there/big" in found.text
+    async with rigged(tmp_path, lambda seen: play, models=[{"name": "big", "exact": True}]) as rig:
+        found = await rig.chat(stream=is_stream)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+
+
+# --- where it may be -------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("url", ["http://127.0.0.1:{}/v1", "http://localhost:{}/v1", "http://[::ffff:127.0.0.1]:{}/v1"])
+async def test_private_addresses_only_where_the_recipe_says_so(tmp_path: Path, url: str) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
+        port = rig.fake.port
+        place = rig.gateway.providers.upstreams["there"]
+        place.provider = place.provider.model_copy(update={"base_url": url.format(port), "private_addresses": False})
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_address")
+        assert not rig.fake.seen
+
+
+async def test_nobody_listens_there(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: traces.chat("big"), base_url="http://127.0.0.1:9/v1") as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_unreachable")
+
+
+async def test_a_key_that_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TEST_PROVIDER_KEY")
+    async with rigged(tmp_path, lambda seen: traces.chat("big")) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_key")
+        assert "TEST_PROVIDER_KEY" in found.json()["error"]["message"]
+        assert not rig.fake.seen
+
+
+# --- who leaves, and who is too many ---------------------------------------------------------------------------------
+def asked(is_stream: bool) -> bytes:
+    return json.dumps({"model": "there/big", "stream": is_stream, "messages": []}).encode()
+
+
+@pytest.mark.parametrize(
+    ("is_stream", "play"), [(False, Play([HANG])), (True, stream(*WORDS, HANG))], ids=["before", "in mid-stream"]
+)
+async def test_a_client_that_leaves_cancels_the_provider(tmp_path: Path, is_stream: bool, play: Play) -> None:
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        headers = {"content-type": "application/json"}
+        wire = Wire(rig.app, "/v1/chat/completions", [asked(is_stream)], headers)
+        task = asyncio.create_task(wire.run())
+        await (wire.first if is_stream else rig.fake.arrived).wait()
+        wire.leave.set()
+        await task
+        async with asyncio.timeout(30):
+            await rig.fake.left.wait()
+        assert rig.gateway.records.all[0].end is End.CANCELLED
+        assert rig.gateway.providers.upstreams["there"].running == 0
+
+
+async def test_more_than_its_connections_is_a_429(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: Play([HANG]), connections=1) as rig:
+        first = asyncio.create_task(rig.chat())
+        await rig.fake.arrived.wait()
+        second = await rig.chat()
+        assert (second.status_code, second.json()["error"]["code"]) == (429, "provider_busy")
+        assert second.headers["retry-after"] == "1"
+        first.cancel()
+        await asyncio.gather(first, return_exceptions=True)
+
+
+async def test_the_clients_own_deadline_is_its_own(tmp_path: Path) -> None:
+    from runtime.gateway.context import RequestContext
+    from runtime.http.routes import ENDPOINTS
+    from runtime.http.serving import answer
+
+    async with rigged(tmp_path, lambda seen: Play([HANG])) as rig:
+        loop = asyncio.get_running_loop()
+        context = RequestContext("x", deadline=loop.time() + 0.2)
+        found = await answer(rig.gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], asked(False))
+        assert found.status == 504
+        assert json.loads(found.body)["error"]["code"] == "deadline_exceeded"

@@ -1,0 +1,136 @@
+"""Further attempts: how long until one, how many of them, and of what."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from registry.errors import BadRequest, ProviderBusy, ProviderFailed
+from routing.providers import retry
+from routing.providers.faults import failure, is_the_clients
+from routing.providers.faults import retry_after as read_after
+from routing.providers.upstream import Upstream
+from tests.fakes import traces
+from tests.fakes.provider import Play, Seen
+from tests.unit.providers.rig import rigged
+
+
+@pytest.mark.parametrize(
+    ("attempt", "after", "left", "chance", "seconds"),
+    [
+        (1, None, None, 0.0, 0.125),
+        (1, None, None, 1.0, 0.25),
+        (3, None, None, 1.0, 1.0),
+        (99, None, None, 1.0, 8.0),
+        (1, 3.0, None, 0.0, 3.0),
+        (1, 20.0, None, 0.0, 20.0),
+        (1, 20.1, None, 0.0, None),
+        (1, 3.0, 3.0, 0.0, None),
+        (1, None, 0.1, 0.0, None),
+        (1, None, 10.0, 0.0, 0.125),
+    ],
+)
+def test_how_long_until_the_next(
+    attempt: int, after: float | None, left: float | None, chance: float, seconds: float | None
+) -> None:
+    assert retry.wait(attempt, after, left, chance) == seconds
+
+
+def test_a_tenth_of_the_traffic() -> None:
+    budget, taken = retry.Budget(), 0
+    for _ in range(1000):
+        budget.asked()
+        taken += budget.take()
+    assert taken <= 1000 * retry.SHARE + 1
+    for _ in range(1000):
+        budget.asked()
+    assert sum(budget.take() for _ in range(1000)) == retry.SAVED
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after-ms": "250", "retry-after": "7"}, 0.25),
+        ({"retry-after": "-1"}, None),
+        ({"retry-after": "nan"}, None),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "Mon, 23 Nov 2026 12:00:09 GMT", "date": "Mon, 23 Nov 2026 12:00:00 GMT"}, 9.0),
+        ({"retry-after": "Mon, 23 Nov 2026 12:00:09 GMT"}, None),
+        ({}, None),
+    ],
+)
+def test_reading_retry_after(headers: dict[str, str], seconds: float | None) -> None:
+    assert read_after(headers) == seconds
+
+
+MONEY = b'{"type":"error","error":{"type":"billing_error","message":"m"}}'
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "headers", "code", "again", "counts"),
+    [
+        (429, b"", {}, "provider_busy", True, False),
+        (429, b"", {"x-should-retry": "false"}, "provider_busy", False, False),
+        (429, MONEY, {}, "provider_no_credit", False, False),
+        (400, MONEY, {}, "provider_no_credit", False, False),
+        (402, b"<html>", {}, "provider_no_credit", False, False),
+        (403, b"", {}, "provider_key", False, False),
+        (404, b"", {}, "provider_model", False, False),
+        (408, b"", {}, "provider_failed", True, True),
+        (500, b'{"error":"text"}', {}, "provider_failed", True, True),
+        (529, b"", {}, "provider_overloaded", True, True),
+        (307, b"", {}, "provider_answer", False, True),
+        (200, b'{"error":{"type":"rate_limit_error"}}', {}, "provider_busy", True, False),
+    ],
+)  # fmt: skip
+def test_what_a_failure_is(
+    status: int, body: bytes, headers: dict[str, str], code: str, again: bool, counts: bool
+) -> None:
+    found = failure("x", status, body, headers)
+    assert (found.code, found.again, found.counts) == (code, again, counts)
+    assert not is_the_clients(status, body)
+
+
+@pytest.mark.parametrize("status", [400, 405, 413, 415, 422])
+def test_what_is_the_clients_own_fault(status: int) -> None:
+    assert is_the_clients(status, b'{"error":{"type":"invalid_request_error"}}')
+
+
+def test_only_so_often_and_only_what_may_be() -> None:
+    upstream = Upstream(_provider(retries=2), chance=lambda: 0.0)
+    upstream.enter(first=True)
+    assert upstream.again(BadRequest("x"), 1, None) is None
+    assert upstream.again(ProviderFailed("x", again=False), 1, None) is None
+    assert upstream.again(ProviderFailed("x", again=True), 3, None) is None
+    assert upstream.again(ProviderBusy("x", again=True, retry_after=2), 2, None) == 2
+    assert upstream.again(ProviderFailed("x", again=True), 1, None) is None, "the budget is used up"
+
+
+def _provider(**more: Any) -> Any:
+    from registry.recipes.provider import Provider
+
+    given = {"id": "x", "version": 1, "protocol": "openai", "base_url": "https://x.example", "models": [{"name": "m"}]}
+    return Provider.model_validate({**given, **more})
+
+
+async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "BASE", 0.001)
+
+    def script(seen: Seen) -> Play:
+        return traces.error(500) if len(rig.fake.seen) == 1 else traces.chat("big")
+
+    async with rigged(tmp_path, script, retries=2) as rig:
+        found = await rig.chat()
+        assert found.status_code == 200
+        assert len(rig.fake.seen) == 2
+        assert found.headers["x-roundhouse-failed-attempts"] == "there/big provider_failed"
+
+
+async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All fail: at most a tenth more than was asked for, and soon nothing at all: the breaker is open."""
+    monkeypatch.setattr(retry, "BASE", 0.001)
+    async with rigged(tmp_path, lambda seen: traces.error(500), retries=5) as rig:
+        codes = [(await rig.chat()).json()["error"]["code"] for _ in range(20)]
+        assert codes[-1] == "provider_open"
+        assert len(rig.fake.seen) == 5

@@ -1,0 +1,135 @@
+"""A provider that speaks the client's dialect: its bytes go on, but for the model's name; usage is counted."""
+
+import base64
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.gateway.record import End
+from tests.fakes import traces
+from tests.fakes.provider import Play, Seen
+from tests.unit.providers.rig import KEY, rigged
+
+
+def scripted(seen: Seen) -> Play:
+    return traces.chat_stream("big") if seen.body.get("stream") else traces.chat("big")
+
+
+async def test_a_whole_answer(tmp_path: Path) -> None:
+    async with rigged(tmp_path, scripted) as rig:
+        found = await rig.chat(temperature=0.5)
+        assert found.status_code == 200
+        assert found.json()["model"] == "there/big"
+        assert found.json()["choices"][0]["message"]["content"] == "hello there"
+        assert found.headers["x-roundhouse-model"] == "there/big@v1"
+        (seen,) = rig.fake.seen
+        assert seen.path == "/v1/chat/completions"
+        assert seen.headers["authorization"] == f"Bearer {KEY}"
+        assert seen.body == {"model": "big", "messages": [{"role": "user", "content": "hi"}], "temperature": 0.5}
+        (record,) = rig.gateway.records.all
+        assert record.end is End.DONE
+        usage = record.usage
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (12, 5, 4)
+        assert KEY not in found.text + str(found.headers)
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_stream_is_passed_on(tmp_path: Path, wanted: bool) -> None:
+    """Usage is always asked for; whoever did not want it does not see its chunk."""
+    options = {"stream_options": {"include_usage": True}} if wanted else {}
+    async with rigged(tmp_path, scripted) as rig:
+        found = await rig.chat(stream=True, **options)
+        events = [line[6:] for line in found.text.split("\n\n") if line]
+        chunks = [json.loads(event) for event in events[:-1]]
+        assert events[-1] == "[DONE]"
+        assert {chunk["model"] for chunk in chunks} == {"there/big"}
+        assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks if c["choices"]) == "hello there"
+        assert ("usage" in chunks[-1]) is wanted
+        assert rig.fake.seen[0].body["stream_options"] == {"include_usage": True}
+        assert rig.gateway.records.all[0].usage.completion_tokens == 5
+
+
+async def test_messages_of_a_provider_of_messages(tmp_path: Path) -> None:
+    def script(seen: Seen) -> Play:
+        return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
+
+    async with rigged(tmp_path, script, "anthropic") as rig, rig.anthropic() as client:
+        asked: Any = {"model": "there/big", "max_tokens": 9, "messages": [{"role": "user", "content": "hi"}]}
+        found = await client.messages.create(**asked)
+        assert (found.model, found.content[0].type, found.usage.output_tokens) == ("there/big", "text", 5)
+        async with client.messages.stream(**asked) as stream:
+            final = await stream.get_final_message()
+        assert (final.model, final.usage.input_tokens, final.usage.output_tokens) == ("there/big", 8, 5)
+        assert rig.fake.seen[0].headers["x-api-key"] == KEY
+        assert rig.fake.seen[0].headers["anthropic-version"] == "2023-06-01"
+        assert "authorization" not in rig.fake.seen[0].headers
+        usages = [record.usage for record in rig.gateway.records.all]
+        assert {(u.prompt_tokens, u.completion_tokens, u.cached_tokens) for u in usages} == {(12, 5, 4)}
+
+
+@pytest.mark.parametrize("given", ["numbers", "base64"])
+async def test_embeddings(tmp_path: Path, given: str) -> None:
+    rows = np.array([[1.0, 0.0], [0.6, 0.8]], "<f4")
+
+    def script(seen: Seen) -> Play:
+        told = [row.tolist() if given == "numbers" else base64.b64encode(row.tobytes()).decode() for row in rows]
+        data = [{"object": "embedding", "index": i, "embedding": v} for i, v in reversed(list(enumerate(told)))]
+        usage = {"prompt_tokens": 7, "total_tokens": 7}
+        return Play([json.dumps({"object": "list", "data": data, "model": "embed", "usage": usage}).encode()])
+
+    async with rigged(tmp_path, script) as rig, rig.openai() as client:
+        found = await client.embeddings.create(model="there/embed", input=["a", "b"], dimensions=2)
+        assert np.allclose([item.embedding for item in found.data], rows)
+        assert found.usage.prompt_tokens == 7
+        body = rig.fake.seen[0].body
+        assert body == {"model": "embed", "input": ["a", "b"], "encoding_format": "base64", "dimensions": 2}
+
+
+async def test_rerank(tmp_path: Path) -> None:
+    scores = [0.25, 0.999, 0.0]
+    results = [{"index": i, "relevance_score": s} for i, s in enumerate(scores)]
+    answer = json.dumps({"results": results, "usage": {"total_tokens": 9}}).encode()
+    async with rigged(tmp_path, lambda seen: Play([answer])) as rig:
+        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
+        found = (await rig.http.post("/v1/rerank", json=asked)).json()
+        assert [item["index"] for item in found["results"]] == [1, 0, 2]
+        told = [item["relevance_score"] for item in found["results"]]
+        assert all(math.isclose(a, b, abs_tol=1e-12) for a, b in zip(told, [0.999, 0.25, 0.0], strict=True))
+        refused = await rig.http.post("/v1/rerank", json={**asked, "max_tokens_per_doc": 5})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
+
+
+async def test_transcription(tmp_path: Path) -> None:
+    segments = [{"id": 0, "start": 0.0, "end": 1.5, "text": " two words", "tokens": [1], "seek": 0}]
+    answer = {"text": "two words", "language": "english", "duration": 1.5, "segments": segments}
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(answer).encode()])) as rig:
+        form = {"model": "there/transcribe", "response_format": "verbose_json", "language": "en"}
+        found = await rig.http.post("/v1/audio/transcriptions", data=form, files={"file": ("a.wav", b"RIFFdata")})
+        assert found.status_code == 200, found.text
+        assert (found.json()["text"], found.json()["duration"]) == ("two words", 1.5)
+        assert b"RIFFdata" in rig.fake.seen[0].body
+        assert b"verbose_json" in rig.fake.seen[0].body
+        assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
+
+
+async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: traces.error(400, "invalid_request_error", "too_long")) as rig:
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (400, "too_long")
+        assert rig.gateway.records.all[0].end is End.REFUSED
+
+
+async def test_names(tmp_path: Path) -> None:
+    async with rigged(tmp_path, scripted, models=[{"name": "org/big:1", "id": "small", "aliases": ["handy"]}]) as rig:
+        assert (await rig.chat("there/small")).json()["model"] == "there/small"
+        assert (await rig.chat("handy")).json()["model"] == "handy"
+        assert [seen.body["model"] for seen in rig.fake.seen] == ["org/big:1", "org/big:1"]
+        unknown = await rig.chat("there/smal")
+        assert unknown.status_code == 404
+        assert "there/small" in unknown.json()["error"]["message"]
+        wrong = await rig.http.post("/v1/embeddings", json={"model": "handy", "input": "a"})
+        assert (wrong.status_code, wrong.json()["error"]["code"]) == (400, "wrong_task")

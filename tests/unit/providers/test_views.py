@@ -1,0 +1,59 @@
+"""What is told of providers: in the list of models, by themselves, in metrics; and documents that change."""
+
+import json
+from pathlib import Path
+
+from tests.fakes import traces
+from tests.fakes.provider import Play, Seen
+from tests.unit.providers.rig import KEY, provider, rigged
+
+
+def script(seen: Seen) -> Play:
+    if seen.path == "/v1/models":
+        return Play([json.dumps({"data": [{"id": "big"}, {"id": "embed"}]}).encode()])
+    return traces.error(500)
+
+
+async def test_models_are_listed_under_their_owner(tmp_path: Path) -> None:
+    async with rigged(tmp_path, script) as rig:
+        listed = {one["id"]: one for one in (await rig.http.get("/v1/models")).json()["data"]}
+        assert (listed["there/big"]["owned_by"], listed["there/embed"]["task"]) == ("there", "embed")
+        assert "chat" in listed
+        assert (await rig.http.get("/v1/models/there/big")).json() == listed["there/big"]
+
+
+async def test_state_is_told_and_no_key(tmp_path: Path) -> None:
+    async with rigged(tmp_path, script) as rig:
+        for _ in range(5):
+            await rig.chat()
+        found = await rig.http.get("/v1/providers")
+        (one,) = found.json()["data"]
+        states = {model["id"]: model["state"] for model in one["models"]}
+        assert (states["there/big"], states["there/embed"]) == ("open", "closed")
+        assert one["key_is_set"] is True
+        metrics = (await rig.http.get("/metrics")).text
+        assert 'roundhouse_provider_breaker{name="big",provider="there"} 1.0' in metrics
+        told = 'roundhouse_provider_attempts_total{name="big",outcome="provider_failed",provider="there"} 5.0'
+        assert told in metrics
+        assert KEY not in found.text + metrics
+
+
+async def test_a_provider_is_tried(tmp_path: Path) -> None:
+    async with rigged(tmp_path, script) as rig:
+        found = (await rig.http.post("/v1/providers/there/test")).json()
+        assert (found["ok"], found["missing"]) == (False, ["rerank", "transcribe"])
+        unknown = await rig.http.post("/v1/providers/nowhere/test")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "provider_not_found")
+
+
+async def test_a_changed_document_counts_and_another_keeps_its_breakers(tmp_path: Path) -> None:
+    async with rigged(tmp_path, script) as rig:
+        for _ in range(5):
+            await rig.chat()
+        directory = rig.gateway.providers
+        before = directory.upstreams["there"]
+        directory.serve([before.provider])
+        assert directory.upstreams["there"] is before
+        directory.serve([provider(rig.fake, models=[{"name": "new"}])])
+        assert (await rig.chat()).status_code == 404
+        assert (await rig.chat("there/new")).json()["error"]["code"] == "provider_failed"
