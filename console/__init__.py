@@ -13,5 +13,5 @@ rendering.py   templates, and the headers that every page has
 web.py         the paths
 vendored.py    what of others is shipped in `static/vendor`, with versions and sums
 
-It imports nothing of the server: `runtime.http.console` gives it what it shows.
+It imports nothing of the server: `runtime.http.pages.console` gives it what it shows.
 """

@@ -11,9 +11,9 @@ from starlette.requests import ClientDisconnect
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
-from runtime.http import console
 from runtime.http.errors import of_path
 from runtime.http.openapi import document
+from runtime.http.pages import console
 from runtime.http.pages import routes as pages
 from runtime.http.sending import error_response
 
