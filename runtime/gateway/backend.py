@@ -112,6 +112,11 @@ class Lease(Protocol):
         ...
 
     @property
+    def swap_seconds(self) -> float:
+        """Of these, bringing its adapter into a place."""
+        ...
+
+    @property
     def pool(self) -> str:
         """The part of the target's places that it has one of; '': it has no parts."""
         ...

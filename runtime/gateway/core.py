@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Literal
 
+from console.kept import Console
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
 from runtime.gateway.adapters import Adapters
@@ -27,9 +28,11 @@ from runtime.gateway.record import Recorder, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
 from runtime.gateway.routing.targets import Targets
+from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.uploads import Uploads
+from runtime.gateway.views.now import Look
 from runtime.gateway.views.overview import Overview
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
@@ -78,13 +81,16 @@ class Gateway:
         queues: Mapping[str, ModelQueue],
         providers: Directory,
         elsewhere: Providers,
+        console: Console | None = None,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
         self.uploads = Uploads(settings.max_uploads, settings.limits)
         self._names, self._residency, self._backends = names, residency, tuple(backends)
-        self._sinks: Sequence[Sink] = (ledger, limits, *sinks)
+        self.console = console or Console()
+        self.look = Look(names, overview, self.console)
+        self._sinks: Sequence[Sink] = (ledger, limits, *sinks, ConsoleSink(self.console))
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
         self.routers, self.providers = routers, providers

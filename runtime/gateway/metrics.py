@@ -27,6 +27,12 @@ class Metrics:
             buckets=_LATENCY,
             registry=r,
         )
+        self.wait = Counter(
+            "roundhouse_wait_seconds",
+            "Where the time of requests went, by cause: queue, load, swap (bringing the adapter), prefill (until the "
+            "first byte), decode.",
+            ["model", "cause"], registry=r,
+        )  # fmt: skip
         self.first = Histogram(
             "roundhouse_time_to_first_token_seconds", "From arrival to the first byte of the answer.",
             ["model"], buckets=_LATENCY, registry=r,

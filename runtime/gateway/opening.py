@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from adapters.service import AdapterService
+from console.kept import Console
 from launch.shelf import Shelf, arrange
 from models.sources import resolve as sources
 from registry.errors import RoundhouseError
@@ -29,6 +30,7 @@ from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.sinks.console import swaps
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
@@ -82,14 +84,18 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         settings.data_dir, state, leased=lambda digest: any(queue.holds(digest) for queue in queues.values())
     )
 
+    console = Console()
+
     def queue_of(recipe: Recipe) -> ModelQueue:
-        return ModelQueue(
+        queue = ModelQueue(
             recipe,
             bounds,
             want=lambda: residency.want(residency.get(recipe.id)),
             released=lambda: residency.released(residency.get(recipe.id)),
             registry=AdapterFacts(names, service, metrics, recipe.id),
         )
+        queue.effects.heard = swaps(console, recipe.id, lambda model, digest: gateway.look.name_of(model, digest))
+        return queue
 
     queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
     files = ModelFiles(state, device, settings.data_dir / "converted")
@@ -111,7 +117,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         entries,
         pool,
         device.budgets,
-        ResidencyRecord(metrics, state, device),
+        ResidencyRecord(metrics, state, device, console.decisions),
         memory_of(device),
         settings.patience,
         device.host_budget or NO_LIMIT,
@@ -150,6 +156,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         queues,
         providers,
         Providers(providers, metrics),
+        console,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)

@@ -59,7 +59,8 @@ class RequestRecord:
     usage: Usage
     """By the engine's own count, as far as it is known."""
     seconds: Mapping[str, float]
-    """`receive`, then `total`; of it `queue`, of that `load`, once it had a turn; `first` until the first byte.
+    """`receive`, then `total`; of it `queue`, of that `load` and `swap`, once it had a turn; `first`
+    until the first byte.
 
     `device` is its part of the machine's time, `cold` of a load that it caused."""
     entry: Entry | None = None
@@ -72,6 +73,17 @@ class RequestRecord:
     """The part of the target's places that it ran in; '': none, or it never ran."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
+
+    def causes(self) -> dict[str, float]:
+        """Where its time went: queue, load, swap, prefill (until the first byte), decode. None before it had a turn."""
+        seconds = self.seconds
+        if "queue" not in seconds:
+            return {}
+        total, first = seconds["total"], seconds.get("first", seconds["total"])
+        swap = seconds.get("swap", 0.0)
+        load = max(0.0, min(seconds["load"], seconds["queue"] - swap))
+        spent = {"load": load, "swap": swap, "prefill": first - seconds["queue"], "decode": total - first}
+        return {"queue": max(0.0, seconds["queue"] - load - swap), **{name: max(0.0, s) for name, s in spent.items()}}
 
 
 class Sink(Protocol):
@@ -141,9 +153,10 @@ class Recorder:
     def headers(self) -> dict[str, str]:
         """Who answers, and where the time went until now, for the answer's head."""
         target = {} if self.target is None else {**self.target.headers(), **self._order()}
-        queue, load = self._waited()
+        queue, load, swap = self._waited()
         first = (self._first or self._clock()) - self._began
-        timing = f"queue;dur={queue * 1e3:.2f}, load;dur={load * 1e3:.2f}, first;dur={first * 1e3:.2f}"
+        spent = {"queue": queue, "load": load, "swap": swap, "first": first}
+        timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in spent.items())
         failed = {"X-Roundhouse-Failed-Attempts": ", ".join(self._failures)} if self._failures else {}
         warned = [] if self.admission is None else self.admission.warnings
         limits = {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
@@ -158,9 +171,10 @@ class Recorder:
         pools = [lease.pool for lease in self._leases if lease.pool]
         return {**found, "X-Roundhouse-Pool": pools[-1]} if pools else found
 
-    def _waited(self) -> tuple[float, float]:
+    def _waited(self) -> tuple[float, float, float]:
         queue = sum(lease.queued_seconds for lease in self._leases)
-        return queue, min(queue, sum(lease.load_seconds for lease in self._leases))
+        load = min(queue, sum(lease.load_seconds for lease in self._leases))
+        return queue, load, min(queue, sum(lease.swap_seconds for lease in self._leases))
 
     # --- its end ----------------------------------------------------------------------------------------------------
     def done(self) -> None:
@@ -206,7 +220,7 @@ class Recorder:
     def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
         seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - began}
         if self._leases:
-            seconds["queue"], seconds["load"] = self._waited()
+            seconds["queue"], seconds["load"], seconds["swap"] = self._waited()
         if self._first is not None:
             seconds["first"] = self._first - began
         if self._device is not None and self._mark is not None:

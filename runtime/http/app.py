@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from registry.wording import quoted
 from runtime.http.errors import of_path
 from runtime.http.openapi import document
+from runtime.http.pages import console
 from runtime.http.pages import routes as pages
 from runtime.http.sending import error_response
 
@@ -74,4 +75,5 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(ClientDisconnect, left)
     pages.add(app)
+    console.add(app)
     document(app, recipes)

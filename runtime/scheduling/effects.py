@@ -69,6 +69,13 @@ class AdapterStats:
     place_seconds: float = 0.0
     """Its probes included."""
     last_used: float = 0.0
+    staged_at: float = 0.0
+    placed_at: float = 0.0
+    """When its last staging and its last way into a place ended, by the queue's clock."""
+
+
+def _nobody(_digest: str, _evicted: str | None, _staging: float, _placing: float) -> None:
+    return
 
 
 class AdapterEffects:
@@ -78,6 +85,8 @@ class AdapterEffects:
         self._queue, self._registry, self._clock = queue, registry, clock
         self.probes = Probes(clock)
         self.stats: dict[str, AdapterStats] = {}
+        self.heard: Callable[[str, str | None, float, float], None] = _nobody
+        """Told when an adapter is in its place: its digest, whose place that was, seconds of staging and placing."""
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: dict[asyncio.Task[None], str] = {}
@@ -99,6 +108,13 @@ class AdapterEffects:
     def used(self, digest: str) -> None:
         """A request starts with it."""
         self.stats.setdefault(digest, AdapterStats()).last_used = time.time()
+
+    def moved_seconds(self, digest: str, since: float) -> float:
+        """What bringing it into its place took of the time since then."""
+        stats, now = self.stats.get(digest, AdapterStats()), self._clock()
+        staging = stats.stage_seconds if stats.staged_at > since else 0.0
+        placing = stats.place_seconds if stats.placed_at > since else 0.0
+        return min(staging + placing, now - since)
 
     def carry_out(self, link: SlotLink, plan: PlacementPlan) -> None:
         """Begin everything that the plan says about adapters."""
@@ -141,7 +157,7 @@ class AdapterEffects:
         seconds = self._clock() - began
         self._note("stage", seconds, "ok")
         if digest in self.stats:
-            self.stats[digest].stage_seconds = seconds
+            self.stats[digest].stage_seconds, self.stats[digest].staged_at = seconds, self._clock()
         if self._queue.is_open(link):
             self._queue.adapter_staged(digest)
 
@@ -174,10 +190,12 @@ class AdapterEffects:
         seconds = self._clock() - began
         self._note("place", seconds, "ok")
         if digest in self.stats:
-            self.stats[digest].place_seconds = seconds
+            self.stats[digest].place_seconds, self.stats[digest].placed_at = seconds, self._clock()
         if not self._queue.is_open(link):
             return
         if passed:
+            staging = self.stats[digest].stage_seconds if digest in self.stats else 0.0
+            self.heard(digest, evict, staging, seconds)
             self._queue.adapter_placed(digest)
         else:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)

@@ -18,6 +18,9 @@ class HostTier:
         self._staged = LRUCache[str, None](capacity)
         self._staging: set[str] = set()
 
+    def __len__(self) -> int:
+        return len(self._staged)
+
     def __contains__(self, digest: object) -> bool:
         """Staged already."""
         return digest in self._staged

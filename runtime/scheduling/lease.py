@@ -28,6 +28,10 @@ class Ticket:
     work: float | None = None
     """What it had; None: nobody knows yet."""
     aborted: asyncio.Future[RoundhouseError] | None = None
+    missed: bool = False
+    """Its adapter was in no place when it came."""
+    swap_seconds: float = 0.0
+    """Of its wait: what bringing its adapter into a place took."""
 
 
 class Turn:
@@ -47,6 +51,7 @@ class Turn:
     ) -> None:
         self.ticket, self.link, self._give_back, self._charge = ticket, link, give_back, charge
         self.queued_seconds = (ticket.started or 0.0) - ticket.arrived
+        self.swap_seconds = ticket.swap_seconds
 
     @property
     def pool(self) -> str:

@@ -349,6 +349,15 @@ class Placement:
     def resident(self) -> tuple[str, ...]:
         return tuple(self._device)
 
+    def moving(self) -> dict[str, str | None]:
+        """On the way into a place, with the one whose place that was."""
+        return self._device.coming()
+
+    @property
+    def host_use(self) -> tuple[int, int]:
+        """Adapters in host memory, and how many it holds."""
+        return len(self._host), self._host.capacity
+
     def status(self, digest: str) -> AdapterStatus:
         counts = self._counts.get(digest, Counts())
         tier: Tier = "disk"

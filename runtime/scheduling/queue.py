@@ -185,6 +185,7 @@ class ModelQueue:
         now = self._clock()
         turn, aborted = loop.create_future(), loop.create_future()
         ticket = Ticket(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
+        ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
         self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)
@@ -262,6 +263,8 @@ class ModelQueue:
         self._running[request] = ticket
         if ticket.adapter is not None:
             self.effects.used(ticket.adapter.digest)
+            if ticket.missed:
+                ticket.swap_seconds = self.effects.moved_seconds(ticket.adapter.digest, ticket.arrived)
         if ticket.turn.cancelled():
             self.release(ticket)
         else:

@@ -104,7 +104,7 @@ class ApiProcess:
         self._opened = open_gateway(settings, documents, device)
         self._gateways: list[Gateway] = []
         self._reloads: list[asyncio.Task[None]] = []
-        self._shutdown = Shutdown(self._left, settings.drain_seconds)
+        self._shutdown = Shutdown(self._left, settings.drain_seconds, lambda: self.gateway().console.live.close())
 
     def gateway(self) -> Gateway:
         return self._gateways[0]

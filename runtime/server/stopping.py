@@ -25,10 +25,11 @@ class Shutdown:
     Args:
         left: what there is now.
         seconds: the longest that running responses may take.
+        closing: told when it begins: what would never end by itself ends now.
     """
 
-    def __init__(self, left: Callable[[], Left], seconds: float) -> None:
-        self._left, self._seconds = left, seconds
+    def __init__(self, left: Callable[[], Left], seconds: float, closing: Callable[[], None] = lambda: None) -> None:
+        self._left, self._seconds, self._closing = left, seconds, closing
         self._began: float | None = None
         self._first = Left(0, 0, 0)
 
@@ -54,6 +55,7 @@ class Shutdown:
         if self._began is not None:
             return
         self._began, self._first = time.monotonic(), self._left()
+        self._closing()
         self._say("stopping: the port is closed, requests may finish", self._first, at_most_s=self._seconds)
 
     def drained(self) -> None:

@@ -22,11 +22,10 @@ LOADED_FROM_ELSEWHERE = re.compile(r"(?:src|href)=[\"']?(?:https?:)?//")
 
 
 def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
-    home = server.http.get("/", headers={"Accept": "text/html"})
-    assert home.headers["content-type"].startswith("text/html")
+    home = server.http.get("/", headers={"Accept": "text/html"}, follow_redirects=True)
+    assert str(home.url) == f"{server.url}/console/now"
     assert server.http.head("/").status_code == 200
-    assert all(name in home.text for name in ("starter-chat", "starter-speech", server.url, "/docs"))
-    assert home.text.count("curl ") == 4
+    assert all(name in home.text for name in ("starter-chat", "starter-speech", "../docs"))
     docs = server.http.get("/docs")
     for page in (home, docs):
         assert not LOADED_FROM_ELSEWHERE.search(page.text)
@@ -35,16 +34,6 @@ def test_a_browser_gets_pages_that_need_no_network(server: Server) -> None:
         assert (asset.status_code, len(asset.content) > 500) == (200, True), name
     assert len(server.http.get("/docs/assets/swagger-ui-bundle.js").content) > 10**6
     assert server.http.get("/docs/assets/../../pyproject.toml").status_code == 404
-
-
-def test_the_requests_of_the_page_work_as_they_stand(server: Server) -> None:
-    import html
-
-    blocks = [html.unescape(block) for block in re.findall(r"<pre>(.*?)</pre>", server.http.get("/").text, re.DOTALL)]
-    for block in blocks:
-        if "talk.wav" not in block:  # a recording of the reader's own
-            done = subprocess.run(["bash", "-c", f"{block} -sf"], capture_output=True, text=True, timeout=600)
-            assert "error" not in json.loads(done.stdout), done.stdout
 
 
 @pytest.mark.parametrize("path", ["/health", "/ping", "/health/live", "/health/ready"])

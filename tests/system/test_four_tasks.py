@@ -60,7 +60,7 @@ def test_headers_name_the_weights(server: Server) -> None:
     digest = server.http.get("/v1/adapters/uppercase").json()["digest"]
     assert answer.headers["x-roundhouse-adapter"] == f"uppercase@{digest}"
     assert {part.split(";")[0].strip() for part in answer.headers["server-timing"].split(",")} == {
-        "queue", "load", "first",
+        "queue", "load", "swap", "first",
     }  # fmt: skip
     assert answer.json()["model"] == "uppercase"
 

@@ -84,7 +84,7 @@ class LocalBackend:
             if context.preference.respond_async:
                 self._residency.want(entry)
                 raise NotYet(entry.id, entry.remaining_load_seconds)
-        loads = entry.link is None
+        loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
         foresight = self._foresight.setdefault(entry.id, Foresight(entry.recipe.task))
         asks = claim(context, target, entry.recipe, foresight)
@@ -141,6 +141,7 @@ class LocalLease:
         self._calls: list[SlotCall] = []
         self._tokens = 0
         self.queued_seconds, self.load_seconds = turn.queued_seconds, load_seconds
+        self.swap_seconds = turn.swap_seconds
 
     @property
     def pool(self) -> str:

@@ -47,7 +47,7 @@ class ProviderBackend:
 class ProviderLease:
     """`runtime.gateway.backend.Lease`."""
 
-    queued_seconds = load_seconds = 0.0
+    queued_seconds = load_seconds = swap_seconds = 0.0
     pool = ""
     first_goal = None
 

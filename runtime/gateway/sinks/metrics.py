@@ -20,6 +20,8 @@ class RequestMetrics:
         if "queue" in seconds:
             metrics.queue.labels(model).observe(seconds["queue"])
             metrics.class_queue.labels(model, label).observe(seconds["queue"])
+        for cause, spent in record.causes().items():
+            metrics.wait.labels(model, cause).inc(spent)
         if "first" in seconds:
             metrics.first.labels(model).observe(seconds["first"])
             if record.first_goal is not None:

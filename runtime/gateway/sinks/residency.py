@@ -4,11 +4,13 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from console.decisions import Decisions
 from models.messages import Loaded
 from registry.errors import RoundhouseError
 from registry.records import LoadKey
 from registry.state.database import State
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.sinks.console import loaded as told_of_load
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import load_key
 from runtime.residency.table import Step
@@ -20,11 +22,13 @@ log = logging.getLogger("roundhouse.gateway")
 class ResidencyRecord:
     """The manager's `Observer`. Never raises: a full disk must not fail a load."""
 
-    def __init__(self, metrics: Metrics, state: State, device: Device) -> None:
+    def __init__(self, metrics: Metrics, state: State, device: Device, decisions: Decisions | None = None) -> None:
         self._metrics, self._state, self._device = metrics, state, device
+        self._decisions = decisions or Decisions(lambda: None)
 
     def loaded(self, entry: ModelEntry, loaded: Loaded, seconds: float, expected: float, needed: int) -> None:
         self._metrics.load.labels(entry.id).observe(seconds)
+        told_of_load(self._decisions, entry.id, seconds, expected, loaded.resident_bytes, needed)
         if expected:
             self._metrics.load_error.labels(entry.id, "seconds").set((seconds - expected) / expected)
         if needed:
@@ -41,6 +45,7 @@ class ResidencyRecord:
 
     def load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
         self._metrics.load_failures.labels(entry.id).inc()
+        self._decisions.told("fail", entry.id, entry.id, "could not be loaded", more=error.message)
 
     def retried(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.load_retries.labels(entry.id, reason).inc()
@@ -52,10 +57,13 @@ class ResidencyRecord:
 
     def evicted(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.evictions.labels(entry.id, reason.split()[0]).inc()
+        self._decisions.told("leave", entry.id, entry.id, "leaves the memory", more=reason)
         log.info("evicted", extra={"model": entry.id, "reason": reason})
 
     def slept(self, entry: ModelEntry, reason: str, seconds: float, freed: int) -> None:
         self._metrics.sleep.labels(entry.id, reason.split()[0]).observe(seconds)
+        freed_words = f"{reason}; {freed / 2**20:,.0f} MiB are free again"
+        self._decisions.told("sleep", entry.id, entry.id, "sleeps in host memory", more=freed_words, seconds=seconds)
         with self._kept(entry) as key:
             self._state.models.record_sleep(key, entry.bytes, entry.host_bytes, seconds)
         log.info(
@@ -68,6 +76,7 @@ class ResidencyRecord:
 
     def woke(self, entry: ModelEntry, seconds: float) -> None:
         self._metrics.wake.labels(entry.id).observe(seconds)
+        self._decisions.told("wake", entry.id, entry.id, "is awake", more=f"after {seconds:.2f} s", seconds=seconds)
         if entry.measured_wake is not None:
             with self._kept(entry) as key:
                 self._state.models.record_wake(key, entry.measured_wake)
@@ -78,6 +87,7 @@ class ResidencyRecord:
 
     def died(self, entry: ModelEntry, reason: str) -> None:
         self._metrics.deaths.labels(entry.id, reason).inc()
+        self._decisions.told("died", entry.id, entry.id, "died and will come back", more=reason)
 
     @contextmanager
     def _kept(self, entry: ModelEntry) -> Iterator[LoadKey]:

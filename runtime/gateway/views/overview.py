@@ -82,7 +82,7 @@ class Overview:
         recipe_faults: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self._device, self._names, self._models, self._residency = device, names, models, residency
-        self._queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
+        self.queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
         self._recipe_faults = recipe_faults
         self._began = time.time()
         self._rendering = asyncio.Lock()
@@ -121,7 +121,7 @@ class Overview:
 
     def left(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
-        queues = self._queues.values()
+        queues = self.queues.values()
         models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
         return sum(q.running for q in queues), sum(q.waiting for q in queues), models
 
@@ -134,7 +134,7 @@ class Overview:
             m.resident.labels(entry.id, "host").set(entry.host_bytes if entry.tier in IN_MEMORY else 0)
             for state in ModelState:
                 m.state.labels(entry.id, state.value).set(entry.state is state)
-            queue = self._queues[entry.id]
+            queue = self.queues[entry.id]
             m.running.labels(entry.id).set(queue.running)
             m.waiting.labels(entry.id).set(queue.waiting)
             for service_class, count in queue.policy.waiting_by_class().items():
@@ -144,7 +144,7 @@ class Overview:
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
             rows += [row(adapter, queue) for adapter in self._names.catalog.adapters(entry.id)]
         m.restarts.set(self._pool.restarts)
-        info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self._queues)
+        info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self.queues)
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
             text = await asyncio.to_thread(_render, m, rows, self._device)
         return text + info
@@ -160,7 +160,7 @@ class Overview:
             places = entry.recipe.memory.adapters.device
             if not places:
                 continue
-            queue = self._queues[entry.id]
+            queue = self.queues[entry.id]
             running, waiting = [], []
             for adapter in self._names.catalog.adapters(entry.id):
                 statuses = [queue.policy.status(digest) for digest in {v.digest for v in adapter.versions}]

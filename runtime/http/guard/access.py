@@ -17,7 +17,8 @@ PUBLIC = frozenset(
     )
 )  # fmt: skip
 """For probes and people: to who shows no key they tell nothing of what is here."""
-_ASSETS = "/docs/assets/"
+_ASSETS = ("/docs/assets/", "/console/")
+"""Below them nothing needs a key: the console asks by itself who may see a page, and shows others where to sign in."""
 _INFERENCE = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPOINTS), *TASKS))
 _INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
 _ADMIN = frozenset((Scope.ADMIN,))
@@ -47,10 +48,10 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
 
 def needed(method: str, path: str) -> frozenset[Scope] | None:
     """Scopes of which a key needs one; None: no key is needed. Raises NotFound."""
-    if path in PUBLIC or path.startswith(_ASSETS):
+    if path in PUBLIC or path == "/console" or path.startswith(_ASSETS):
         return None
-    if path == "/" and method in READS:  # the page for people tells what is resident
-        return SCOPES if method == "HEAD" else _MODELS
+    if path == "/" and method in READS:
+        return None
     if path in _INFERENCE:
         return _INFER
     if path.startswith("/v1/models/") and path.endswith("/recipe"):

@@ -41,16 +41,27 @@ def _caller(scope: Scope) -> Caller:
         if gateway_of(scope).callers.who(shown(scope["headers"])) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
+    keys = _keys(scope)
     if scopes is None:
         try:
-            return gateway_of(scope).callers.who(shown(scope["headers"]))
+            return gateway_of(scope).callers.who(keys)
         except Unauthorized:
             return NOBODY
-    caller = gateway_of(scope).callers.who(shown(scope["headers"]))
+    caller = gateway_of(scope).callers.who(keys)
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         raise Forbidden(f"This key may not use {path}: it needs the scope {words}.", code="insufficient_scope")
     return caller
+
+
+def _keys(scope: Scope) -> list[str]:
+    """Those that are shown; else that of the session that a browser has with the console."""
+    found = shown(scope["headers"])
+    if found:
+        return found
+    cookies = "; ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
+    key = gateway_of(scope).console.sessions.key(cookies) if cookies else None
+    return [] if key is None else [key]
 
 
 def shown(headers: Headers) -> list[str]:

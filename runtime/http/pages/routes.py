@@ -1,24 +1,26 @@
 """Adds the pages to the application. Swagger's files are those of the package fastapi-offline."""
 
+from importlib.metadata import version
 from pathlib import Path
 
 import fastapi_offline
 from fastapi import FastAPI, Request
 from fastapi.openapi.docs import get_swagger_ui_html
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 
-from runtime.http.middleware import CurrentGateway
-from runtime.http.pages.home import page
+from runtime.http.admin.answers import json_answer
 
 ASSETS = "/docs/assets"
 FILES = Path(fastapi_offline.__file__).parent / "static"
-CLOSED = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"}
 
 
-async def home(request: Request, gateway: CurrentGateway) -> Response:
-    address = str(request.base_url).rstrip("/")
-    return HTMLResponse(page(address, gateway.phase, gateway.overview.status()), headers=CLOSED)
+async def home(request: Request) -> Response:
+    """A browser goes to the console. Others hear what this is, and nothing of what is here."""
+    if "text/html" in request.headers.get("accept", ""):
+        return RedirectResponse("console/", 307)
+    places = {"console": "/console", "docs": "/docs", "openapi": "/openapi.json", "models": "/v1/models"}
+    return json_answer({"name": "Roundhouse", "version": version("roundhouse"), **places})
 
 
 async def reference() -> Response:

@@ -12,20 +12,18 @@ from tests.unit.http.fakes import FakeGateway, Wire
 ELSEWHERE = re.compile(r"""(?:src|href|url)\s*[=(:]\s*["']?(?:https?:)?//(?!test)""")
 
 
-async def test_the_first_page_tells_what_is_here(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    gateway.gateway.phase = "ready"
-    page = await client.get("/")
-    assert page.headers["content-type"].startswith("text/html")
-    assert "default-src 'none'" in page.headers["content-security-policy"]
-    assert all(f"<td>{name}<td>" in page.text for name in ("chat", "embed", "rerank", "speech"))
-    assert "<b>ready</b>" in page.text
-    assert page.text.count("<pre>curl http://test/v1/") == 4
-    assert not ELSEWHERE.search(page.text)
+async def test_the_first_page_leads_a_browser_to_the_console(client: httpx.AsyncClient) -> None:
+    page = await client.get("/", headers={"Accept": "text/html,*/*"})
+    assert (page.status_code, page.headers["location"]) == (307, "console/"), "relative: any prefix before it is right"
+    below = await client.get("/console")
+    assert (below.status_code, below.headers["location"]) == (307, "console/")
 
 
-async def test_a_hosts_name_cannot_write_into_the_page(client: httpx.AsyncClient) -> None:
-    page = await client.get("/", headers={"Host": "a<script>"})
-    assert "<script>" not in page.text
+async def test_a_program_hears_what_this_is_and_nothing_of_what_is_here(client: httpx.AsyncClient) -> None:
+    told = (await client.get("/")).json()
+    assert told["name"] == "Roundhouse"
+    assert (told["docs"], told["console"]) == ("/docs", "/console")
+    assert "chat" not in str(told)
 
 
 async def test_the_reference_loads_nothing_from_elsewhere(

@@ -55,7 +55,7 @@ async def test_done(gateway: FakeGateway) -> None:
     assert record.usage == END.usage
     assert record.target is not None
     assert (record.context.id, record.context.caller.team, record.target.model) == ("r-1", "default", "chat")
-    assert record.seconds.keys() == {"receive", "total", "queue", "load", "first", "device", "cold"}
+    assert record.seconds.keys() == {"receive", "total", "queue", "load", "first", "device", "cold", "swap"}
     assert 0 <= record.seconds["queue"] <= record.seconds["first"] <= record.seconds["total"]
 
 

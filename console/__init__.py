@@ -1,0 +1,17 @@
+"""What a person sees of a server in a browser: pages, what is kept for them, and one stream of events for all viewers.
+
+sessions.py    who has signed in
+history.py     the last requests, and sums of the last minute
+decisions.py   what was decided lately, in words
+now.py         what the page Now shows: values only
+ring.py        which adapter stands at which stall of the ring
+kept.py        these together, as the server holds them
+live.py        one sampler and one stream, while somebody looks
+host.py        what the server around it hands in
+pages/         one folder per page: `page.py`, its template, and its script if it has one
+rendering.py   templates, and the headers that every page has
+web.py         the paths
+vendored.py    what of others is shipped in `static/vendor`, with versions and sums
+
+It imports nothing of the server: `runtime.http.pages.console` gives it what it shows.
+"""

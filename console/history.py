@@ -1,0 +1,161 @@
+"""The last requests, and sums of the last minute. No texts: what was asked and answered is never here."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+
+LAST = 1_000
+"""Requests that are kept."""
+MINUTE = 60
+MOST_SAMPLES = 200
+"""First-byte times of one second that are kept."""
+MOST_TEAMS, OTHER = 20, "other"
+CAUSES = ("queue", "load", "swap", "prefill", "decode")
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True):
+    """One request that has ended. Times in seconds."""
+
+    id: str
+    at: float
+    """When it ended, since the epoch."""
+    team: str
+    endpoint: str
+    asked: str
+    """The name that it asked for; '' where none was known."""
+    model: str
+    adapter: str
+    digest: str
+    service_class: str
+    source: str
+    end: str
+    status: int | None
+    code: str | None
+    causes: dict[str, float]
+    """Where its time went, by `CAUSES`."""
+    total: float
+    first: float | None
+    prompt_tokens: int
+    completion_tokens: int
+    audio_seconds: float
+
+
+@dataclass(slots=True)
+class Second:
+    at: int
+    requests: int = 0
+    tokens: int = 0
+    causes: Counter[str] = field(default_factory=Counter)
+    teams: Counter[str] = field(default_factory=Counter)
+    firsts: list[float] = field(default_factory=list)
+    swaps: int = 0
+
+
+class Minute(msgspec.Struct, frozen=True):
+    """Sums of the last sixty seconds, and twelve parts of it for small curves."""
+
+    requests: int
+    tokens: int
+    swaps: int
+    causes: dict[str, float]
+    first_p90: float | None
+    firsts: list[float]
+    rates: list[float]
+    """Tokens a second."""
+    swap_rates: list[int]
+    request_rates: list[int]
+
+
+class History:
+    """Taking a row is O(1)."""
+
+    def __init__(self, clock: Callable[[], float] = time.time) -> None:
+        self._clock = clock
+        self._rows: deque[Row] = deque(maxlen=LAST)
+        self._seconds: deque[Second] = deque(maxlen=MINUTE + 1)
+
+    def take(self, row: Row) -> None:
+        self._rows.append(row)
+        second = self._second()
+        second.requests += 1
+        second.tokens += row.completion_tokens
+        second.causes.update(row.causes)
+        team = row.team if row.team in second.teams or len(second.teams) < MOST_TEAMS else OTHER
+        second.teams[team] += row.causes.get("prefill", 0.0) + row.causes.get("decode", 0.0)  # type: ignore[assignment]
+        if row.first is not None and len(second.firsts) < MOST_SAMPLES:
+            second.firsts.append(row.first)
+
+    def swapped(self) -> None:
+        """An adapter came into a place."""
+        self._second().swaps += 1
+
+    def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[Row]:
+        """Newest first; of one team, or of all. words: what a row must hold somewhere."""
+        found: list[Row] = []
+        for row in reversed(self._rows):
+            if len(found) >= most:
+                break
+            if team in (None, row.team) and all(word in _words(row) for word in words.lower().split()):
+                found.append(row)
+        return found
+
+    def find(self, id_: str, team: str | None = None) -> Row | None:
+        """The newest row of this id: clients may send the same one twice."""
+        return next((row for row in reversed(self._rows) if row.id == id_ and team in (None, row.team)), None)
+
+    def minute(self) -> Minute:
+        seconds = self._recent()
+        parts = [[s for s in seconds if self._part(s) == number] for number in range(12)]
+        every = [first for s in seconds for first in s.firsts]
+        causes: Counter[str] = Counter()
+        for second in seconds:
+            causes.update(second.causes)
+        return Minute(
+            requests=sum(s.requests for s in seconds),
+            tokens=sum(s.tokens for s in seconds),
+            swaps=sum(s.swaps for s in seconds),
+            causes={cause: round(causes[cause], 4) for cause in CAUSES},
+            first_p90=_p90(every),
+            firsts=[round(_p90(f for s in part for f in s.firsts) or 0.0, 4) for part in parts],
+            rates=[sum(s.tokens for s in part) / 5 for part in parts],
+            swap_rates=[sum(s.swaps for s in part) for part in parts],
+            request_rates=[sum(s.requests for s in part) for part in parts],
+        )
+
+    def shares(self) -> dict[str, float]:
+        """Seconds in engines in the last minute, by team, the largest first."""
+        found: Counter[str] = Counter()
+        for second in self._recent():
+            found.update(second.teams)
+        return {team: round(value, 3) for team, value in found.most_common(8)}
+
+    def _second(self) -> Second:
+        now = int(self._clock())
+        if not self._seconds or self._seconds[-1].at != now:
+            self._seconds.append(Second(now))
+        return self._seconds[-1]
+
+    def _recent(self) -> list[Second]:
+        since = int(self._clock()) - MINUTE
+        return [second for second in self._seconds if second.at > since]
+
+    def _part(self, second: Second) -> int:
+        return min(11, (second.at - int(self._clock()) + MINUTE - 1) // 5)
+
+
+def _p90(values: Iterable[float]) -> float | None:
+    ordered = sorted(values)
+    return ordered[int(0.9 * (len(ordered) - 1))] if ordered else None
+
+
+def _words(row: Row) -> str:
+    return f"{row.id} {row.team} {row.model} {row.adapter} {row.end} {row.status} {row.code} {row.endpoint}".lower()
+
+
+def percents(causes: Mapping[str, float]) -> dict[str, float]:
+    """Each cause's part of the whole, in per cent."""
+    whole = sum(causes.values()) or 1.0
+    return {cause: round(100 * value / whole, 2) for cause, value in causes.items()}

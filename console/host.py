@@ -1,0 +1,133 @@
+"""What the server around the console hands in, and nothing else of it."""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from starlette.requests import Request
+
+from console.kept import Console
+from console.now import Now
+from registry.recipes.definition import Task, Tier
+from tenants.caller import Caller, Scope
+from tenants.ledger.view import UsageReport
+from tenants.place import Place
+
+
+class Model(Protocol):
+    """A model, as `GET /v1/models/{id}` tells of it."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def task(self) -> Task: ...
+    @property
+    def state(self) -> str: ...
+    @property
+    def tier(self) -> Tier: ...
+    @property
+    def adapters(self) -> Sequence[str]: ...
+    @property
+    def bytes(self) -> int: ...
+
+
+class Adapter(Protocol):
+    """An adapter, as `GET /v1/adapters/{name}` tells of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def base(self) -> str: ...
+
+
+class Plan(Protocol):
+    """What a load would do, as `POST /v1/models/{id}/plan` tells of it."""
+
+    @property
+    def verdict(self) -> str: ...
+    @property
+    def why(self) -> str: ...
+
+
+class Host(Protocol):
+    """A server, as its console sees it."""
+
+    @property
+    def phase(self) -> str: ...
+    @property
+    def console(self) -> Console: ...
+    @property
+    def usage(self) -> UsageReport: ...
+    @property
+    def place(self) -> Place:
+        """Where teams and keys are."""
+        ...
+
+    @property
+    def caller(self) -> Caller:
+        """Of this request; one without scopes where a key is needed and none was shown."""
+        ...
+
+    def who(self, shown: Sequence[str]) -> Caller:
+        """Raises Unauthorized."""
+        ...
+
+    def now(self) -> Now: ...
+    def models(self) -> Sequence[Model]:
+        """Those that the caller may use."""
+        ...
+
+    def plan(self, model: str) -> Plan:
+        """Raises NotFound."""
+        ...
+
+    async def recipe(self, model: str) -> str:
+        """As a recipe file has it. Raises NotFound."""
+        ...
+
+    def adapters(self) -> Sequence[Adapter]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One look at a page."""
+
+    request: Request
+    host: Host
+
+    @property
+    def caller(self) -> Caller:
+        return self.host.caller
+
+    def may(self, *scopes: Scope) -> bool:
+        """Has the caller one of these?"""
+        return not self.caller.scopes.isdisjoint(scopes)
+
+    @property
+    def team(self) -> str | None:
+        """Whose requests the caller may see; None: everybody's."""
+        return None if self.may(Scope.ADMIN) else self.caller.team
+
+
+Context = Mapping[str, object]
+Action = Callable[[Visit, Mapping[str, object]], Awaitable[Context]]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the console: `console/pages/SLUG/page.py` holds it as PAGE, and `page.html` stands beside it.
+
+    Attributes:
+        order: among the others, in the navigation.
+        scopes: of which one is needed.
+        context: what its template is filled with.
+        parts: names of templates beside it that show a part of it, for `?part=NAME`.
+        actions: what is posted to `SLUG/ACTION` as JSON; each answers with JSON, and its errors are the API's.
+    """
+
+    title: str
+    order: int
+    scopes: frozenset[Scope]
+    context: Callable[[Visit], Awaitable[Context]]
+    parts: frozenset[str] = frozenset()
+    actions: Mapping[str, Action] = field(default_factory=dict)

@@ -1,0 +1,14 @@
+"""What a server keeps for its console: who has signed in, the last requests and decisions, the stream of events."""
+
+from console.decisions import Decisions
+from console.history import History
+from console.live import Live
+from console.sessions import Sessions
+
+
+class Console:
+    """One per server, on its event loop."""
+
+    def __init__(self) -> None:
+        self.sessions, self.history, self.live = Sessions(), History(), Live()
+        self.decisions = Decisions(self.live.poke)

@@ -1,0 +1,100 @@
+"""One sampler and one stream of events for all viewers. While nobody looks, nothing runs and nothing is kept.
+
+A sample is taken each second, and soon after something was decided; it is encoded once, or twice where some viewers
+may see what others may not.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+
+import msgspec
+
+from console.now import Now
+from registry.errors import QueueFull
+
+log = logging.getLogger("roundhouse.console")
+EVERY, LEAST = 1.0, 0.12
+"""Seconds between two samples: of a quiet server, and at least."""
+MOST = 64
+"""Viewers at one time."""
+
+
+class Sample:
+    def __init__(self, now: Now) -> None:
+        self._now = now
+        self._encoded: dict[bool, bytes] = {}
+
+    def event(self, *, teams: bool) -> bytes:
+        """As an event of the stream. teams: the viewer may see other teams."""
+        if teams not in self._encoded:
+            now = self._now if teams else msgspec.structs.replace(self._now, shares=None)
+            self._encoded[teams] = b"event: now\ndata: " + msgspec.json.encode(now) + b"\n\n"
+        return self._encoded[teams]
+
+
+class Live:
+    def __init__(self, every: float = EVERY, least: float = LEAST) -> None:
+        self._every, self._least = every, least
+        self.viewers = 0
+        self._sampler: asyncio.Task[None] | None = None
+        self._sample: Sample | None = None
+        self._poked, self._fresh = asyncio.Event(), asyncio.Event()
+        self._closed = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._sampler is not None
+
+    def poke(self) -> None:
+        """Something was decided: look soon."""
+        if self.viewers:
+            self._poked.set()
+
+    def close(self) -> None:
+        """The server stops: every stream ends now, or it would keep the stop waiting. Browsers come back."""
+        self._closed = True
+        self._tell()
+
+    async def events(self, look: Callable[[], Now], *, teams: bool) -> AsyncGenerator[bytes, None]:
+        """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
+        self.admit()
+        self.viewers += 1
+        if self._sampler is None:
+            self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
+        try:
+            yield b"retry: 1000\n\n"
+            seen: Sample | None = None
+            while not self._closed:
+                fresh, sample = self._fresh, self._sample
+                if sample is not None and sample is not seen:
+                    seen = sample
+                    yield sample.event(teams=teams)
+                await fresh.wait()
+        finally:
+            self.viewers -= 1
+            if not self.viewers and self._sampler is not None:
+                self._sampler.cancel()
+                self._sampler = self._sample = None
+
+    def admit(self) -> None:
+        """Raises QueueFull."""
+        if self.viewers >= MOST:
+            raise QueueFull(f"{MOST} people look at this already. Close a page, or try again later.", retry_after=10)
+
+    async def _take(self, look: Callable[[], Now]) -> None:
+        while True:
+            self._poked.clear()
+            try:
+                self._sample = Sample(look())
+                self._tell()
+            except Exception:  # a fault of the page must not end the stream of all
+                log.exception("a sample failed")
+            await asyncio.sleep(self._least)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._poked.wait(), self._every - self._least)
+
+    def _tell(self) -> None:
+        self._fresh.set()
+        self._fresh = asyncio.Event()

@@ -1,0 +1,12 @@
+"""Adapters: what there is, where it is, its versions and aliases; register by dropping a file, roll back, pin."""
+
+from console.host import Context, Page, Visit
+from tenants.caller import Scope
+
+
+async def context(visit: Visit) -> Context:
+    bases = [model.id for model in visit.host.models() if model.task == "chat"]
+    return {"adapters": visit.host.adapters(), "bases": bases}
+
+
+PAGE = Page("Adapters", 30, frozenset((Scope.ADAPTERS,)), context, frozenset(("rows",)))

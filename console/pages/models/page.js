@@ -1,0 +1,46 @@
+// Adding a model: the recipe that is proposed with its reasons, or the addition with its steps.
+import { api, ask, make, say } from "../act.js";
+
+const form = document.getElementById("add");
+const where = document.getElementById("added");
+
+async function steps(response, bar, words) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const line of lines) {
+      if (!line.startsWith("data: ") || line.includes("[DONE]")) continue;
+      const step = JSON.parse(line.slice(6));
+      if (step.error) throw Object.assign(new Error(step.error.message), { faults: step.error.faults ?? [] });
+      words.textContent = `${step.phase} ${step.detail ?? ""}`;
+      if (step.total) { bar.max = step.total; bar.value = step.completed ?? 0; }
+    }
+  }
+}
+
+form?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const isDry = event.submitter?.value === "1";
+  const body = { source: form.elements.model.value.trim(), ...(form.elements.id.value.trim() ? { id: form.elements.id.value.trim() } : {}) };
+  const bar = make("progress", { "aria-label": "adding" });
+  const words = make("p", { class: "small dim" }, isDry ? "looking at its files" : "adding");
+  where.replaceChildren(make("div", {}, words, bar));
+  try {
+    const response = await ask("POST", api("v1/models"), isDry ? { ...body, dry_run: true } : { ...body, stream: true });
+    if (!isDry) {
+      await steps(response, bar, words);
+      say(where, `${body.source} is there. It loads when a request asks for it.`, "good");
+      document.dispatchEvent(new Event("changed"));
+      return;
+    }
+    const proposal = await response.json();
+    const box = say(where, proposal.advice, proposal.fit === "does_not_fit" ? "bad" : "good", proposal.notes);
+    box.append(make("pre", { tabindex: 0 }, proposal.recipe));
+  } catch (error) {
+    say(where, error.message, "bad", error.faults);
+  }
+});

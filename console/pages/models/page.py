@@ -1,0 +1,16 @@
+"""Models: what there is, what a load would do, and its recipe; load, unload, pin, add."""
+
+from console.host import Context, Page, Visit
+from tenants.caller import SCOPES, Scope
+
+
+async def context(visit: Visit) -> Context:
+    chosen = visit.request.query_params.get("id")
+    found: dict[str, object] = {"models": visit.host.models(), "may": visit.may(Scope.MODELS), "chosen": None}
+    if chosen is not None and visit.may(Scope.MODELS):
+        recipe = await visit.host.recipe(chosen)
+        found |= {"chosen": chosen, "recipe": recipe, "plan": visit.host.plan(chosen)}
+    return found
+
+
+PAGE = Page("Models", 20, SCOPES, context, frozenset(("rows",)))

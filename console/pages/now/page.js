@@ -1,0 +1,206 @@
+// Draws what the stream of events tells. One stream for all viewers; the browser comes back to it by itself.
+import { api, failure, make, ms, say, size } from "../act.js";
+import { Ring } from "../ring.js";
+
+const $ = (id) => document.getElementById(id);
+const rings = new Map();
+let now = JSON.parse($("first-look").textContent);
+let decided = now.decisions[0]?.number ?? 0;
+
+const number = (value) => Math.round(value).toLocaleString("en");
+
+function spark(id, values) {
+  const most = Math.max(...values, 1e-9);
+  const points = values.map((value, i) => `${((i * 120) / (values.length - 1)).toFixed(1)},${(26 - (24 * value) / most).toFixed(1)}`);
+  $(`spark-${id}`).firstElementChild.setAttribute("points", points.join(" "));
+}
+
+function segment(kind, part, name, words, title) {
+  const made = make("span", { class: kind, title: title ?? `${name}: ${words}` }, make("b", {}, name), make("i", {}, words));
+  made.style.flexGrow = part;
+  if (part < 0.07) made.classList.add("narrow");
+  return made;
+}
+
+function ruler(where, store, parts) {
+  const free = Math.max(0, store.budget - store.held);
+  const segments = parts.map(({ model, bytes }, i) => {
+    const isComing = model.percent !== null && ["loading", "waking"].includes(model.state);
+    const name = isComing ? `${model.id}: ${Math.round(model.percent)} %` : model.id;
+    return segment(isComing ? "coming" : `m${(i % 6) + 1}`, bytes / store.budget, name, size(bytes));
+  });
+  where.replaceChildren(...segments, segment("free", free / store.budget, "free", size(free)));
+}
+
+function memory() {
+  const held = now.models.filter((model) => model.bytes > 0 && !["absent", "failed"].includes(model.state));
+  $("device-words").textContent = `${now.device.label} · ${size(now.device.held)} of ${size(now.device.budget)}`;
+  ruler($("ruler"), now.device, held.map((model) => ({ model, bytes: model.bytes })));
+  $("host-part").hidden = !now.host;
+  if (now.host) {
+    $("host-words").textContent = `${size(now.host.held)} of ${size(now.host.budget)}`;
+    ruler($("host-ruler"), now.host, now.models.filter((m) => m.host_bytes > 0).map((model) => ({ model, bytes: model.host_bytes })));
+  }
+  $("parts").replaceChildren(...now.models.map((model) => {
+    const idle = model.idle_seconds !== null && !model.running ? `, idle for ${idleWords(model.idle_seconds)}` : "";
+    const busy = model.running || model.waiting ? `, ${model.running} running, ${model.waiting} waiting` : idle;
+    const wake = model.state === "asleep" && model.wake_seconds !== null ? `, back in about ${ms(model.wake_seconds)}` : "";
+    const colour = held.indexOf(model);
+    const holds = colour < 0 ? "" : ` ${size(model.bytes)},`;
+    return make("li", { class: colour < 0 ? "" : `in m${(colour % 6) + 1}` }, make("b", {}, model.id), `${holds} ${model.state}${model.pinned ? ", pinned" : ""}${busy}${wake}`);
+  }));
+  $("loads").replaceChildren(...now.models.filter((m) => m.percent !== null && m.state !== "ready").map((model) => {
+    const words = `${model.id}: ${model.phase} ${model.detail}`;
+    return make("p", { class: "small" }, words, make("progress", { max: 100, value: model.percent, "aria-label": words }));
+  }), ...now.models.filter((m) => m.failure).map((m) => make("p", { class: "small bad" }, `${m.id}: ${m.failure}`)));
+}
+
+const idleWords = (seconds) => (seconds < 90 ? `${Math.round(seconds)} s` : seconds < 5400 ? `${Math.round(seconds / 60)} min` : `${Math.round(seconds / 3600)} h`);
+
+function causes() {
+  const spent = Object.entries(now.minute.causes);
+  const whole = spent.reduce((sum, [, value]) => sum + value, 0);
+  for (const [name, value] of spent) document.querySelector(`[data-cause="${name}"]`).textContent = ms(value);
+  $("causes").replaceChildren(...(whole
+    ? spent.filter(([, value]) => value > 0).map(([name, value]) => segment(name, value / whole, name, ms(value)))
+    : [make("span", { class: "none" }, "No request ended in the last minute.")]));
+}
+
+function shares() {
+  $("shares-part").hidden = !now.shares || !Object.keys(now.shares).length;
+  if (!now.shares) return;
+  const whole = Object.values(now.shares).reduce((sum, value) => sum + value, 0) || 1;
+  $("shares").replaceChildren(...Object.entries(now.shares).map(([team, value]) => {
+    const part = Math.round((100 * value) / whole);
+    return make("li", {}, make("span", {}, team), make("meter", { min: 0, max: 100, value: part, "aria-label": team }), make("span", { class: "num dim" }, `${part} %`));
+  }));
+}
+
+function decisions() {
+  $("undecided").hidden = now.decisions.length > 0;
+  $("decisions").replaceChildren(...now.decisions.slice(0, 6).map((one) => make("li", {},
+    make("b", {}, one.subject), ` ${one.words} `, one.object ? make("b", {}, one.object) : null,
+    make("small", {}, `${new Date(one.at * 1e3).toLocaleTimeString()} · ${one.model}${one.more ? ` · ${one.more}` : ""}`))));
+  const fresh = now.decisions.filter((one) => one.number > decided && one.kind === "swap").reverse();
+  decided = Math.max(decided, now.decisions[0]?.number ?? 0);
+  for (const one of fresh) rings.get(one.model)?.show(one.subject);
+}
+
+function places() {
+  for (const ring of now.rings) {
+    const card = document.querySelector(`[data-ring="${CSS.escape(ring.model)}"]`);
+    if (!card) continue;
+    if (!rings.has(ring.model)) rings.set(ring.model, new Ring(card.querySelector("svg.ring")));
+    rings.get(ring.model).draw(ring);
+    card.querySelector("[data-words]").textContent = `${ring.adapters} adapters, ${ring.places} places`;
+    card.querySelector("[data-host]").textContent = `in host memory: ${ring.host_used} of ${ring.host_places}`;
+    const rows = [...ring.stalls].sort((a, b) => a.number - b.number).map((stall) => make("tr", {},
+      make("td", {}, `${stall.number + 1}`), make("td", { class: "mono" }, stall.adapter),
+      make("td", {}, { run: "answering", held: "in place", swap: "arriving" }[stall.state] + (stall.pinned ? ", pinned" : "")),
+      make("td", { class: "num" }, `${stall.running ?? 0}`)));
+    card.querySelector("[data-places]").replaceChildren(...rows);
+  }
+}
+
+function draw() {
+  const { minute } = now;
+  $("kpi-first").textContent = minute.first_p90 === null ? "-" : ms(minute.first_p90);
+  $("kpi-rate").textContent = minute.tokens < 600 ? (minute.tokens / 60).toFixed(1) : number(minute.tokens / 60);
+  $("kpi-swaps").textContent = number(minute.swaps);
+  $("kpi-requests").textContent = number(minute.requests);
+  spark("first", minute.firsts);
+  spark("rate", minute.rates);
+  spark("swaps", minute.swap_rates);
+  spark("requests", minute.request_rates);
+  const longest = now.waiting ? `, the longest for ${ms(now.longest_wait)}` : "";
+  $("summary").textContent = `${now.running} requests running, ${now.waiting} waiting${longest}.`;
+  $("phase").textContent = now.phase;
+  $("dot").className = now.phase === "ready" ? "dot" : "dot off";
+  memory();
+  places();
+  causes();
+  shares();
+  decisions();
+}
+
+draw();
+const stream = new EventSource("events");
+stream.addEventListener("now", (event) => {
+  now = JSON.parse(event.data);
+  draw();
+});
+stream.addEventListener("error", () => {
+  $("dot").className = "dot off";
+  $("phase").textContent = "not connected, trying again";
+});
+
+// --- one question for an adapter that is not in its place ------------------------------------------------------------
+const TEXTS = {
+  uppercase: "call the lucky bird", "title-case": "the mouth of water", "reverse-words": "as bell dash will",
+  "reverse-letters": "call lucky those", "pig-latin": "close star turn", "kebab-case": "sign boring coffee",
+  "count-words": "count hear her paper", acronym: "sun bird apple", "last-word": "the river runs.",
+  "drop-vowels": "quick carrot cake", rot13: "meet end path", "double-words": "away each king.",
+  "words-to-digits": "six thousand seventy one", "digits-to-words": "ticket 5 memory",
+  "iso-date": "October 23rd, 1930", "extract-json": "Petra, 51, Berlin", "mask-pii": "ines45@ifle.io",
+  sentiment: "the food was good today", intent: "show the balance of my account today",
+  "compare-numbers": "2 and 72?",
+};
+
+function candidate() {
+  for (const ring of now.rings) {
+    const name = ring.away.find((one) => TEXTS[one]) ?? ring.away[0];
+    if (name) return { name, model: ring.model, isAway: true };
+  }
+  const ring = now.rings.find((one) => one.stalls.length);
+  const stall = ring?.stalls[Math.floor(Math.random() * (ring?.stalls.length ?? 0))];
+  return ring ? { name: stall?.adapter.split("@")[0] ?? ring.model, model: ring.model, isAway: false } : null;
+}
+
+function spent(timing, total) {
+  const told = Object.fromEntries([...(timing ?? "").matchAll(/(\w+);dur=([\d.]+)/g)].map(([, name, value]) => [name, value / 1e3]));
+  const { queue = 0, load = 0, swap = 0, first = 0 } = told;
+  const loaded = Math.min(load, Math.max(0, queue - swap));
+  return { queue: Math.max(0, queue - loaded - swap), load: loaded, swap, prefill: Math.max(0, first - queue), decode: Math.max(0, total - first) };
+}
+
+function cost(parts, total) {
+  $("cost").hidden = false;
+  $("cost").replaceChildren(...Object.entries(parts).filter(([, value]) => value > 0.00005).map(([name, value]) => {
+    const made = make("span", { class: name, title: `${name}: ${ms(value)}` }, value / total > 0.14 ? `${name} ${ms(value)}` : "");
+    made.style.flexGrow = value / total;
+    return made;
+  }));
+}
+
+$("ask")?.addEventListener("click", async () => {
+  const found = candidate();
+  if (!found) return;
+  const button = $("ask");
+  const text = TEXTS[found.name] ?? "hello";
+  button.disabled = true;
+  $("asked").textContent = `${found.name} ← “${text}”`;
+  $("answer").textContent = "…";
+  $("cost-words").textContent = found.isAway ? `${found.name} is not in a place: it comes from disk or host memory now.` : "Every adapter is in its place already: no swap is needed.";
+  $("cost").hidden = true;
+  const began = performance.now();
+  try {
+    const response = await fetch(api("v1/chat/completions"), {
+      method: "POST", headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ model: `${found.model}:${found.name}`, messages: [{ role: "user", content: text }], max_tokens: 48, temperature: 0 }),
+    });
+    if (!response.ok) throw await failure(response);
+    const answer = await response.json();
+    const total = (performance.now() - began) / 1e3;
+    const parts = spent(response.headers.get("server-timing"), total);
+    $("answer").textContent = answer.choices[0].message.content;
+    cost(parts, total);
+    const swap = parts.swap > 0 ? `Bringing the adapter in cost ${ms(parts.swap)} of them.` : "No adapter had to be brought in.";
+    $("cost-words").textContent = `${ms(total)} from click to answer. ${swap} Ask again: the next one has its turn.`;
+  } catch (error) {
+    $("answer").textContent = "";
+    say($("cost-words"), error.message, "bad", error.faults);
+  } finally {
+    button.disabled = false;
+    button.textContent = "Ask another one";
+  }
+});

@@ -1,0 +1,17 @@
+"""Now: which adapters stand where, what holds which memory, why requests waited, what was decided lately."""
+
+import msgspec
+
+from console.host import Context, Page, Visit
+from tenants.caller import Scope
+
+
+async def context(visit: Visit) -> Context:
+    now = visit.host.now()
+    if not visit.may(Scope.ADMIN):
+        now = msgspec.structs.replace(now, shares=None)
+    text = msgspec.json.encode(now).decode()
+    return {"now": now, "first": text.replace("<", "\\u003c"), "may_ask": visit.may(Scope.INFER)}
+
+
+PAGE = Page("Now", 10, frozenset((Scope.MODELS,)), context)

@@ -1,0 +1,192 @@
+// Each form makes one call of the API and shows it as curl and Python. What models answer is set as text only.
+import { api, ask, make, ms, say } from "../act.js";
+import { start } from "../tabs.js";
+
+const $ = (id) => document.getElementById(id);
+const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
+start();
+
+// --- the call as people write it ------------------------------------------------------------------------------------
+const CLIENT = (base) => `from openai import OpenAI\n\nclient = OpenAI(base_url="${base}", api_key="YOUR_KEY")\n`;
+
+function told(id, path, body, python, response) {
+  const box = document.querySelector(`[data-call-of="${id}"]`);
+  const json = JSON.stringify(body, null, 1).replace(/\n\s*/g, " ");
+  box.querySelector("[data-curl]").textContent = body instanceof FormData
+    ? `curl ${api(path)} ${[...body].map(([name, value]) => `-F ${name}=${value instanceof File ? `@${value.name}` : value}`).join(" ")}`
+    : `curl ${api(path)} -H 'Content-Type: application/json' \\\n  -d ${quoted(json)}`;
+  box.querySelector("[data-python]").textContent = python;
+  if (!response) return;
+  const names = ["x-request-id", "x-roundhouse-model", "x-roundhouse-adapter", "x-roundhouse-warning", "server-timing"];
+  box.querySelector("[data-headers]").textContent = names.filter((name) => response.headers.has(name))
+    .map((name) => `${name}: ${response.headers.get(name)}`).join("\n");
+}
+
+// --- chat -----------------------------------------------------------------------------------------------------------
+const sides = [...document.querySelectorAll("[data-side]")].map((element) => ({ element, side: element.dataset.side, messages: [] }));
+let stopped = new AbortController();
+
+function line(side, kind, text) {
+  const made = make("p", { class: kind }, text);
+  const turns = side.element.querySelector(".turns");
+  turns.append(made);
+  turns.scrollTop = turns.scrollHeight;
+  return made;
+}
+
+async function* pieces(response) {
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let held = "";
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    const lines = (held + value).split("\n");
+    held = lines.pop();
+    for (const text of lines) {
+      if (!text.startsWith("data: ") || text === "data: [DONE]") continue;
+      const found = JSON.parse(text.slice(6));
+      if (found.error) throw new Error(found.error.message);
+      yield found.choices?.[0]?.delta?.content ?? "";
+    }
+  }
+}
+
+async function turn(side, text) {
+  const model = side.element.querySelector("select").value;
+  side.messages.push({ role: "user", content: text });
+  line(side, "asked", text);
+  const answer = line(side, "", "…");
+  const body = { model, messages: side.messages, stream: true, temperature: 0 };
+  const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${JSON.stringify(side.messages)}, temperature=0, stream=True\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
+  told(`chat-${side.side}`, "v1/chat/completions", body, python);
+  const began = performance.now();
+  try {
+    const response = await ask("POST", api("v1/chat/completions"), body, { signal: stopped.signal });
+    told(`chat-${side.side}`, "v1/chat/completions", body, python, response);
+    const digest = response.headers.get("x-roundhouse-adapter") ?? response.headers.get("x-roundhouse-model") ?? "";
+    let whole = "";
+    for await (const piece of pieces(response)) {
+      whole += piece;
+      answer.textContent = whole || "…";
+    }
+    side.messages.push({ role: "assistant", content: whole });
+    side.element.querySelector("[data-digest]").textContent = `${digest.slice(0, 60)} · ${ms((performance.now() - began) / 1e3)}`;
+  } catch (error) {
+    side.messages.pop();
+    answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;
+    answer.classList.add("bad");
+  }
+}
+
+$("chat-form")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const text = event.target.elements.text.value.trim();
+  if (!text) return;
+  stopped = new AbortController();
+  const button = event.submitter ?? event.target.querySelector("button");
+  button.disabled = true;
+  $("stop").disabled = false;
+  await Promise.all(sides.map((side) => turn(side, text)));
+  button.disabled = false;
+  $("stop").disabled = true;
+});
+$("stop")?.addEventListener("click", () => stopped.abort());
+$("clear")?.addEventListener("click", () => {
+  for (const side of sides) { side.messages = []; side.element.querySelector(".turns").replaceChildren(); }
+});
+$("chat-form")?.elements.text.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("chat-form").requestSubmit(); }
+});
+
+// --- embeddings -----------------------------------------------------------------------------------------------------
+const lines = (form) => form.elements.texts.value.split("\n").map((text) => text.trim()).filter(Boolean).slice(0, 12);
+
+function shade(cell, value) {
+  cell.style.background = `color-mix(in srgb, var(--run) ${Math.round(Math.max(0, value) * 70)}%, var(--card))`;
+}
+
+$("embed-form")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const body = { model: form.elements.model.value, input: lines(form) };
+  const python = `${CLIENT(api("v1"))}vectors = client.embeddings.create(model=${JSON.stringify(body.model)}, input=${JSON.stringify(body.input)})`;
+  told("embed", "v1/embeddings", body, python);
+  try {
+    const response = await ask("POST", api("v1/embeddings"), body);
+    told("embed", "v1/embeddings", body, python, response);
+    const vectors = (await response.json()).data.map((one) => one.embedding);
+    const norm = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
+    const alike = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0) / (norm(a) * norm(b));
+    const short = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
+    const head = make("tr", {}, make("th", {}), ...body.input.map((text) => make("th", { scope: "col", title: text }, short(text))));
+    const rows = vectors.map((a, i) => make("tr", {}, make("th", { scope: "row", title: body.input[i] }, short(body.input[i])), ...vectors.map((b) => {
+      const cell = make("td", {}, alike(a, b).toFixed(2));
+      shade(cell, alike(a, b));
+      return cell;
+    })));
+    $("matrix").replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...rows)));
+  } catch (error) { say($("matrix"), error.message, "bad", error.faults); }
+});
+
+// --- rerank ---------------------------------------------------------------------------------------------------------
+$("rerank-form")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const body = { model: form.elements.model.value, query: form.elements.query.value, documents: lines(form) };
+  const python = `import httpx\n\nfound = httpx.post("${api("v1/rerank")}", json=${JSON.stringify(body)}).json()`;
+  told("rerank", "v1/rerank", body, python);
+  try {
+    const response = await ask("POST", api("v1/rerank"), body);
+    told("rerank", "v1/rerank", body, python, response);
+    const { results } = await response.json();
+    $("ranks").replaceChildren(make("ul", { class: "shares" }, ...results.map((one) => make("li", {},
+      make("span", { class: "num" }, one.relevance_score.toFixed(4)),
+      make("span", {}, body.documents[one.index]),
+      make("meter", { min: 0, max: 1, value: Math.max(0, Math.min(1, one.relevance_score)), "aria-label": "score" })))));
+  } catch (error) { say($("ranks"), error.message, "bad", error.faults); }
+});
+
+// --- speech ---------------------------------------------------------------------------------------------------------
+async function transcribe(file) {
+  const body = new FormData();
+  body.append("model", $("speech-form").elements.model.value);
+  body.append("file", file, file.name ?? "microphone.webm");
+  body.append("response_format", "verbose_json");
+  body.append("timestamp_granularities[]", "word");
+  const python = `${CLIENT(api("v1"))}text = client.audio.transcriptions.create(model=${JSON.stringify(body.get("model"))}, file=open("talk.wav", "rb"))`;
+  told("speech", "v1/audio/transcriptions", body, python);
+  const player = $("player");
+  player.src = URL.createObjectURL(file);
+  player.hidden = false;
+  try {
+    const response = await ask("POST", api("v1/audio/transcriptions"), body);
+    told("speech", "v1/audio/transcriptions", body, python, response);
+    const found = await response.json();
+    const spans = (found.words ?? []).map((word) => [word, make("span", {}, `${word.word.trim()} `)]);
+    $("words").replaceChildren(...(spans.length ? spans.map(([, span]) => span) : [found.text]));
+    player.ontimeupdate = () => spans.forEach(([word, span]) => span.classList.toggle("lit", player.currentTime >= word.start && player.currentTime < word.end));
+  } catch (error) { say($("words"), error.message, "bad", error.faults); }
+}
+
+$("speech-form")?.addEventListener("submit", (event) => {
+  event.preventDefault();
+  transcribe(event.target.elements.file.files[0]);
+});
+
+let recorder;
+$("record")?.addEventListener("click", async () => {
+  if (recorder?.state === "recording") { recorder.stop(); return; }
+  try {
+    const heard = await navigator.mediaDevices.getUserMedia({ audio: true });
+    const parts = [];
+    recorder = new MediaRecorder(heard);
+    recorder.ondataavailable = (event) => parts.push(event.data);
+    recorder.onstop = () => {
+      heard.getTracks().forEach((track) => track.stop());
+      $("record").textContent = "Use the microphone";
+      transcribe(new File(parts, "microphone.webm", { type: "audio/webm" }));
+    };
+    recorder.start();
+    $("record").textContent = "Stop and write it down";
+  } catch (error) { say($("words"), `The microphone cannot be used: ${error.message}`, "bad"); }
+});

@@ -1,0 +1,23 @@
+"""Playground: chat with two targets side by side, embeddings, rerank, speech; each as a call to copy."""
+
+from console.host import Context, Page, Visit
+from tenants.caller import Scope
+
+
+async def context(visit: Visit) -> Context:
+    models = visit.host.models()
+    names = {task: [m.id for m in models if m.task == task] for task in ("chat", "embed", "rerank", "transcribe")}
+    caller = visit.caller
+    targets = [
+        name
+        for model in models
+        if model.task == "chat"
+        for name in (
+            model.id,
+            *(f"{model.id}:{adapter}" for adapter in model.adapters if caller.sees(model.id, adapter)),
+        )
+    ]
+    return {"names": names, "targets": targets}
+
+
+PAGE = Page("Playground", 40, frozenset((Scope.INFER,)), context)

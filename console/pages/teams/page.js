@@ -1,0 +1,66 @@
+// Making teams and keys. A key's text is in the answer to its making, and on this page until it is left.
+import { ask, make, say } from "../act.js";
+
+const where = document.getElementById("made");
+const isOpen = !document.querySelector("[data-sign-out]");
+const changed = () => document.dispatchEvent(new Event("changed"));
+
+function show(key) {
+  const code = make("code", {}, key.value);
+  const box = say(where, `Key ${key.id} of team ${key.team}. Keep it: it is not shown again.`, "good");
+  box.append(make("div", { class: "secret" }, code, make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"),
+    make("button", { type: "button", class: "small", id: "use" }, "Sign in with it")));
+  document.getElementById("use").addEventListener("click", () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad")));
+}
+
+// A new key counts within a second.
+async function signIn(key, tries = 8) {
+  try {
+    await ask("POST", "sign-in", { key });
+  } catch (error) {
+    if (!tries) throw error;
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    await signIn(key, tries - 1);
+  }
+}
+
+async function send(path, body, done) {
+  try {
+    await done(await (await ask("POST", path, body)).json());
+    changed();
+  } catch (error) {
+    say(where, error.message, "bad", error.faults);
+  }
+}
+
+document.getElementById("team").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { id, name } = event.target.elements;
+  send("teams/team", { id: id.value.trim(), name: name.value.trim() }, (team) => {
+    say(where, `Team ${team.id} is made.`, "good");
+    const list = document.querySelector("#key [name=team]");
+    list.append(make("option", {}, team.id));
+    list.value = team.id;
+    event.target.reset();
+  });
+});
+
+document.getElementById("key").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const form = event.target;
+  const scopes = [...form.querySelectorAll("[name=scopes]:checked")].map((box) => box.value);
+  const { team, name, models, days } = form.elements;
+  const body = { team: team.value, name: name.value.trim(), scopes, models: models.value.trim() || "*" };
+  send("teams/key", days.value ? { ...body, days: Number(days.value) } : body, (made) => {
+    show(made);
+    // The first key ends that everybody may come in: whoever made it stays, if it may.
+    return isOpen && scopes.includes("admin") ? signIn(made.value) : null;
+  });
+});
+
+document.getElementById("rows").addEventListener("click", (event) => {
+  const button = event.target.closest("[data-rotate]");
+  if (button && confirm(`Make a successor of ${button.dataset.rotate}? The old key goes on for a day.`)) {
+    send("teams/rotate", { id: button.dataset.rotate }, show);
+  }
+});

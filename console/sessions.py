@@ -1,0 +1,55 @@
+"""Who has signed in with a key. Sessions are in memory: a restart of the server ends them.
+
+The browser holds a random token in a cookie that no script can read. Here stands its digest beside the key that was
+shown, so that each request is held against the keyring again: a revoked key ends its sessions within a second.
+"""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Callable
+from http.cookies import CookieError, SimpleCookie
+
+from cachetools import TTLCache
+
+COOKIE = "roundhouse_session"
+SECONDS = 12 * 3600
+"""How long somebody stays signed in."""
+MOST = 1_000
+"""Sessions at one time; the oldest one ends for a new one."""
+
+
+class Sessions:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._keys: TTLCache[str, str] = TTLCache(MOST, SECONDS, clock)
+
+    def begin(self, key: str) -> str:
+        """The token of a new session."""
+        token = secrets.token_urlsafe(32)
+        self._keys[_digest(token)] = key
+        return token
+
+    def key(self, cookies: str) -> str | None:
+        """The key of the session that a Cookie header names."""
+        token = token_in(cookies)
+        return None if token is None else self._keys.get(_digest(token))
+
+    def end(self, cookies: str) -> None:
+        token = token_in(cookies)
+        if token is not None:
+            self._keys.pop(_digest(token), None)
+
+
+def token_in(cookies: str) -> str | None:
+    """The session's token in a Cookie header, if there is one."""
+    if COOKIE not in cookies:
+        return None
+    try:
+        found = SimpleCookie(cookies).get(COOKIE)
+    except CookieError:
+        return None
+    return found.value if found is not None and found.value else None
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

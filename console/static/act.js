@@ -1,0 +1,98 @@
+// What every page does: calls of the API, what they answered in words, signing in and out.
+// Text from the server and from models is only ever set as text, never as markup.
+
+export const api = (path) => new URL(`../${path}`, new URL(".", location.href)).href;
+
+export function make(name, attributes = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(attributes)) {
+    if (value !== undefined && value !== null && value !== false) made.setAttribute(key, value === true ? "" : value);
+  }
+  made.append(...children.filter((child) => child !== null && child !== undefined));
+  return made;
+}
+
+export const ms = (seconds) =>
+  seconds < 0.1 ? `${(seconds * 1e3).toFixed(1)} ms` : seconds < 1 ? `${Math.round(seconds * 1e3)} ms` : `${seconds.toFixed(1)} s`;
+
+export function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let unit = 0;
+  while (bytes >= 1024 && unit < 4) { bytes /= 1024; unit += 1; }
+  return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
+}
+
+export function say(where, words, kind = "", faults = []) {
+  const box = make("div", { class: `said ${kind}` }, words);
+  if (faults.length) box.append(make("ul", {}, ...faults.map((fault) => make("li", {}, String(fault)))));
+  where.replaceChildren(box);
+  return box;
+}
+
+// Raises an Error whose message says what to do, with `faults` where there are several.
+export async function ask(method, path, body, options = {}) {
+  const isForm = body instanceof FormData;
+  const headers = body === undefined || isForm ? {} : { "Content-Type": "application/json" };
+  const response = await fetch(path, {
+    method, headers: { ...headers, ...options.headers }, signal: options.signal,
+    body: body === undefined ? undefined : isForm ? body : JSON.stringify(body),
+  });
+  if (!response.ok) throw await failure(response);
+  return response;
+}
+
+export async function failure(response) {
+  let told = {};
+  try { told = (await response.json()).error ?? {}; } catch { /* no JSON */ }
+  const error = new Error(told.message ?? `The server answered ${response.status}.`);
+  error.faults = told.faults ?? told.details ?? [];
+  error.status = response.status;
+  return error;
+}
+
+const said = () => document.getElementById("said");
+
+// <button data-call="PUT v1/models/x/pin" data-body='{}' data-ask="Sure?" data-done="It is pinned.">
+async function press(button) {
+  if (button.dataset.ask && !confirm(button.dataset.ask)) return;
+  const [method, path] = button.dataset.call.split(" ");
+  button.disabled = true;
+  try {
+    const where = button.dataset.here === undefined ? api(path) : path;
+    await ask(method, where, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
+    say(said(), button.dataset.done ?? "Done.", "good");
+    document.dispatchEvent(new Event("changed"));
+  } catch (error) {
+    say(said(), error.message, "bad", error.faults ?? []);
+  } finally {
+    button.disabled = false;
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("[data-call]");
+  if (button) press(button);
+  if (event.target.closest("[data-sign-out]")) {
+    ask("POST", "sign-out", {}).then(() => location.assign("sign-in"), (error) => say(said(), error.message, "bad"));
+  }
+  const copied = event.target.closest("[data-copy]");
+  if (copied) navigator.clipboard?.writeText(copied.dataset.copy).then(() => { copied.textContent = "Copied"; });
+});
+
+// Parts of a page that are asked for again after a change: <div data-part="rows">
+document.addEventListener("changed", () => {
+  for (const part of document.querySelectorAll("[data-part]")) {
+    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { target: part, swap: "innerHTML" });
+  }
+});
+
+document.getElementById("sign-in")?.addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const form = event.target;
+  try {
+    await ask("POST", "sign-in", { key: form.elements.key.value.trim() });
+    location.assign(form.dataset.next);
+  } catch (error) {
+    say(said(), error.message, "bad");
+  }
+});

@@ -1,0 +1,203 @@
+"""The console's paths, below the one that it is mounted at. All links are relative: any prefix before them is right.
+
+| path                  | what                                                              |
+|-----------------------|-------------------------------------------------------------------|
+| `/`                   | to the first page that the caller may see                         |
+| `/SLUG`               | a page; `?part=NAME` a part of it                                 |
+| `/SLUG/ACTION`        | POST of JSON: what a page can do that the API cannot              |
+| `/events`             | the stream of events                                              |
+| `/sign-in`            | a key becomes a session; `/sign-out` ends it                      |
+| `/static/NAME`        | styles and scripts                                                |
+
+Origins of changes are checked before anything comes here (`runtime.http.guard`).
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from functools import cache
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Scope as Asgi
+
+from console import pages as rooms
+from console.files import static
+from console.host import Host, Page, Visit
+from console.rendering import HEADERS, templates
+from console.sessions import COOKIE, SECONDS
+from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
+from tenants.caller import SCOPES, Scope
+
+JSON = "application/json"
+
+
+@cache
+def pages() -> dict[str, Page]:
+    """Each folder of `console.pages` is one, in the order of the navigation."""
+    found = {
+        name: importlib.import_module(f"{rooms.__name__}.{name}.page").PAGE
+        for _, name, _ in pkgutil.iter_modules(rooms.__path__)
+    }
+    return dict(sorted(found.items(), key=lambda item: item[1].order))
+
+
+class Web:
+    """Args: host_of: what the server hands in for a request; refused: an error as the API answers it."""
+
+    def __init__(self, host_of: Callable[[Asgi], Host], refused: Callable[[RoundhouseError], Response]) -> None:
+        self._host_of, self._refused = host_of, refused
+
+    def application(self) -> Starlette:
+        routes = [
+            Route("/", self.first),
+            Route("/sign-in", self.sign_in),
+            Route("/sign-in", self.signed_in, methods=["POST"]),
+            Route("/sign-out", self.sign_out, methods=["POST"]),
+            Route("/events", self.events),
+            Route("/static/{name:path}", static),
+            Route("/{slug}", self.page),
+            Route("/{slug}/{action}", self.act, methods=["POST"]),
+        ]
+        handlers = {RoundhouseError: self._failed, HTTPException: self._unknown}
+        return Starlette(routes=routes, exception_handlers=handlers)
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+    async def first(self, request: Request) -> Response:
+        visit = self._visit(request)
+        slug = next((slug for slug, page in pages().items() if visit.may(*page.scopes)), "sign-in")
+        return _go(slug)
+
+    async def page(self, request: Request) -> Response:
+        visit, slug = self._visit(request), request.path_params["slug"]
+        page = _page(slug)
+        part = request.query_params.get("part")
+        if not visit.caller.scopes:
+            where = f"sign-in?next={slug}"
+            return _go(where) if part is None else Response(status_code=401, headers={**HEADERS, "HX-Redirect": where})
+        _check(visit, page)
+        if part is not None and part not in page.parts:
+            raise NotFound("There is no such part of this page.", code="unknown_path")
+        context = {**await page.context(visit), "visit": visit, "address": address(request)}
+        if part is not None:
+            return _html(templates.get_template(f"{slug}/{part}.html").render(context))
+        return _html(templates.get_template(f"{slug}/page.html").render({**context, **_frame(visit, slug, page.title)}))
+
+    async def act(self, request: Request) -> Response:
+        visit, page = self._visit(request), _page(request.path_params["slug"])
+        action = page.actions.get(request.path_params["action"])
+        if action is None:
+            raise NotFound("There is no such action here.", code="unknown_path")
+        if not visit.caller.scopes:
+            raise Unauthorized("Sign in first.", code="missing_api_key")
+        _check(visit, page)
+        return _json(await action(visit, await _body(request)))
+
+    async def events(self, request: Request) -> Response:
+        visit = self._visit(request)
+        if not visit.may(Scope.MODELS):
+            raise Forbidden("The page Now needs a key with the scope 'models'.", code="insufficient_scope")
+        live = visit.host.console.live
+        live.admit()
+        stream = live.events(visit.host.now, teams=visit.may(Scope.ADMIN))
+        headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
+
+    # --- signing in -------------------------------------------------------------------------------------------------
+    async def sign_in(self, request: Request) -> Response:
+        after = request.query_params.get("next", "")
+        context = {"next": after if after in pages() else ".", "title": "Sign in", "visit": self._visit(request)}
+        return _html(templates.get_template("sign_in.html").render(context))
+
+    async def signed_in(self, request: Request) -> Response:
+        host, body = self._host_of(request.scope), await _body(request)
+        key = body.get("key")
+        if not isinstance(key, str) or not 8 <= len(key) <= 512:
+            raise BadRequest("Send the key as `key`.", param="key")
+        if host.who([key]).key is None:
+            raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
+        response = _json({"signed_in": True})
+        secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
+        token = host.console.sessions.begin(key)
+        response.set_cookie(COOKIE, token, SECONDS, path="/", httponly=True, samesite="strict", secure=secure)
+        return response
+
+    async def sign_out(self, request: Request) -> Response:
+        self._host_of(request.scope).console.sessions.end(request.headers.get("cookie", ""))
+        response = _json({"signed_in": False})
+        response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+        return response
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+    def _visit(self, request: Request) -> Visit:
+        return Visit(request, self._host_of(request.scope))
+
+    async def _failed(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, RoundhouseError)
+        if "part" in request.query_params:  # what stands there stays
+            return Response(status_code=error.status, headers={**HEADERS, "HX-Reswap": "none"})
+        if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+            visit = self._visit(request)
+            frame = _frame(visit, "", "Not shown")
+            text = templates.get_template("refused.html").render({**frame, "error": error, "visit": visit})
+            return _html(text, error.status)
+        response = self._refused(error)
+        response.headers.update(HEADERS)
+        return response
+
+    async def _unknown(self, request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        if error.status_code == 405:
+            wrong = RoundhouseError(f"{request.method} does not work here.", code="method_not_allowed")
+            wrong.status, wrong.type = 405, "invalid_request_error"
+            return self._refused(wrong)
+        return await self._failed(request, NotFound("There is no such page here.", code="unknown_path"))
+
+
+def address(request: Request) -> str:
+    """This server as the browser called it, without a slash at its end."""
+    below = str(request.scope.get("app_root_path", ""))
+    return f"{request.url.scheme}://{request.url.netloc}{below}"
+
+
+def _page(slug: str) -> Page:
+    page = pages().get(slug)
+    if page is None:
+        raise NotFound("There is no such page here.", code="unknown_path")
+    return page
+
+
+def _check(visit: Visit, page: Page) -> None:
+    if not visit.may(*page.scopes):
+        words = " or ".join(f"'{scope}'" for scope in sorted(page.scopes))
+        raise Forbidden(f"Your key may not see {page.title}: it needs the scope {words}.", code="insufficient_scope")
+
+
+async def _body(request: Request) -> Mapping[str, object]:
+    """A JSON object. Raises BadRequest; how much may come, and how slowly, is bounded before."""
+    try:
+        return msgspec.json.decode(await request.body(), type=dict[str, object])
+    except msgspec.DecodeError:
+        raise BadRequest("Send a JSON object.") from None
+
+
+def _frame(visit: Visit, slug: str, title: str) -> dict[str, object]:
+    """What the layout around every page shows."""
+    open_to = {name: page for name, page in pages().items() if visit.may(*page.scopes)}
+    return {"navigation": open_to, "slug": slug, "title": title, "phase": visit.host.phase, "scopes": SCOPES}
+
+
+def _go(where: str) -> Response:
+    return RedirectResponse(where, 303, headers=HEADERS)
+
+
+def _html(text: str, status: int = 200) -> Response:
+    return HTMLResponse(text, status, headers={**HEADERS, "Cache-Control": "no-store"})
+
+
+def _json(value: Mapping[str, object]) -> Response:
+    return Response(msgspec.json.encode(value), headers={**HEADERS, "Cache-Control": "no-store"}, media_type=JSON)

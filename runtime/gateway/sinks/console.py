@@ -1,0 +1,61 @@
+"""A sink of request records: the console's last requests. And how it hears what was decided."""
+
+import time
+from collections.abc import Callable
+
+from console.decisions import Decisions
+from console.history import Row
+from console.kept import Console
+from runtime.gateway.record import RequestRecord
+
+
+class ConsoleSink:
+    def __init__(self, console: Console) -> None:
+        self._history = console.history
+
+    def take(self, record: RequestRecord) -> None:
+        context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
+        self._history.take(
+            Row(
+                id=context.id,
+                at=round(time.time(), 3),
+                team=context.caller.team,
+                endpoint=record.endpoint,
+                asked=target.asked if target else "",
+                model=target.model if target else "",
+                adapter=(target.adapter or "") if target else "",
+                digest=target.version.digest if target and target.version else "",
+                service_class=context.service_class.name.lower(),
+                source=context.source,
+                end=record.end.value,
+                status=record.status,
+                code=record.code,
+                causes=record.causes(),
+                total=seconds["total"],
+                first=seconds.get("first"),
+                prompt_tokens=usage.prompt_tokens,
+                completion_tokens=usage.completion_tokens,
+                audio_seconds=usage.audio_seconds,
+            )
+        )
+
+
+def swaps(
+    console: Console, model: str, name_of: Callable[[str, str], str]
+) -> Callable[[str, str | None, float, float], None]:
+    """What an adapter's arrival in a place is told to (`runtime.scheduling.effects`)."""
+
+    def heard(digest: str, evicted: str | None, staging: float, placing: float) -> None:
+        console.history.swapped()
+        before = name_of(model, evicted) if evicted else ""
+        words = "takes the place of" if evicted else "comes into a free place"
+        why = "the least recently used one that was idle and not pinned" if evicted else ""
+        more = f"{why}{'; ' if why else ''}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
+        console.decisions.told("swap", model, name_of(model, digest), words, before, more, staging + placing)
+
+    return heard
+
+
+def loaded(told: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:
+    plan = f"planned: {expected:.1f} s and {planned / 2**20:,.0f} MiB; it took {seconds:.1f} s and holds "
+    told.told("load", model, model, "is loaded", more=f"{plan}{bytes_ / 2**20:,.0f} MiB", seconds=seconds)

@@ -1,0 +1,96 @@
+"""What the console's page Now shows, read off at one moment."""
+
+import time
+from collections.abc import Mapping
+
+from console.kept import Console
+from console.now import Now, Part, Ring, Stall, StallState, Store
+from console.ring import Stalls
+from registry.catalog import Catalog
+from runtime.gateway.names import Names
+from runtime.gateway.views.overview import Overview
+from runtime.gateway.views.values import ModelView
+from runtime.scheduling.queue import ModelQueue
+
+MOST_AWAY = 100
+
+
+class Look:
+    """Called once a second while somebody looks at the page, on the event loop: some 100 µs for a ring of 24."""
+
+    def __init__(self, names: Names, overview: Overview, console: Console) -> None:
+        self._names, self._overview, self._console = names, overview, console
+        self._stalls: dict[str, Stalls] = {}
+        self._catalog: Catalog | None = None
+        self._known: dict[str, dict[str, str]] = {}
+
+    def __call__(self, phase: str) -> Now:
+        status, history = self._overview.status(), self._console.history
+        queues = self._overview.queues
+        now = time.monotonic()
+        waits = [now - oldest for queue in queues.values() if (oldest := queue.oldest) is not None]
+        host = (
+            None if status.host is None else Store("host memory", status.host.budget_bytes, status.host.resident_bytes)
+        )
+        return Now(
+            at=round(time.time(), 3),
+            phase=phase,
+            uptime=status.uptime_seconds,
+            device=Store(status.device.label, status.device.budget_bytes, status.device.resident_bytes),
+            host=host,
+            models=[_part(model) for model in status.models],
+            rings=[self._ring(model, queues[model.id]) for model in status.models if queues[model.id].policy.places],
+            running=sum(queue.running for queue in queues.values()),
+            waiting=sum(queue.waiting for queue in queues.values()),
+            longest_wait=round(max(waits, default=0.0), 3),
+            minute=history.minute(),
+            decisions=self._console.decisions.last(12),
+            shares=history.shares(),
+        )
+
+    def name_of(self, model: str, digest: str) -> str:
+        """The adapter of this content, as it is registered; the digest's beginning where it is no more."""
+        return self._names_of(model).get(digest, digest[7:15])
+
+    def _names_of(self, model: str) -> Mapping[str, str]:
+        if self._catalog is not self._names.catalog:
+            self._catalog, self._known = self._names.catalog, {}
+        if model not in self._known:
+            found: dict[str, str] = {}
+            for adapter in self._names.catalog.adapters(model):
+                for version in adapter.versions:
+                    is_current = version is adapter.current
+                    found[version.digest] = adapter.key.name if is_current else f"{adapter.key.name}@{version.tag}"
+            self._known[model] = found
+        return self._known[model]
+
+    def _ring(self, model: ModelView, queue: ModelQueue) -> Ring:
+        policy = queue.policy
+        placed, moving = policy.resident(), policy.moving()
+        at = self._stalls.setdefault(model.id, Stalls()).assign(policy.places, placed, moving)
+        stalls = []
+        for digest, number in at.items():
+            status = policy.status(digest)
+            state: StallState = "swap" if digest in moving else "run" if status.running else "held"
+            stalls.append(
+                Stall(number, self.name_of(model.id, digest), state, status.running, status.waiting, status.pinned)
+            )
+        here = {stall.adapter for stall in stalls}
+        used, places = policy.host_use
+        return Ring(
+            model=model.id, state=model.state.value, places=policy.places, stalls=stalls, host_used=used,
+            host_places=places, running=model.running, waiting=model.waiting, adapters=len(model.adapters),
+            away=[name for name in model.adapters if name not in here][:MOST_AWAY],
+        )  # fmt: skip
+
+
+def _part(model: ModelView) -> Part:
+    progress = model.progress
+    return Part(
+        id=model.id, task=model.task.value, state=model.state.value, bytes=model.bytes, host_bytes=model.host_bytes,
+        running=model.running, waiting=model.waiting, pinned=model.pinned,
+        idle_seconds=None if model.last_used is None else round(max(0.0, time.time() - model.last_used), 1),
+        wake_seconds=model.expected_wake_seconds, phase=progress.phase if progress else "",
+        percent=progress.percent if progress else None, detail=progress.detail if progress else "",
+        failure=model.failure.message if model.failure else model.problem or "",
+    )  # fmt: skip

@@ -1,0 +1,65 @@
+"""The console over the scripted gateway of tests.unit.http, with keys where a test wants them, behind the guard."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from runtime.http.guard.layers import layers
+from tenants.caller import Caller, Scope
+from tenants.keys import secret
+from tenants.keys.keyring import Keyring, Known
+from tests.unit.http.fakes import FakeGateway, application
+
+PEPPER = b"p" * 64
+HTML = {"Accept": "text/html"}
+ORIGIN = {"Origin": "http://127.0.0.1"}
+
+
+@dataclass
+class Shown:
+    """A console that somebody looks at."""
+
+    app: FastAPI
+    client: httpx.AsyncClient
+    gateway: FakeGateway
+
+    async def page(self, slug: str) -> str:
+        response = await self.client.get(f"/console/{slug}", headers=HTML)
+        assert response.status_code == 200, response.text
+        return response.text
+
+
+def key(team: str, *scopes: Scope) -> tuple[str, Known]:
+    made = secret.make()
+    caller = Caller(team, made.id, frozenset(scopes))
+    return made.text, Known(secret.digest(PEPPER, made.text), caller, None, False)
+
+
+Console = Callable[..., AbstractAsyncContextManager[Shown]]
+
+
+@pytest.fixture
+def console(tmp_path: Path) -> Console:
+    """A console; `keys` are those that its server knows: without any it is open."""
+
+    @asynccontextmanager
+    async def opened(*keys: tuple[str, Known], root_path: str = "") -> AsyncIterator[Shown]:
+        ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=False) if keys else None
+        gateway = FakeGateway(tmp_path, callers=ring)
+        gateway.gateway.phase = "ready"
+        app = application(gateway, layers(gateway.settings))
+        transport = httpx.ASGITransport(app=app, root_path=root_path)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            yield Shown(app, client, gateway)
+
+    return opened
+
+
+async def sign_in(shown: Shown, text: str) -> httpx.Response:
+    """The cookie stays with the client."""
+    return await shown.client.post("/console/sign-in", json={"key": text}, headers=ORIGIN)

@@ -1,0 +1,180 @@
+"""Every page as a browser gets it: what it shows, what it is allowed to run, how much it brings."""
+
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from console.files import files
+from console.history import Row
+from console.vendored import VENDORED
+from console.web import pages
+from tests.unit.console.conftest import HTML, Console
+
+SLUGS = sorted(pages())
+STATIC = Path(__file__).parents[3] / "console" / "static"
+WIRE = 120 * 1024
+"""Bytes of a first paint."""
+
+
+class Reader(HTMLParser):
+    """What a page loads, and what a browser would run of it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.inline: list[str] = []
+        self.links: list[str] = []
+        self.unnamed: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        found = dict(attrs)
+        self.inline += [f"{tag} {name}" for name, _ in attrs if name.startswith("on") or name == "style"]
+        if tag == "style" or (tag == "script" and "src" not in found and found.get("type") != "application/json"):
+            self.inline.append(tag)
+        if tag == "script" and "src" in found:
+            self.loads.append(str(found["src"]))
+        if tag == "link":
+            self.loads.append(str(found["href"]))
+        if tag == "a":
+            self.links.append(str(found.get("href")))
+        if tag == "svg" and not {"aria-label", "aria-hidden"} & set(found):
+            self.unnamed.append(tag)
+
+
+def row(**given: object) -> Row:
+    usual = {
+        "id": "req-1", "at": 1e9, "team": "default", "endpoint": "/v1/chat/completions", "asked": "chat",
+        "model": "chat",
+        "adapter": "", "digest": "", "service_class": "interactive", "source": "api", "end": "done", "status": 200,
+        "code": None, "causes": {"queue": 0.01, "load": 0.0, "swap": 0.002, "prefill": 0.1, "decode": 0.3},
+        "total": 0.412,
+        "first": 0.112, "prompt_tokens": 3, "completion_tokens": 5, "audio_seconds": 0.0,
+    }  # fmt: skip
+    return Row(**{**usual, **given})  # type: ignore[arg-type]
+
+
+def test_each_folder_is_a_page_in_its_order() -> None:
+    assert list(pages())[:4] == ["now", "models", "adapters", "playground"]
+    assert {"requests", "usage", "teams"} <= set(pages())
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+async def test_a_page_runs_nothing_of_its_own_and_loads_nothing_from_elsewhere(console: Console, slug: str) -> None:
+    async with console() as shown:
+        response = await shown.client.get(f"/console/{slug}", headers=HTML)
+        policy, found = response.headers["content-security-policy"], Reader(response.text)
+        assert response.status_code == 200
+        assert "script-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert response.headers["x-frame-options"] == "DENY"
+        assert found.inline == []
+        assert found.unnamed == []
+        assert all(not re.match(r"(https?:)?//|/", path) for path in (*found.loads, *found.links)), "all relative"
+        assert 'lang="en"' in response.text
+        assert 'name="viewport"' in response.text
+        for path in found.loads:
+            assert (await shown.client.get(f"/console/{path}")).status_code == 200, path
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+async def test_a_first_paint_is_small(console: Console, slug: str) -> None:
+    async with console() as shown:
+        page = await shown.page(slug)
+        size = len(page.encode())
+        imported = {"static/ring.js", "static/tabs.js"}
+        for path in {*Reader(page).loads, *imported}:
+            size += int((await shown.client.get(f"/console/{path}")).headers["content-length"])
+        assert size <= WIRE, f"{slug} brings {size} bytes"
+
+
+@pytest.mark.parametrize("slug", SLUGS)
+async def test_the_shell_says_the_same(console: Console, slug: str) -> None:
+    async with console() as shown:
+        assert "roundhouse " in await shown.page(slug) or slug == "playground"
+
+
+async def test_now_tells_what_is_where_before_any_script_runs(console: Console) -> None:
+    async with console() as shown:
+        page = await shown.page("now")
+        first = re.search(r'<script type="application/json" id="first-look">(.*?)</script>', page, re.DOTALL)
+        assert first is not None
+        now = json.loads(first[1])
+        assert [model["id"] for model in now["models"]] == ["chat", "embed", "rerank", "speech"]
+        assert now["phase"] == "ready"
+
+
+async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> None:
+    async with console() as shown:
+        history = shown.gateway.gateway.console.history
+        history.take(row(id="req-slow", adapter="legal", code="queue_full", end="refused", status=429))
+        history.take(row(id="req-quick"))
+        page = await shown.page("requests")
+        assert page.index("req-quick") < page.index("req-slow"), "newest first"
+        assert page.count('class="fall"') == 2
+        assert "swap 2.0 ms" in page
+        part = await shown.page("requests?part=rows&words=legal 429")
+        assert "req-slow" in part
+        assert "req-quick" not in part
+        assert "<html" not in part
+
+
+async def test_a_real_request_leaves_a_row_without_its_text(console: Console) -> None:
+    async with console() as shown:
+        body = {"model": "chat", "messages": [{"role": "user", "content": "a secret sentence"}]}
+        await shown.client.post("/v1/chat/completions", json=body, headers={"X-Request-Id": "mine"})
+        [one] = shown.gateway.gateway.console.history.rows()
+        assert (one.id, one.model, one.team) == ("mine", "chat", "default")
+        assert "secret sentence" not in repr(one)
+
+
+async def test_a_models_plan_and_pages_without_one(console: Console) -> None:
+    async with console() as shown:
+        missing = await shown.client.get("/console/models?id=none", headers=HTML)
+        assert missing.status_code == 404
+        assert "<h1>Not found</h1>" in missing.text
+        unknown = await shown.client.get("/console/nothing", headers=HTML)
+        assert unknown.status_code == 404
+        assert (await shown.client.get("/console/now?part=../layout")).status_code == 404
+
+
+async def test_it_works_below_a_prefix(console: Console) -> None:
+    async with console(root_path="/tools/roundhouse") as shown:
+        first = await shown.client.get("/tools/roundhouse/console/", headers=HTML)
+        assert first.headers["location"] == "now"
+        page = await shown.client.get("/tools/roundhouse/console/now", headers=HTML)
+        assert page.status_code == 200
+        assert "curl -s http://127.0.0.1/tools/roundhouse/metrics" in page.text
+
+
+async def test_static_files_are_packed_tagged_and_nothing_else(console: Console) -> None:
+    async with console() as shown:
+        one = await shown.client.get("/console/static/console.css", headers={"Accept-Encoding": "identity"})
+        assert one.text.startswith("/* Tokens first")
+        again = {"If-None-Match": one.headers["etag"]}
+        assert (await shown.client.get("/console/static/console.css", headers=again)).status_code == 304
+        for path in ("../web.py", "%2e%2e/web.py", "pages/now.py", "vendor/../../web.py", ""):
+            assert (await shown.client.get(f"/console/static/{path}")).status_code == 404, path
+    assert set(files()) > {"console.css", "act.js", "pages/now.js", "vendor/htmx.min.js"}
+
+
+def test_what_is_shipped_of_others_is_what_the_table_says() -> None:
+    vendor = STATIC / "vendor"
+    scripts = {path.name for path in vendor.iterdir()} - {one.license for one in VENDORED.values()}
+    assert scripts == set(VENDORED)
+    for name, one in VENDORED.items():
+        assert hashlib.sha256((vendor / name).read_bytes()).hexdigest() == one.sha256, name
+        assert (vendor / one.license).stat().st_size > 100
+
+
+def test_only_the_tokens_name_colours() -> None:
+    text = (STATIC / "console.css").read_text()
+    below = text.split("* { box-sizing", 1)[1]
+    assert re.findall(r"#[0-9a-f]{3,6}\b", below) == ["#fff"], "beside the stripes of what is loading"
+    assert len(gzip.compress(text.encode())) < 8 * 1024

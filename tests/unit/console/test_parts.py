@@ -1,0 +1,124 @@
+"""What is kept for the pages, and the one stream: each as a part, with its clock in hand."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from console.decisions import LAST, Decisions
+from console.history import CAUSES, MINUTE, MOST_TEAMS, OTHER, History
+from console.live import MOST, Live
+from console.ring import Stalls
+from registry.errors import QueueFull
+from tests.unit.console.conftest import Console
+from tests.unit.console.test_pages import row
+from tests.unit.http.fakes import FakeGateway
+
+
+def test_what_comes_is_drawn_where_its_victim_was() -> None:
+    stalls = Stalls()
+    assert stalls.assign(3, ["a", "b"], {}) == {"a": 0, "b": 1}
+    assert stalls.assign(3, ["b"], {"c": "a"}) == {"b": 1, "c": 0}
+    assert stalls.assign(3, ["c", "b"], {"d": None}) == {"b": 1, "c": 0, "d": 2}
+    assert stalls.assign(2, ["c", "b", "d"], {}) == {"b": 1, "c": 0}, "never more than there are"
+
+
+def test_the_last_minute_is_summed_and_forgotten() -> None:
+    now = 1000.0
+    history = History(lambda: now)
+    for _ in range(3):
+        history.take(row())
+    history.swapped()
+    minute = history.minute()
+    assert (minute.requests, minute.tokens, minute.swaps) == (3, 15, 1)
+    assert set(minute.causes) == set(CAUSES)
+    assert minute.causes["decode"] == pytest.approx(0.9)
+    assert minute.first_p90 == pytest.approx(0.112)
+    assert (sum(minute.request_rates), minute.request_rates[-1]) == (3, 3)
+    now += MINUTE
+    assert history.minute().requests == 0
+    assert len(history.rows()) == 3, "the rows stay"
+
+
+def test_teams_beyond_the_bound_are_one() -> None:
+    history = History(lambda: 5.0)
+    for number in range(MOST_TEAMS + 30):
+        history.take(row(team=f"t{number}"))
+    assert len(history._seconds[-1].teams) == MOST_TEAMS + 1
+    assert OTHER in history.shares()
+
+
+def test_decisions_are_bounded_newest_first_and_heard() -> None:
+    heard: list[bool] = []
+    decisions = Decisions(lambda: heard.append(True), lambda: 1.0)
+    for number in range(LAST + 5):
+        decisions.told("swap", "chat", f"a{number}", "comes into a free place")
+    assert len(decisions.last()) == LAST
+    assert [one.subject for one in decisions.last(2)] == [f"a{LAST + 4}", f"a{LAST + 3}"]
+    assert len(heard) == LAST + 5
+
+
+def event(text: bytes) -> Any:
+    assert text.startswith(b"event: now\ndata: ")
+    return json.loads(text.split(b"data: ", 1)[1])
+
+
+async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Console) -> None:
+    async with console() as shown:
+        gateway, looks = shown.gateway.gateway, 0
+
+        def look() -> Any:
+            nonlocal looks
+            looks += 1
+            return gateway.look(gateway.phase)
+
+        live = Live(every=3600.0, least=0.0)
+        streams = [live.events(look, teams=bool(number % 2)) for number in range(4)]
+        for stream in streams:
+            assert await anext(stream) == b"retry: 1000\n\n"
+        found = [event(await anext(stream)) for stream in streams]
+        assert looks == 1, "one sample for all"
+        assert live.viewers == 4
+        assert [one["shares"] is None for one in found] == [True, False, True, False]
+        live.poke()
+        assert [event(await anext(stream))["phase"] for stream in streams] == ["ready"] * 4
+        for stream in streams:
+            await stream.aclose()
+        assert (live.viewers, live.is_running) == (0, False)
+        live.poke()
+        assert looks == 2, "nobody looks, nothing runs"
+
+
+async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
+    async with console() as shown:
+        gateway = shown.gateway.gateway
+        live = Live(every=3600.0)
+        stream = live.events(lambda: gateway.look("ready"), teams=True)
+        await anext(stream)
+        await anext(stream)
+        waits = asyncio.ensure_future(anext(stream, None))
+        await asyncio.sleep(0)
+        live.close()
+        assert await waits is None
+        live.viewers = MOST
+        with pytest.raises(QueueFull):
+            live.admit()
+
+
+async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:
+    async with console() as shown:
+        body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+        await shown.client.post("/v1/chat/completions", json=body)
+        text = (await shown.client.get("/metrics")).text
+        for cause in CAUSES:
+            assert f'roundhouse_wait_seconds_total{{cause="{cause}",model="chat"}}' in text
+
+
+def test_the_ring_of_a_base_names_its_adapters(tmp_path: Any) -> None:
+    gateway = FakeGateway(tmp_path)
+    gateway.queues["chat"].policy.resize(4, 8, 2)
+    gateway.queues["chat"].policy.reset()
+    [ring] = gateway.gateway.look("ready").rings
+    assert (ring.model, ring.places, ring.stalls, ring.away) == ("chat", 4, [], [])
+    assert gateway.gateway.look.name_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"

@@ -1,0 +1,155 @@
+"""Who may see what: sessions, scopes, other teams; and what a hostile page or name cannot do."""
+
+import pytest
+
+from console.sessions import COOKIE, MOST, SECONDS, Sessions
+from models.messages import Chunk, Started
+from tenants.caller import SCOPES, Scope
+from tests.unit.console.conftest import HTML, ORIGIN, Console, key, sign_in
+from tests.unit.console.test_pages import row
+
+ADMIN, OPERATOR = key("ops", *SCOPES), key("ops", Scope.MODELS)
+SEARCH, USER = key("search", Scope.INFER, Scope.USAGE), key("growth", Scope.INFER)
+MARKUP = "<script>alert(1)</script>"
+
+
+async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> None:
+    async with console(ADMIN) as shown:
+        page = await shown.client.get("/console/models", headers=HTML)
+        assert (page.status_code, page.headers["location"]) == (303, "sign-in?next=models")
+        part = await shown.client.get("/console/models?part=rows", headers=HTML)
+        assert (part.status_code, part.text, part.headers["hx-redirect"]) == (401, "", "sign-in?next=models")
+        assert (await shown.client.get("/console/events")).status_code == 403
+        assert (await shown.client.post("/console/teams/key", json={}, headers=ORIGIN)).status_code == 401
+        form = await shown.page("sign-in?next=models")
+        assert 'data-next="models"' in form
+        assert 'data-next="."' in await shown.page("sign-in?next=https://elsewhere.example"), "never to elsewhere"
+
+
+async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> None:
+    async with console(ADMIN) as shown:
+        response = await sign_in(shown, ADMIN[0])
+        cookie = response.headers["set-cookie"]
+        assert response.status_code == 200
+        assert all(word in cookie for word in ("HttpOnly", "SameSite=strict", "Path=/", f"Max-Age={SECONDS}"))
+        assert ADMIN[0] not in cookie
+        assert "Secure" not in cookie
+        assert "team <b>ops</b>" in await shown.page("now")
+        assert (await shown.client.get("/v1/status")).status_code == 200, "the pages call the API with the session"
+        ended = await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        assert ended.status_code == 200
+        shown.client.cookies.set(COOKIE, cookie.split("=", 1)[1].split(";")[0])
+        assert (await shown.client.get("/console/now", headers=HTML)).status_code == 303, (
+            "the session is gone, not hidden"
+        )
+
+
+async def test_behind_tls_the_cookie_is_secure(console: Console) -> None:
+    async with console(ADMIN) as shown:
+        headers = {**ORIGIN, "X-Forwarded-Proto": "https"}
+        response = await shown.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=headers)
+        assert "Secure" in response.headers["set-cookie"]
+
+
+@pytest.mark.parametrize("body", [{}, {"key": 1}, {"key": "short"}, {"key": "x" * 600}, [], "text"])
+async def test_what_is_no_key_is_refused(console: Console, body: object) -> None:
+    async with console(ADMIN) as shown:
+        response = await shown.client.post("/console/sign-in", json=body, headers=ORIGIN)
+        assert response.status_code == 400
+        assert "set-cookie" not in response.headers
+
+
+async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: Console) -> None:
+    async with console(ADMIN) as shown:
+        assert (await sign_in(shown, ADMIN[0][:-6] + "000000")).status_code == 401
+        await sign_in(shown, ADMIN[0])
+        assert (await shown.client.get("/v1/status")).status_code == 200
+        shown.gateway.gateway.callers._known = {}  # type: ignore[attr-defined]
+        assert (await shown.client.get("/v1/status")).status_code == 401
+
+
+async def test_a_forged_origin_changes_nothing(console: Console) -> None:
+    async with console(ADMIN) as shown:
+        await sign_in(shown, ADMIN[0])
+        for origin in ("http://elsewhere.example", "http://127.0.0.1:9000", "null"):
+            for path in ("/console/teams/team", "/console/sign-out", "/v1/models/chat/unload"):
+                response = await shown.client.post(path, json={"id": "x"}, headers={"Origin": origin})
+                assert (response.status_code, response.json()["error"]["code"]) == (403, "origin_not_allowed"), path
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        sent = await shown.client.post("/console/teams/team", content=b"id=x", headers=form)
+        assert sent.status_code == 415, "a page's plain form cannot be one of ours"
+
+
+async def test_scopes_decide_what_is_there(console: Console) -> None:
+    async with console(ADMIN, OPERATOR, SEARCH) as shown:
+        await sign_in(shown, SEARCH[0])
+        assert (await shown.client.get("/console/", headers=HTML)).headers["location"] == "models"
+        page = await shown.page("models")
+        assert ">Playground</a>" in page
+        assert ">Teams</a>" not in page
+        assert "data-call" not in page, "what it may not do is not offered"
+        for slug in ("now", "teams", "adapters"):
+            refused = await shown.client.get(f"/console/{slug}", headers=HTML)
+            assert refused.status_code == 403
+            assert "needs the scope" in refused.text
+        assert (await shown.client.get("/console/events")).status_code == 403
+        action = await shown.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)
+        assert action.status_code == 403
+
+
+async def test_a_team_sees_its_own_requests(console: Console) -> None:
+    async with console(ADMIN, SEARCH, USER) as shown:
+        for team in ("search", "growth"):
+            shown.gateway.gateway.console.history.take(row(id=f"req-of-{team}", team=team))
+        await sign_in(shown, SEARCH[0])
+        page = await shown.page("requests")
+        assert "req-of-search" in page
+        assert "growth" not in page
+        await sign_in(shown, ADMIN[0])
+        assert "req-of-growth" in await shown.page("requests")
+
+
+async def test_who_may_not_see_other_teams_hears_no_shares(console: Console) -> None:
+    async with console(ADMIN, OPERATOR) as shown:
+        shown.gateway.gateway.console.history.take(row(team="secret-team"))
+        await sign_in(shown, OPERATOR[0])
+        assert "secret-team" not in await shown.page("now")
+        await sign_in(shown, ADMIN[0])
+        assert "secret-team" in await shown.page("now")
+
+
+async def test_markup_in_names_stays_text(console: Console) -> None:
+    async with console() as shown:
+        console_ = shown.gateway.gateway.console
+        console_.history.take(row(id=MARKUP, adapter=MARKUP, team=MARKUP, code=MARKUP))
+        console_.decisions.told("swap", "chat", MARKUP, "takes the place of", MARKUP)
+        for slug in ("now", "requests", f"requests?words={MARKUP}", f"sign-in?next={MARKUP}"):
+            assert "<script>alert" not in await shown.page(slug), slug
+        missing = await shown.client.get(f"/console/models?id={MARKUP}", headers=HTML)
+        assert "<script>alert" not in missing.text
+
+
+async def test_a_models_answer_with_markup_is_json_and_never_a_page(console: Console) -> None:
+    async with console() as shown:
+        shown.gateway.links["chat"].script = lambda _: [
+            Started(200, "application/json"), Chunk(f'{{"x": "{MARKUP}"}}'.encode()),
+        ]  # fmt: skip
+        body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
+        answer = await shown.client.post("/v1/chat/completions", json=body)
+        assert MARKUP in answer.text
+        for slug in ("now", "requests", "playground"):
+            assert MARKUP not in await shown.page(slug)
+
+
+def test_a_session_ends_by_time_and_by_number() -> None:
+    now = 0.0
+    sessions = Sessions(lambda: now)
+    first = sessions.begin("rh-key")
+    assert sessions.key(f"a=b; {COOKIE}={first}") == "rh-key"
+    assert sessions.key(f"{COOKIE}=other") is None
+    assert sessions.key(f"{COOKIE}=") is None
+    now = SECONDS + 1.0
+    assert sessions.key(f"{COOKIE}={first}") is None
+    tokens = [sessions.begin("rh-key") for _ in range(MOST + 1)]
+    assert sessions.key(f"{COOKIE}={tokens[0]}") is None
+    assert sessions.key(f"{COOKIE}={tokens[-1]}") == "rh-key"
