@@ -32,8 +32,11 @@ def test_all_commands_are_there() -> None:
     models = {("models", name) for name in (*of_models, *changes)}
     names = ("list", "add", "show", "remove", "alias", "rollback", "pin", "unpin", "validate", "combine", "merge")
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
-    teams = {("teams", name) for name in ("list", "create", "archive", "restore")}
-    teams |= {("usage", name) for name in ("report", "reconcile")}
+    teams = {("teams", name) for name in ("list", "create", "edit", "archive", "restore")}
+    teams |= {("usage", name) for name in ("report", "daily", "compare", "reconcile")}
+    teams |= {("limits", name) for name in ("list", "set", "remove", "simulate")}
+    answers = ("add", "alias", "eval", "explain", "fit", "list", "remove", "report", "rollback", "show")
+    routing = {("routers", name) for name in answers} | {("providers", name) for name in ("list", "test")}
     single = (
         "serve",
         "doctor",
@@ -47,7 +50,8 @@ def test_all_commands_are_there() -> None:
         "transcribe",
         "version",
     )
-    assert set(ALL) == models | keys | teams | {("adapters", name) for name in names} | {(name,) for name in single}
+    adapters = {("adapters", name) for name in names}
+    assert set(ALL) == models | keys | teams | routing | adapters | {(name,) for name in single}
 
 
 @pytest.mark.parametrize("path", ALL, ids=" ".join)

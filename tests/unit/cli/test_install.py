@@ -22,7 +22,8 @@ EXTRAS = PROJECT["optional-dependencies"]
 ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
-    "registry", "adapters", "models", "tenants", "launch", "runtime", "tests", "benchmarks", "docs", "starter-training",
+    "registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime", "tests", "benchmarks",
+    "docs", "starter-training",
 }  # fmt: skip
 OURS = FOLDERS | {"starter_training"}
 PINNED = re.compile(r"^([a-z0-9-]+)==([^ ;]+)( ; .+)?$")

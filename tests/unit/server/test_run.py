@@ -11,13 +11,14 @@ from litserve import LitServer
 from runtime.server import run as server
 from runtime.server.device import Device
 from runtime.server.settings import Settings
+from registry.recipes.loading import Documents
 
 def run(self, **_):
     print(gc.get_freeze_count(), len(gc.get_objects()))
 
 LitServer.run = run
 folder = Path(sys.argv[1])
-server.run(Settings(recipes=(), data_dir=folder, run_dir=folder), [], Device("cpu", "cpu", "cpu", 1, 1))
+server.run(Settings(recipes=(), data_dir=folder, run_dir=folder), Documents(), Device("cpu", "cpu", "cpu", 1, 1))
 """
 
 

@@ -75,32 +75,35 @@ def report(
 def daily(
     team: Annotated[str, typer.Argument(metavar="TEAM", help="See roundhouse teams list.")],
     day: Annotated[str | None, typer.Option("--date", help="A day of its zone.", show_default="yesterday")] = None,
-    form: Annotated[str, typer.Option("--format", help="json, csv or html.")] = "json",
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_html: Annotated[bool, typer.Option("--html", help="Print one page of HTML.")] = False,
     prices: Prices = None,
     currency: Annotated[str, typer.Option("--currency", envvar="ROUNDHOUSE_CURRENCY", help="As the server's.")] = "USD",
     data_dir: DataDir = None,
     database: Database = None,
+    as_json: AsJson = False,
 ) -> None:
-    """A team's day: totals, by hour, by model and adapter. As a page it has plots, and fetches nothing.
+    """A team's day as JSON: totals, by hour, by model and adapter. As a page it has plots, and fetches nothing.
 
-    Examples: roundhouse usage daily search --format html > search.html;
-    roundhouse usage daily search --date 2026-11-22 --format csv
+    Examples: roundhouse usage daily search --html > search.html;
+    roundhouse usage daily search --date 2026-11-22 --csv
     """
-    if form not in ("json", "csv", "html"):
-        raise UsageError("--format is json, csv or html.")
+    if as_json + as_csv + as_html > 1:
+        raise UsageError("Choose one of --json, --csv and --html.")
     with opened_database(data_dir, database) as tables:
         from tenants.costs.compare import read
-        from tenants.costs.daily import as_json, as_rows, day_of_team
+        from tenants.costs.daily import as_json as told
+        from tenants.costs.daily import as_rows, day_of_team
         from tenants.costs.page import page_of
 
         wanted = day or time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
         found = day_of_team(tables, team, wanted, currency, read(prices) if prices else [])
-    if form == "html":
+    if as_html:
         print(page_of(found), end="")
-    elif form == "csv":
+    elif as_csv:
         csv.writer(sys.stdout).writerows(as_rows(found))
     else:
-        emit(as_json(found))
+        emit(told(found))
 
 
 @app.command()

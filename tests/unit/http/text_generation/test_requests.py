@@ -225,19 +225,6 @@ async def test_a_client_that_leaves_stops_the_work(app: FastAPI, gateway: FakeGa
     assert gateway.outcomes() == {("chat", "/", "cancelled"): 1.0}
 
 
-# --- bounds --------------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("path", PATHS)
-async def test_a_body_that_no_context_has_a_use_for_never_reaches_an_engine(tmp_path: Path, path: str) -> None:
-    small = recipe("chat", "chat").model_copy(update={"context_length": 512})
-    gateway = FakeGateway(tmp_path, [small])
-    answers(gateway, {"text": "a", "finish_reason": "stop"})
-    transport = httpx.ASGITransport(app=application(gateway))
-    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
-        answer = await client.post(path, json={"inputs": "a" * (2 << 20)})
-    assert answer.status_code == 413
-    assert gateway.links["chat"].requests == []
-
-
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_warning_of_the_engine_is_passed_on(tmp_path: Path, path: str, stream: bool) -> None:
