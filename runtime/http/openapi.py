@@ -121,6 +121,7 @@ def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json
     elif "requestBody" in basis:
         merged["requestBody"] = basis["requestBody"]
     names = HEADERS if entry.is_inference else ["X-Request-Id"]
+    guarded = tuple(dict.fromkeys((Dialect.OPENAI, *entry.dialects)))  # keys are asked for in the client's dialect
     merged["responses"] = {
         "200": {
             "description": "Done.",
@@ -128,7 +129,7 @@ def _merged(basis: Json, entry: Operation, rename: Callable[[Any], Any]) -> Json
             "content": {media: {"schema": schema} for media, schema in entry.answers.items()},
         },
         **entry.others,
-        **error_responses(GUARD_BODY if "requestBody" in merged else GUARD, (Dialect.OPENAI,)),
+        **error_responses(GUARD_BODY if "requestBody" in merged else GUARD, guarded),
         **error_responses(entry.errors, entry.dialects),
     }
     return merged

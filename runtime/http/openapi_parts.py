@@ -120,7 +120,7 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 INFERENCE = (400, 404, 408, 413, 429, 500, 503)
 MANAGEMENT = (400, 404)
 GUARD, GUARD_BODY = (401, 403), (401, 403, 408, 413, 415)
-"""Every operation's, and those with a body: `runtime.http.guard` writes them in OpenAI's shape."""
+"""Every operation's, and those with a body: `runtime.http.guard` writes them."""
 CONFLICT = (*MANAGEMENT, 409)
 
 HEADERS: Json = {

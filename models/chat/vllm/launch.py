@@ -1,6 +1,7 @@
 """The pieces of vLLM that the chat engine uses, by one name each: they move between releases."""
 
 import json
+import logging
 import multiprocessing
 import os
 import sys
@@ -54,7 +55,13 @@ async def application(engine: Any, arguments: Namespace) -> Any:
     fail_fast.patch(entry.build_app(arguments, tasks, engine.model_config))
     app = entry.build_app(arguments, tasks, engine.model_config)
     await entry.init_app_state(engine, app.state, arguments, tasks)
+    logging.getLogger("vllm.entrypoints.anthropic.api_router").addFilter(_is_ours)
     return app
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """vLLM logs a prompt that is too long for the context as its own failure, with a traceback, on this route only."""
+    return not (record.exc_info and isinstance(record.exc_info[1], ValueError))
 
 
 def adapter_names(app: Any) -> dict[str, Any]:

@@ -121,7 +121,7 @@ ANSWERED: dict[str, tuple[str, dict[str, Any]]] = {
     "bias huge": (CHAT, {"logit_bias": {"5": 1e30}}),
     "bias on every token": (CHAT, {"logit_bias": {str(i): 1 for i in range(288)}}),
     "stop of 200 kB": (CHAT, {"stop": "x" * 200_000}),
-    "bad words many": (CHAT, {"bad_words": ["abc"] * 3000}),
+    "bad words many": (CHAT, {"bad_words": ["abc"] * 2048}),
     "regex that explodes": (CHAT, {"structured_outputs": {"regex": "((a+)+)+$"}}),
     "regex of a million": (CHAT, {"structured_outputs": {"regex": "(a{1,1000}){1,1000}"}}),
     "grammar that recurs to the left": (CHAT, {"structured_outputs": {"grammar": 'root ::= root "a" | "b"'}}),

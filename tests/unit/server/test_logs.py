@@ -53,7 +53,7 @@ def test_one_client_cannot_flood_it(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(found, "propagate", False)
         return found
 
-    library, requests = logger("uvicorn.error"), logger(REQUESTS)
+    library, requests = logger("a.library"), logger(REQUESTS)
     for number in range(500):
         library.warning(f"Invalid HTTP request received: {number}")
         requests.warning("request ended")
