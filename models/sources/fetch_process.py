@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -32,14 +33,22 @@ def main() -> None:
 
 
 def _fetch(source: HubSource, answers: int) -> Answer:
-    last = 0.0
+    latest: Come | None = None
 
     def told(come: int, whole: int | None) -> None:
-        nonlocal last
-        if (now := time.monotonic()) - last >= EVERY_SECONDS:
-            last = now
-            _send(answers, Come(come, whole))
+        nonlocal latest
+        latest = Come(come, whole)
 
+    def tell() -> None:
+        """From a clock, not from what comes: the last of several pieces may be followed by nothing for long."""
+        sent = None
+        while True:
+            if (now := latest) is not None and now != sent:
+                _send(answers, now)
+                sent = now
+            time.sleep(EVERY_SECONDS)
+
+    threading.Thread(target=tell, daemon=True).start()
     try:
         files = files_of(source)
         check_disk(source, files)

@@ -75,6 +75,8 @@ def test_each_request_is_one_line_of_the_log(server: Server) -> None:
     wrong = {"model": "uppercase", "max_tokens": 5, "messages": [{"role": "nobody", "content": 1}]}
     refused = server.http.post("/v1/messages", json=wrong, headers={"X-Request-Id": "look-3"})
     assert refused.status_code == 400
+    empty = {"model": "uppercase", "max_tokens": 5, "messages": []}
+    assert server.http.post("/v1/messages", json=empty).status_code == 400
     eventually(lambda: all(lines(server, f"look-{n}") for n in (1, 2, 3)), server.tail)
     [answered], [bad], [worse] = (lines(server, f"look-{n}") for n in (1, 2, 3))
     assert answered["level"] == bad["level"] == worse["level"] == "info"
@@ -85,7 +87,9 @@ def test_each_request_is_one_line_of_the_log(server: Server) -> None:
     assert answered["prompt_tokens"] > len("hello")
     assert 0 <= answered["queue_seconds"] <= answered["first_seconds"] <= answered["seconds"]
     assert (bad["status"], bad["end"]) == (400, "refused")
-    errors = [line for line in server.log.read_text().splitlines() if '"level": "error"' in line and "preproc" in line]
+    wrongs = ("preproc", "create_messages")
+    logged = [line for line in server.log.read_text().splitlines() if '"level": "error"' in line]
+    errors = [line for line in logged if any(word in line for word in wrongs)]
     assert errors == [], "what a client did wrong is no error of the server's"
 
 

@@ -61,7 +61,9 @@ async def application(engine: Any, arguments: Namespace) -> Any:
 
 def _is_ours(record: logging.LogRecord) -> bool:
     """vLLM logs a prompt that is too long for the context as its own failure, with a traceback, on this route only."""
-    return not (record.exc_info and isinstance(record.exc_info[1], ValueError))
+    from vllm.exceptions import VLLMClientError
+
+    return not (record.exc_info and isinstance(record.exc_info[1], VLLMClientError | ValueError))
 
 
 def adapter_names(app: Any) -> dict[str, Any]:
