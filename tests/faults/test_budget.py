@@ -17,7 +17,7 @@ from tests.faults.traffic import MODELS, ask
 from tests.system.serving import STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(3000)]
-REQUESTS = int(os.environ.get("ZIPF_REQUESTS", "24"))
+REQUESTS = int(os.environ.get("ZIPF_REQUESTS", "12"))
 CLIENTS = 6
 BUDGET_MIB = 1400
 """About two of the four: measured, any three take 1,500 MiB or more, and chat with embeddings or reranker 1,530."""
@@ -53,7 +53,7 @@ def resident(server: Server) -> list[str]:
 
 def test_two_of_the_four_come_and_go_in_turn(server: Server) -> None:
     chat, embed, rerank, speech = MODELS
-    turns = [chat, embed, rerank, speech, chat, rerank, embed, speech, embed, chat, speech, rerank]
+    turns = [chat, embed, rerank, speech, chat, rerank, embed]
     seen = list[frozenset[str]]()
     for model in turns:
         plan = server.http.post(f"/v1/models/{model}/plan").json()
@@ -67,7 +67,7 @@ def test_two_of_the_four_come_and_go_in_turn(server: Server) -> None:
     for pair in ({embed, rerank}, {chat, speech}):
         assert any(pair <= held for held in seen), seen
     assert sum(len(held) >= 2 for held in seen) >= len(turns) / 2, seen
-    assert server.metric("roundhouse_evictions_total") >= 6
+    assert server.metric("roundhouse_evictions_total") >= 3
     assert server.metric("roundhouse_load_failures_total") == 0
     for model in ("starter-chat", "starter-embed", "starter-rerank"):
         error = server.metric("roundhouse_load_estimate_error_ratio", model=model, of="bytes")

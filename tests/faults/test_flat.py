@@ -18,7 +18,7 @@ from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
 SECONDS = float(os.environ.get("ROUNDHOUSE_CHURN_SECONDS", "0"))
-WARM_UP, ROUNDS = 3, 4
+WARM_UP, ROUNDS = 2, 2
 DESCRIPTORS = 4
 """What may be open more than after warm-up: our own connections, a grammar's pipes."""
 EMBED = "starter-embed"
