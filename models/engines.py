@@ -34,7 +34,7 @@ class EngineRow:
     prewarmed: int
     """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
     bounded: bool = False
-    """Its factories take the server's bounds: it reads bodies itself."""
+    """Its factories take the server's bounds: it reads what clients sent."""
 
 
 # Overheads are what is left of the measured figure once the other terms of `models.estimate` are taken off (2 cores);
@@ -72,6 +72,7 @@ ENGINES: Mapping[str, EngineRow] = {
         # eight recordings at once (starter-speech; in windows of 30 s 290 and 598). Prewarmed: 88 MiB.
         overhead={"cpu": (190 * MIB, 0), "cuda": (1 * GIB, 1 * GIB)},
         prewarmed=110 * MIB,
+        bounded=True,
     ),
 }
 

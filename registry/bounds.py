@@ -7,7 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
 
-KIB, MIB = 1 << 10, 1 << 20
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+UNFIT, SOUND = "422 `unfit_adapter`", "400 `invalid_audio`"
 TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow`", "400 `too_many_entries`"
 
 
@@ -118,7 +119,7 @@ class Bounds(BaseModel):
     compiled_bytes: ByteSize = _bound(
         16 * MIB, "what it holds when compiled", TOO_LARGE, "usual ones 0.03 to 1 MB; the engine holds it per request"
     )
-    check_seconds: float = _bound(
+    grammar_check_seconds: float = _bound(
         20.0, "seconds that a check may take on a busy machine", "503 `grammar_check_busy`", "clients wait 60 and more"
     )
     walked_tokens: int = _bound(
@@ -162,6 +163,66 @@ class Bounds(BaseModel):
         30.0, "seconds in which nothing of an upload comes", "408", "a mobile network's pause"
     )
     upload_seconds: float = _bound(900.0, "seconds of an upload", "408", "2 GiB over 20 Mbit/s")
+    inputs: int = _bound(2048, "inputs of one request for embeddings", "400 `too_many_inputs`", "OpenAI takes so many")
+    documents: int = _bound(
+        2048,
+        "documents, or pairs, of one request to a reranker",
+        "400 `too_many_documents`",
+        "Cohere advises 1,000; each is a run of the model, or several",
+    )
+    unpacked_bytes: ByteSize = _bound(
+        4 * GIB,
+        "what an adapter's archive unpacks to",
+        UNFIT,
+        "rank 128 on all layers of a model of 70 billion parameters has 3.3 GB",
+    )
+    unpacked_files: int = _bound(64, "members of an archive", UNFIT, "an adapter is two; repositories add a dozen")
+    unpack_ratio: int = _bound(
+        200, "bytes for each byte of an archive, once it has unpacked 1 MiB", UNFIT, "what packs better is no tensor"
+    )
+    adapter_bytes: ByteSize = _bound(4 * GIB, "an adapter's tensors", f"{UNFIT}; of a hub 413", "as `unpacked_bytes`")
+    adapter_config_bytes: ByteSize = _bound(MIB, "adapter_config.json", UNFIT, "usual ones have 1 KB")
+    adapter_header_bytes: ByteSize = _bound(
+        16 * MIB, "the header of its tensors", UNFIT, "some 130 bytes for each of them"
+    )
+    adapter_tensors: int = _bound(
+        20_000, "tensors of an adapter", UNFIT, "all layers of a model of 70 billion parameters have 1,120"
+    )
+    adapter_patterns: int = _bound(20_000, "entries of rank_pattern and alpha_pattern", UNFIT, "one for each tensor")
+    pattern_seconds: float = _bound(
+        3.0, "seconds of CPU for the patterns of an adapter", UNFIT, "one for each of 560 layers takes 0.14"
+    )
+    adapter_check_seconds: float = _bound(
+        120.0, "seconds that the check of an adapter may take", UNFIT, "the largest one, from a slow disk"
+    )
+    adapter_check_memory: ByteSize = _bound(
+        8 * GIB, "address space of the process that checks it", UNFIT, "twice the largest: it is mapped"
+    )
+    adapter_download_seconds: float = _bound(
+        1800.0, "seconds of an adapter's download", "503 `hub_unavailable`", "4 GiB over 20 Mbit/s"
+    )
+    combine_seconds: float = _bound(
+        1800.0, "seconds to combine or to merge", "503 `compose_timeout`", "each layer of a large model is factorised"
+    )
+    sample_rate_least: int = _bound(4_000, "samples a second, at least", SOUND, "at 1, each makes 16,000 of ours")
+    sample_rate_most: int = _bound(768_000, "samples a second", SOUND, "the finest recorders have so many")
+    channels: int = _bound(32, "channels of a recording", SOUND, "cinemas have 24")
+    damaged_packets: int = _bound(16, "packets of a recording that cannot be decoded", SOUND, "a scratch, not a ruin")
+    overstated: int = _bound(
+        4,
+        "times `--max-audio-seconds` that a recording may claim",
+        "413 `audio_too_long`",
+        "a claim may be an estimate by the first frames of an MP3, and later ones can be so much larger",
+    )
+    decoder_memory: ByteSize = _bound(
+        GIB, "address space of a process that decodes", SOUND, "its libraries take a quarter of it"
+    )
+    decoder_wait_seconds: float = _bound(
+        30.0,
+        "seconds without sound from a decoder, and one more for each ten of sound that have come",
+        SOUND,
+        "decoding takes about a thousandth of a recording's time",
+    )
 
 
 USUAL = Bounds()

@@ -117,7 +117,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
         os.close(told)
         _bounded(lambda: _judge(compiler, asked), tell, bounds)
     os.close(tell)
-    text = _heard(told, orders, bounds.check_seconds)
+    text = _heard(told, orders, bounds.grammar_check_seconds)
     os.close(told)
     if text is None:
         os.kill(child, signal.SIGKILL)
