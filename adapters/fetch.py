@@ -15,6 +15,7 @@ from adapters.sources import AdapterSource, MadeHere, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.definition import HubSource, PackageSource
+from registry.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Fetcher:
 
     def __init__(self, incoming: Path, bounds: Bounds) -> None:
         self._incoming, self._bounds = incoming, bounds
+        self._threads = Threads("hub of adapters")
 
     def start(self) -> None:
         """Remove what a killed process left. Blocks."""
@@ -65,7 +67,7 @@ class Fetcher:
         try:
             with disk_errors():
                 async with asyncio.timeout(self._bounds.adapter_download_seconds):
-                    return await asyncio.to_thread(download, source, folder, self._bounds)
+                    return await self._threads.run(download, source, folder, self._bounds)
         except TimeoutError:  # the thread ends by itself: its folder is gone
             raise Unavailable(
                 f"'{source.hub}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",

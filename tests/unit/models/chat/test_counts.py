@@ -48,6 +48,7 @@ def test_lists(name: str, count: int) -> None:
         ({"prompt": ["a"] * 300, "logprobs": 1}, "logprobs"),
         ({"chat_template_kwargs": {str(i): 1 for i in range(2049)}}, "chat_template_kwargs"),
         ({"documents": [{}] * 2049}, "documents"),
+        ({"bad_words": ["abc"] * 3000}, "bad_words"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
         ({"priority": -1}, "priority"),
