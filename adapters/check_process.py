@@ -22,7 +22,8 @@ from adapters.content.faults import Faults
 from adapters.content.normalise import normalise
 from adapters.content.tensor_file import BadFile
 from adapters.content.validate import examine
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 
 FULL = (ENOSPC, EDQUOT, EFBIG)
 
@@ -35,7 +36,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
     source: Path
     base: Base
-    limits: Limits
+    bounds: Bounds
     unpack_to: Path | None = None
     out: Path | None = None
 
@@ -54,12 +55,18 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 def encode_job(job: Job) -> bytes:
     """One line of JSON, its end included."""
-    return msgspec.json.encode(job, enc_hook=str) + b"\n"
+    return msgspec.json.encode(job, enc_hook=_plain) + b"\n"
+
+
+def _plain(value: object) -> object:
+    return value.model_dump() if isinstance(value, Bounds) else str(value)
 
 
 def decode_job(line: str | bytes) -> Job:
     """Raises msgspec.DecodeError."""
-    return msgspec.json.decode(line, type=Job, dec_hook=lambda kind, value: kind(value))
+    return msgspec.json.decode(
+        line, type=Job, dec_hook=lambda kind, value: Bounds(**value) if kind is Bounds else kind(value)
+    )
 
 
 def check(job: Job) -> CheckAnswer:
@@ -68,11 +75,11 @@ def check(job: Job) -> CheckAnswer:
         folder = job.source
         if job.unpack_to is not None:
             faults = Faults()
-            unpack(job.source, job.unpack_to, job.limits, faults)
+            unpack(job.source, job.unpack_to, job.bounds, faults)
             if faults:
                 return CheckAnswer(outcome="unfit", faults=tuple(faults.sentences()))
             folder = job.unpack_to
-        with examine(folder, job.base, job.limits) as found:
+        with examine(folder, job.base, job.bounds) as found:
             if not found.faults:
                 try:
                     return CheckAnswer(outcome="fit", **asdict(normalise(found, job.base, job.out)))
@@ -90,13 +97,13 @@ def check(job: Job) -> CheckAnswer:
         )
 
 
-def _limit(limits: Limits) -> None:
-    """Limits for the next job: memory, processor seconds (they add up over jobs) and size of files written."""
-    resource.setrlimit(resource.RLIMIT_AS, (limits.check_memory, resource.RLIM_INFINITY))
+def _limit(bounds: Bounds) -> None:
+    """Bounds for the next job: memory, processor seconds (they add up over jobs) and size of files written."""
+    resource.setrlimit(resource.RLIMIT_AS, (bounds.adapter_check_memory, resource.RLIM_INFINITY))
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime + limits.check_seconds) + 1
+    seconds = int(used.ru_utime + used.ru_stime + bounds.adapter_check_seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, resource.RLIM_INFINITY))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limits.unpacked_bytes, resource.RLIM_INFINITY))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (bounds.unpacked_bytes, resource.RLIM_INFINITY))
 
 
 def _too_long(*_: object) -> None:
@@ -115,8 +122,8 @@ def main() -> None:
     for line in sys.stdin:
         try:
             job = decode_job(line)
-            _limit(job.limits)
-            signal.setitimer(signal.ITIMER_REAL, job.limits.check_seconds)
+            _limit(job.bounds)
+            signal.setitimer(signal.ITIMER_REAL, job.bounds.adapter_check_seconds)
             try:
                 answer = check(job)
             finally:

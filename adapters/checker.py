@@ -13,7 +13,8 @@ from pathlib import Path
 import msgspec
 
 from adapters.check_process import CheckAnswer, Job, encode_job
-from adapters.types import Base, Checked, Limits
+from adapters.types import Base, Checked
+from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -58,13 +59,13 @@ class Checker:
         return [worker.pid for worker in self._all if worker.returncode is None]
 
     async def check(
-        self, source: Path, base: Base, limits: Limits, *, unpack_to: Path | None = None, out: Path | None = None
+        self, source: Path, base: Base, bounds: Bounds, *, unpack_to: Path | None = None, out: Path | None = None
     ) -> Checked:
         """Judge a folder or archive and write its normalised form into `out`; see check_process.Job.
 
         Raises Unfit with every fault, Unavailable (code disk_full), EngineFailed (code check_failed).
         """
-        job = Job(source=source, base=base, limits=limits, unpack_to=unpack_to, out=out)
+        job = Job(source=source, base=base, bounds=bounds, unpack_to=unpack_to, out=out)
         worker = await self._free.get()
         try:
             worker = await self._alive(worker)
@@ -83,12 +84,12 @@ class Checker:
         assert worker.stdout is not None
         try:
             worker.stdin.write(encode_job(job))
-            async with asyncio.timeout(job.limits.check_seconds + _GRACE):
+            async with asyncio.timeout(job.bounds.adapter_check_seconds + _GRACE):
                 await worker.stdin.drain()
                 line = await worker.stdout.readline()
         except TimeoutError:
             raise EngineFailed(
-                f"Checking the adapter took more than {job.limits.check_seconds:.0f} s and was ended.",
+                f"Checking the adapter took more than {job.bounds.adapter_check_seconds:.0f} s and was ended.",
                 code="check_failed",
             ) from None
         except (ConnectionError, ValueError) as error:

@@ -12,9 +12,10 @@ from pathlib import Path
 from adapters.check_process import FULL
 from adapters.hub import Download, download
 from adapters.sources import AdapterSource, MadeHere, UploadedArchive
-from adapters.types import Limits
+from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
 from registry.recipes.definition import HubSource, PackageSource
+from registry.threads import Threads
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,9 @@ class Fetched:
 class Fetcher:
     """Works in `incoming`, which belongs to it; `start` empties it."""
 
-    def __init__(self, incoming: Path, limits: Limits) -> None:
-        self._incoming, self._limits = incoming, limits
+    def __init__(self, incoming: Path, bounds: Bounds) -> None:
+        self._incoming, self._bounds = incoming, bounds
+        self._threads = Threads("hub of adapters")
 
     def start(self) -> None:
         """Remove what a killed process left. Blocks."""
@@ -64,11 +66,12 @@ class Fetcher:
     async def _download(self, source: HubSource, folder: Path) -> Download:
         try:
             with disk_errors():
-                async with asyncio.timeout(self._limits.download_seconds):
-                    return await asyncio.to_thread(download, source, folder, self._limits)
+                async with asyncio.timeout(self._bounds.adapter_download_seconds):
+                    return await self._threads.run(download, source, folder, self._bounds)
         except TimeoutError:  # the thread ends by itself: its folder is gone
             raise Unavailable(
-                f"'{source.hub}' was not there after {self._limits.download_seconds:.0f} s.", code="hub_unavailable"
+                f"'{source.hub}' was not there after {self._bounds.adapter_download_seconds:.0f} s.",
+                code="hub_unavailable",
             ) from None
 
     def _new_folder(self) -> Path:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from adapters.content.faults import shown
 from adapters.content.validate import CONFIG, TENSORS
-from adapters.types import Limits
+from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
 from registry.recipes.definition import HubSource
@@ -18,7 +18,7 @@ class Download:
     """40 hex digits: what the revision stood for."""
 
 
-def download(source: HubSource, folder: Path, limits: Limits) -> Download:
+def download(source: HubSource, folder: Path, bounds: Bounds) -> Download:
     """Bring adapter_config.json and adapter_model.safetensors of `source` into the empty `folder`. Blocks.
 
     Raises as `hub_errors`, TooLarge before anything is fetched, Unfit for a repository that holds no adapter.
@@ -35,7 +35,7 @@ def download(source: HubSource, folder: Path, limits: Limits) -> Download:
         sizes = {file.rfilename: file.size or 0 for file in info.siblings or []}
         if info.sha is None:
             raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
-        _check_files(where, sizes, limits)
+        _check_files(where, sizes, bounds)
         snapshot_download(
             hub, revision=info.sha, allow_patterns=[CONFIG, TENSORS], local_dir=folder, endpoint=endpoint(),
             etag_timeout=TIMEOUT,
@@ -43,7 +43,7 @@ def download(source: HubSource, folder: Path, limits: Limits) -> Download:
     return Download(folder, info.sha)
 
 
-def _check_files(where: str, sizes: dict[str, int], limits: Limits) -> None:
+def _check_files(where: str, sizes: dict[str, int], bounds: Bounds) -> None:
     missing = [name for name in (CONFIG, TENSORS) if name not in sizes]
     if missing:
         pickles = [name for name in sizes if name.endswith((".bin", ".pt"))]
@@ -54,5 +54,5 @@ def _check_files(where: str, sizes: dict[str, int], limits: Limits) -> None:
             code="unfit_adapter",
         )
     total = sizes[CONFIG] + sizes[TENSORS]
-    if total > limits.adapter_bytes:
-        raise TooLarge(f"{where} has {total} bytes, over the limit of {limits.adapter_bytes}.", param="source.hub")
+    if total > bounds.adapter_bytes:
+        raise TooLarge(f"{where} has {total} bytes, over the limit of {bounds.adapter_bytes}.", param="source.hub")

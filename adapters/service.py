@@ -11,7 +11,8 @@ from adapters.checker import Checker
 from adapters.fetch import Fetcher, disk_errors
 from adapters.sources import AdapterSource
 from adapters.store import Store
-from adapters.types import Base, Checked, Limits, StoredAdapter
+from adapters.types import Base, Checked, StoredAdapter
+from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict
 from registry.names import ADAPTER, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
@@ -28,19 +29,20 @@ class AdapterService:
     Args:
         data: the data directory; `store/` and `incoming/` in it belong to this class.
         state: open; the caller closes it after this.
+        bounds: of what an adapter may bring in.
         leased: tells whether running or waiting requests hold the digest; asked before anything is deleted.
         workers: checking processes that are kept warm.
     """
 
     def __init__(
-        self, data: Path, state: State, *, leased: Callable[[str], bool], limits: Limits | None = None, workers: int = 2
+        self, data: Path, state: State, *, leased: Callable[[str], bool], bounds: Bounds | None = None, workers: int = 2
     ) -> None:
         self.store = Store(data / "store")
-        self.limits = limits or Limits()
+        self.bounds = bounds or Bounds()
         self.checker = Checker(workers)
         self.incoming = data.absolute() / "incoming"
         """For uploads too: on the store's disk, and emptied at start."""
-        self._fetcher = Fetcher(self.incoming, self.limits)
+        self._fetcher = Fetcher(self.incoming, self.bounds)
         self._state, self._leased = state, leased
         self._names: WeakValueDictionary[AdapterKey, asyncio.Lock] = WeakValueDictionary()
         # A digest that is stored but not yet in the state must not be collected: both happen under this lock.
@@ -62,7 +64,7 @@ class AdapterService:
     async def validate(self, base: Base, source: AdapterSource) -> Checked:
         """Dry run: everything but storing. Raises Unfit with every fault at once, TooLarge, NotFound, BadRequest."""
         async with self._fetcher.fetched(source) as got:
-            return await self.checker.check(got.path, base, self.limits, unpack_to=got.unpack_to)
+            return await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to)
 
     async def register(
         self, name: str, base: Base, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
@@ -79,7 +81,7 @@ class AdapterService:
         key = AdapterKey(base.id, name)
         async with self._named(key), self._fetcher.fetched(source) as got:
             with disk_errors(), self.store.writing() as out:
-                checked = await self.checker.check(got.path, base, self.limits, unpack_to=got.unpack_to, out=out)
+                checked = await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to, out=out)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, got.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
                 registered = await _uncancelled(self._commit(key, out, new, alias))

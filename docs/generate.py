@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, cli, errors, figures, flags, limits, metrics, recipe
+from docs.tables import api, bounds, cli, errors, figures, flags, metrics, recipe
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -21,7 +21,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "flags": flags.own,
     "vllm": flags.vllm,
     "settings": cli.settings,
-    "limits": limits.limits,
+    "bounds": bounds.bounds,
     "metrics": metrics.metrics,
     "errors": errors.classes,
     "codes": errors.codes,

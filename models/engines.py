@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Literal, cast
 
 from models.protocol import Engine
-from registry.limits import USUAL, Limits
+from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task
 
 DeviceKind = Literal["cpu", "cuda"]
@@ -33,8 +33,8 @@ class EngineRow:
     """Bytes on the device and in the host's memory beside it: the process, its libraries, contexts, compiled code."""
     prewarmed: int
     """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
-    limited: bool = False
-    """Its factories take the server's limits: it reads bodies itself."""
+    bounded: bool = False
+    """Its factories take the server's bounds: it reads what clients sent."""
 
 
 # Overheads are what is left of the measured figure once the other terms of `models.estimate` are taken off (2 cores);
@@ -50,7 +50,7 @@ ENGINES: Mapping[str, EngineRow] = {
         # (starter-chat). Prewarmed: 573 MiB.
         overhead={"cpu": (800 * MIB, 0), "cuda": (2 * GIB, 4 * GIB)},
         prewarmed=630 * MIB,
-        limited=True,
+        bounded=True,
     ),
     "sentence-transformers": EngineRow(
         factories={
@@ -72,17 +72,18 @@ ENGINES: Mapping[str, EngineRow] = {
         # eight recordings at once (starter-speech; in windows of 30 s 290 and 598). Prewarmed: 88 MiB.
         overhead={"cpu": (190 * MIB, 0), "cuda": (1 * GIB, 1 * GIB)},
         prewarmed=110 * MIB,
+        bounded=True,
     ),
 }
 
 
-def create(engine: str, task: Task, limits: Limits = USUAL) -> Engine:
+def create(engine: str, task: Task, bounds: Bounds = USUAL) -> Engine:
     """A new, empty engine for a recipe's engine name and task. Raises ValueError for a pair that does not exist."""
     row = ENGINES.get(engine)
     if row is None or task not in row.factories:
         raise ValueError(f"no engine {engine} for task {task}")
     factory = pkgutil.resolve_name(row.factories[task])
-    return cast(Engine, factory(limits) if row.limited else factory())
+    return cast(Engine, factory(bounds) if row.bounded else factory())
 
 
 def prewarm(engine: str, hurried: Callable[[], bool] = lambda: False) -> None:

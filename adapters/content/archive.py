@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from adapters.content.faults import Faults, shown
-from adapters.types import Limits
+from registry.bounds import Bounds
 
 _BLOCK = 1 << 20
 _FREE = 1 << 20
@@ -29,8 +29,8 @@ class _Refused(Exception):
 class _Meter:
     """Counts what comes out of an archive, and stops bombs by bytes and by ratio."""
 
-    def __init__(self, limits: Limits, archive_bytes: int) -> None:
-        self.limit = min(limits.unpacked_bytes, _FREE + limits.unpack_ratio * archive_bytes)
+    def __init__(self, bounds: Bounds, archive_bytes: int) -> None:
+        self.limit = min(bounds.unpacked_bytes, _FREE + bounds.unpack_ratio * archive_bytes)
         self.bytes = 0
 
     def add(self, count: int) -> None:
@@ -51,14 +51,14 @@ class _Metered:
         return data
 
 
-def unpack(archive: Path, out: Path, limits: Limits, faults: Faults) -> None:
+def unpack(archive: Path, out: Path, bounds: Bounds, faults: Faults) -> None:
     """Write the wanted files of a tar, tar.gz or zip into the empty folder `out`."""
     try:
         with open(archive, "rb") as file:
             start = file.read(512)
             file.seek(0)
-            meter = _Meter(limits, os.fstat(file.fileno()).st_size)
-            kept = _Kept(out, limits, faults)
+            meter = _Meter(bounds, os.fstat(file.fileno()).st_size)
+            kept = _Kept(out, bounds, faults)
             if start[:4] == b"PK\x03\x04":
                 _unzip(file, meter, kept)
             elif start[:2] == b"\x1f\x8b":
@@ -81,8 +81,8 @@ def unpack(archive: Path, out: Path, limits: Limits, faults: Faults) -> None:
 class _Kept:
     """Judges members one by one and writes the wanted ones."""
 
-    def __init__(self, out: Path, limits: Limits, faults: Faults) -> None:
-        self.out, self.limits, self.faults = out, limits, faults
+    def __init__(self, out: Path, bounds: Bounds, faults: Faults) -> None:
+        self.out, self.bounds, self.faults = out, bounds, faults
         self._count = 0
         self._folder: str | None = None
         self.names: set[str] = set()
@@ -90,8 +90,8 @@ class _Kept:
     def wanted(self, name: str, kind: str) -> Path | None:
         """Where to write a member; None: skip it. `kind`: 'file', 'folder' or what else it is."""
         self._count += 1
-        if self._count > self.limits.unpacked_files:
-            raise _Refused(f"It has more than {self.limits.unpacked_files} members.")
+        if self._count > self.bounds.unpacked_files:
+            raise _Refused(f"It has more than {self.bounds.unpacked_files} members.")
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name or ":" in (path.parts or ("",))[0]:
             raise _Refused(f"Member {shown(name)} points outside of it.")

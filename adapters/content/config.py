@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from adapters.content.faults import Faults, shown
+from registry.bounds import Bounds
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
 _Layers = Annotated[list[int], BeforeValidator(lambda v: [v] if isinstance(v, int) else v)]
@@ -44,7 +45,6 @@ INFORMATIONAL = {
 _PLAIN_INITS = frozenset({"true", "false", "gaussian", "eva", "orthogonal", "mica"})
 _FEATURE = re.compile(r"^(use_|lora_|apply_)|_(config|pattern|type)$")
 _PLAIN_NAME = re.compile(r"^[A-Za-z0-9_.-]+$")
-_MAX_PATTERNS = 20_000
 _Number = TypeVar("_Number", int, float)
 
 
@@ -88,7 +88,7 @@ class AdapterConfig(BaseModel):
         return not self.layers_to_transform or (layer is not None and int(layer.group(1)) in self.layers_to_transform)
 
 
-def read_config(raw: bytes, faults: Faults) -> tuple[AdapterConfig | None, list[str]]:
+def read_config(raw: bytes, bounds: Bounds, faults: Faults) -> tuple[AdapterConfig | None, list[str]]:
     """Parse and judge the bytes of adapter_config.json.
 
     Returns the settings (None when `faults` leave nothing to go on with) and notes on what was ignored.
@@ -122,7 +122,7 @@ def read_config(raw: bytes, faults: Faults) -> tuple[AdapterConfig | None, list[
             place = ".".join(map(str, fault["loc"]))
             faults.add(f"adapter_config.json: {place}: {fault['msg']} (it is {shown(fault['input'])}).")
         return None, notes
-    return (config if _usable(config, faults) else None), notes
+    return (config if _usable(config, bounds.adapter_patterns, faults) else None), notes
 
 
 def _judge(data: dict[str, Any], faults: Faults) -> list[str]:
@@ -158,7 +158,7 @@ def _judge(data: dict[str, Any], faults: Faults) -> list[str]:
     return notes
 
 
-def _usable(config: AdapterConfig, faults: Faults) -> bool:
+def _usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:
     sound = True
     for key, alpha in {"lora_alpha": config.lora_alpha, **config.alpha_pattern}.items():
         if alpha <= 0:
@@ -169,8 +169,8 @@ def _usable(config: AdapterConfig, faults: Faults) -> bool:
     if config.target_modules is None and config.target_regex is None:
         faults.add("target_modules is missing: name the linear layers that the adapter changes.")
         sound = False
-    if len(config.rank_pattern) + len(config.alpha_pattern) > _MAX_PATTERNS:
-        faults.add(f"rank_pattern and alpha_pattern have more than {_MAX_PATTERNS} entries.")
+    if len(config.rank_pattern) + len(config.alpha_pattern) > patterns:
+        faults.add(f"rank_pattern and alpha_pattern have more than {patterns} entries.")
         sound = False
     regexes = [*config.rank_pattern, *config.alpha_pattern, config.target_regex or "", config.exclude_regex or ""]
     for regex in regexes:

@@ -25,7 +25,8 @@ from adapters.content.faults import Faults, shown
 from adapters.content.names import LORA_TENSOR, layer_fault, why_no_lora
 from adapters.content.patience import within
 from adapters.content.tensor_file import FLOATS, BadFile, TensorInfo, read_bits, read_header, to_float32
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.files.no_adapter import something_else
 
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
@@ -61,18 +62,18 @@ class Examined:
 
 
 @contextmanager
-def examine(folder: Path, base: Base, limits: Limits) -> Iterator[Examined]:
+def examine(folder: Path, base: Base, bounds: Bounds) -> Iterator[Examined]:
     """Check `folder`. The tensor file stays open inside the context, so that what is read later is what was checked."""
     faults = Faults()
     found = Examined(faults)
-    raw, found.fd = _open_files(folder, limits, faults)
+    raw, found.fd = _open_files(folder, bounds, faults)
     try:
-        with within(limits.pattern_seconds):
-            config, notes = read_config(raw, faults) if raw is not None else (None, [])
+        with within(bounds.pattern_seconds):
+            config, notes = read_config(raw, bounds, faults) if raw is not None else (None, [])
         found.notes += notes
         if found.fd >= 0:
             try:
-                _check_tensors(found, config, base, limits)
+                _check_tensors(found, config, base, bounds)
             except BadFile as error:
                 faults.add(f"{TENSORS} is damaged: {error}.")
         yield found
@@ -81,7 +82,7 @@ def examine(folder: Path, base: Base, limits: Limits) -> Iterator[Examined]:
             os.close(found.fd)
 
 
-def _open_files(folder: Path, limits: Limits, faults: Faults) -> tuple[bytes | None, int]:
+def _open_files(folder: Path, bounds: Bounds, faults: Faults) -> tuple[bytes | None, int]:
     """Bytes of the config and an open tensor file; None and -1 for what is not there."""
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -101,14 +102,14 @@ def _open_files(folder: Path, limits: Limits, faults: Faults) -> tuple[bytes | N
                 faults.add(what)
                 return None, -1
             faults.add(f"{TENSORS} is missing.{hint}")
-        config = _open(directory, CONFIG, limits.config_bytes, faults) if CONFIG in names else -1
+        config = _open(directory, CONFIG, bounds.adapter_config_bytes, faults) if CONFIG in names else -1
         if CONFIG not in names:
             faults.add(f"{CONFIG} is missing: peft writes it with save_pretrained.")
         raw = None
         if config >= 0:
             with os.fdopen(config, "rb") as file:
-                raw = file.read(limits.config_bytes)
-        return raw, _open(directory, TENSORS, limits.adapter_bytes, faults) if TENSORS in names else -1
+                raw = file.read(bounds.adapter_config_bytes)
+        return raw, _open(directory, TENSORS, bounds.adapter_bytes, faults) if TENSORS in names else -1
     finally:
         os.close(directory)
 
@@ -130,9 +131,9 @@ def _open(directory: int, name: str, limit: int, faults: Faults) -> int:
         return -1
 
 
-def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, limits: Limits) -> None:
+def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, bounds: Bounds) -> None:
     faults = found.faults
-    tensors = read_header(found.fd, limits.header_bytes, limits.tensors)
+    tensors = read_header(found.fd, bounds.adapter_header_bytes, bounds.adapter_tensors)
     if not tensors:
         faults.add(f"{TENSORS} holds no tensors: this adapter would answer as the base does.")
     halves = _pair_up(tensors, faults)
@@ -142,7 +143,7 @@ def _check_tensors(found: Examined, config: AdapterConfig | None, base: Base, li
         found.layers = shapes.layers
     except UnknownBase as error:
         faults.add(f"The adapter cannot be checked against model '{base.id}': {error}.")
-    with within(limits.pattern_seconds):
+    with within(bounds.pattern_seconds):
         for module, (a, b) in halves.items():
             if shapes is not None and (reason := layer_fault(module, shapes)):
                 faults.add(reason)

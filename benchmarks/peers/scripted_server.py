@@ -16,8 +16,8 @@ import msgspec
 import models.engines
 from models.messages import Chunk, Event, Finished, Held, HttpCall, Loaded, Started, Usage
 from models.protocol import Engine, Report
+from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed
-from registry.limits import USUAL, Limits
 from registry.recipes.definition import Recipe
 
 _EVENT = (
@@ -86,7 +86,7 @@ class ScriptedEngine:
         return
 
 
-def _create(engine: str, task: str, limits: Limits = USUAL) -> Engine:
+def _create(engine: str, task: str, bounds: Bounds = USUAL) -> Engine:
     return ScriptedEngine()
 
 

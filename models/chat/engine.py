@@ -23,8 +23,8 @@ from models.chat.vllm import counting, launch, prewarm
 from models.chat.vllm.usage import METER, Meter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
+from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed, NotFound, RoundhouseError
-from registry.limits import USUAL, Limits
 from registry.recipes.definition import Recipe
 
 LEAVE_WITHIN = 5.0
@@ -36,8 +36,8 @@ CLOSE_WITHIN = 2.0
 class VllmEngine:
     """A loaded chat model. See `models.protocol` for what each method does in each state."""
 
-    def __init__(self, limits: Limits = USUAL) -> None:
-        self._limits = limits
+    def __init__(self, bounds: Bounds = USUAL) -> None:
+        self._bounds = bounds
         self._engine: Any = None
         self._app: Any = None
         self._adapters: EngineAdapters | None = None
@@ -45,7 +45,7 @@ class VllmEngine:
         self._model = ""
         self._typical, self._cuts, self._strict = False, False, False
         self._state = "new"
-        self._checker = Checker(lambda: process.start(self._engine, limits), limits)
+        self._checker = Checker(lambda: process.start(self._engine, bounds), bounds)
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
@@ -78,10 +78,10 @@ class VllmEngine:
         try:
             threads = settings.threads(path)
 
-            limits, swap_tokens = self._limits, settings.swap_tokens(recipe)
+            bounds, swap_tokens = self._bounds, settings.swap_tokens(recipe)
 
             def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads, limits, swap_tokens)
+                self._engine = launch.start_engine(arguments, device, threads, bounds, swap_tokens)
 
             starting = asyncio.create_task(start.in_new_thread(start_engine))
             await start.child_or_end(starting)
@@ -269,11 +269,11 @@ class VllmEngine:
             raise NotFound(f"no chat engine answers {request.path}", code="not_found")
         config = self._engine.model_config
         context, text_only = config.max_model_len, not config.is_multimodal_model
-        guard.bounded(request.path, request.body, context, self._limits, text_only=text_only)
+        guard.bounded(request.path, request.body, context, self._bounds, text_only=text_only)
         asked = guard.asked_model(request.body)
         guard.typical(request.body, able=self._typical)
         fields.check(self._fields, request.path, request.body)
-        counts.check(request.path, request.body, context, self._limits)
+        counts.check(request.path, request.body, context, self._bounds)
         base = request.adapter is None
         known = request.served == self._model if base else adapters.placed(request.served)
         if not known or (asked != request.served and not (base and asked is None)):

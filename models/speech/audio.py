@@ -22,14 +22,14 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from models.speech.decoder import Fit
+from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 
 RATE = 16_000
 Samples = npt.NDArray[np.float32]
 
 START_SECONDS = 30.0
-WAIT_SECONDS = 30.0
-"""Longest wait for a block, and with WAIT_PART the longest wait in all: a file that stalls its decoder is refused."""
 WAIT_PART = 0.1
 """Seconds of waiting allowed for each second of sound that has come. Decoding takes about a thousandth of that."""
 JOBS = 200
@@ -39,12 +39,13 @@ JOBS = 200
 class _Process:
     """One decoder. Used by one thread at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds) -> None:
         self.jobs = 0
         environment = {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH", "LANG") if name in os.environ}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        fit = bounds.model_dump_json(include=set(Fit._fields))
         self._child = subprocess.Popen(
-            [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder.py"))],
+            [sys.executable, "-S", "-P", str(Path(__file__).with_name("decoder.py")), fit],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment,
         )  # fmt: skip
         assert self._child.stdin is not None
@@ -110,15 +111,15 @@ class Decoders:
     | closed | EngineFailed  | nothing                                     |
     """
 
-    def __init__(self, spare: int = 2) -> None:
-        self._spare = spare
+    def __init__(self, bounds: Bounds = USUAL, spare: int = 2) -> None:
+        self._bounds, self._spare = bounds, spare
         self._idle: list[_Process] = []
         self._lock = threading.Lock()
         self._closed = False
 
     def warm(self) -> None:
         """Start one decoder now. Returns at once; the process needs a few tenths of a second."""
-        self._give_back(_Process())
+        self._give_back(_Process(self._bounds))
 
     def open(self, path: str, max_seconds: float) -> "Recording":
         """Begin to decode the file at `path`; more than `max_seconds` of sound is TooLarge while it decodes."""
@@ -127,18 +128,18 @@ class Decoders:
                 raise EngineFailed("the speech engine is closed")
             process = self._idle.pop() if self._idle else None
         if process is None or not process.usable:
-            process = _Process()
+            process = _Process(self._bounds)
         try:
             process.begin(path, max_seconds)
         except (EOFError, TimeoutError, EngineFailed):
             process.kill()
-            process = _Process()  # a warm one may have been killed by the kernel: once more with a new one
+            process = _Process(self._bounds)  # a warm one may have been killed by the kernel: once more with a new one
             try:
                 process.begin(path, max_seconds)
             except (EOFError, TimeoutError):
                 process.kill()
                 raise EngineFailed("the decoder of recordings does not start") from None
-        return Recording(process, self._give_back)
+        return Recording(process, self._give_back, self._bounds.decoder_wait_seconds)
 
     def close(self) -> None:
         with self._lock:
@@ -158,7 +159,10 @@ class Decoders:
 class Recording:
     """A recording that is being decoded. A context manager; leaving it before the end kills its decoder."""
 
-    def __init__(self, process: _Process, give_back: Callable[[_Process], None]) -> None:
+    def __init__(self, process: _Process, give_back: Callable[[_Process], None], patience: float) -> None:
+        """patience: the longest wait for a block, and with WAIT_PART the longest wait in all: a file that stalls its
+        decoder is refused."""
+        self._patience = patience
         self._process = process
         self._give_back = give_back
         self._waited = 0.0
@@ -196,9 +200,9 @@ class Recording:
 
     def _next(self) -> tuple[bytes, bytes]:
         began = time.monotonic()
-        allowed = WAIT_SECONDS + WAIT_PART * self.samples / RATE - self._waited
+        allowed = self._patience + WAIT_PART * self.samples / RATE - self._waited
         try:
-            return self._process.frame(min(WAIT_SECONDS, allowed))
+            return self._process.frame(min(self._patience, allowed))
         except TimeoutError:
             raise BadRequest("The recording takes too long to decode.", code="invalid_audio", param="file") from None
         except EOFError:

@@ -1,4 +1,5 @@
-"""The process that touches untrusted recordings: reads one job a line from stdin, writes samples to stdout.
+"""The process that touches untrusted recordings: reads one job a line from stdin, writes samples to stdout. Its one
+argument is `Fit` as a JSON object.
 
     job      {"path": ..., "seconds": ...}
     answer   frames of kind (1 byte), length (4 bytes, little-endian) and body, in this order:
@@ -19,22 +20,12 @@ import resource
 import signal
 import struct
 import sys
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 RATE = 16_000
-MEMORY = 1 << 30
-"""Bytes of address space. Libraries alone take about 250 MiB of it."""
 BLOCK = 8 * RATE
 """Samples in a frame: half a second of a client's patience is not worth more calls."""
-DAMAGED = 16
-"""Packets that may fail to decode, in a row or not, before a recording counts as damaged."""
 WHY = ("empty", "unreadable", "no_audio", "damaged", "too_long", "memory", "unfit")
-RATES = range(4_000, 768_001)
-"""Samples a second: telephones send 8,000, the finest recorders 768,000. At 1, each one would make 16,000 of ours."""
-CHANNELS = 32
-"""Cinemas have 24."""
-OVERSTATED = 4
-"""A claimed length may be an estimate from the first frames of an MP3, and later ones can be so much larger."""
 CODECS = (
     "aac,ac3,adpcm_,alac,als,amr,ape,dca,dsd_,eac3,flac,gsm,mlp,mp1,mp2,mp3,opus,libopus,pcm_,truehd,tta,vorbis,"
     "wavpack,wma"
@@ -46,14 +37,25 @@ DEMUXERS = (
 )
 
 
+class Fit(NamedTuple):
+    """What a recording may be, by the names of `registry.bounds`, which cannot be imported here."""
+
+    sample_rate_least: int
+    sample_rate_most: int
+    channels: int
+    damaged_packets: int
+    overstated: int
+    decoder_memory: int
+
+
 class UndecodableFile(Exception):
     """A recording that cannot be used: a word of WHY, and a sentence."""
 
 
-def confine() -> None:
+def confine(memory: int) -> None:
     """Bounds that hold whatever the libraries do. Dies with its parent."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32))
@@ -64,7 +66,7 @@ def send(out: BinaryIO, kind: bytes, body: bytes = b"") -> None:
     out.flush()
 
 
-def decode(path: str, seconds: float, out: BinaryIO) -> None:
+def decode(path: str, seconds: float, fit: Fit, out: BinaryIO) -> None:
     """Send the samples of the recording at `path`, at most `seconds` of them. Raises UndecodableFile."""
     import av
 
@@ -82,11 +84,11 @@ def decode(path: str, seconds: float, out: BinaryIO) -> None:
             length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
             stream = container.streams.audio[0]
             check_codec(stream.codec_context.name)
-            check_shape(stream.codec_context.sample_rate, stream.codec_context.channels)
-            if (length or 0.0) > OVERSTATED * seconds:
+            check_shape(stream.codec_context.sample_rate, stream.codec_context.channels, fit)
+            if (length or 0.0) > fit.overstated * seconds:
                 raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
             send(out, b"D", f"{length:.3f}".encode() if length is not None else b"")
-            _samples(container, seconds, out, av)
+            _samples(container, seconds, fit, out, av)
 
 
 def check_codec(name: str) -> None:
@@ -97,18 +99,17 @@ def check_codec(name: str) -> None:
         )
 
 
-def check_shape(rate: int, channels: int) -> None:
+def check_shape(rate: int, channels: int, fit: Fit) -> None:
     """Raises UndecodableFile for a sample rate or a number of channels that no recording has.
 
     FFmpeg reads those of over a few hundred channels as 0.
     """
-    if rate not in RATES:
-        raise UndecodableFile(
-            "unfit", f"The file says that it has {rate} samples a second: {RATES[0]} to {RATES[-1]} can be."
-        )
-    if not 0 < channels <= CHANNELS:
+    if not fit.sample_rate_least <= rate <= fit.sample_rate_most:
+        can_be = f"{fit.sample_rate_least} to {fit.sample_rate_most} can be"
+        raise UndecodableFile("unfit", f"The file says that it has {rate} samples a second: {can_be}.")
+    if not 0 < channels <= fit.channels:
         many = f"{channels} channels" if channels else "no channels, or far too many"
-        raise UndecodableFile("unfit", f"The file says that it has {many}: 1 to {CHANNELS} can be.")
+        raise UndecodableFile("unfit", f"The file says that it has {many}: 1 to {fit.channels} can be.")
 
 
 def _opening(error: Exception) -> tuple[str, str]:
@@ -117,7 +118,7 @@ def _opening(error: Exception) -> tuple[str, str]:
     return "unreadable", "The file is no recording that can be read: send wav, mp3, flac, ogg, m4a or webm."
 
 
-def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
+def _samples(container: Any, seconds: float, fit: Fit, out: BinaryIO, av: Any) -> None:
     stream = container.streams.audio[0]
     resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
     most, sent, failed = int(seconds * RATE), 0, 0
@@ -138,14 +139,14 @@ def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
         for packet in container.demux(stream):
             try:
                 for frame in packet.decode():
-                    check_shape(frame.sample_rate, frame.layout.nb_channels)  # the header may say otherwise
+                    check_shape(frame.sample_rate, frame.layout.nb_channels, fit)  # the header may say otherwise
                     frame.pts = None  # gaps and jumps in a file's own clock must not make silence or lose sound
                     take(resampler.resample(frame))
             except av.FFmpegError as error:
                 if getattr(error, "errno", None) == errno.ENOMEM:
                     raise UndecodableFile("memory", "The file needs more memory to decode than is allowed.") from None
                 failed += 1
-                if failed > DAMAGED:
+                if failed > fit.damaged_packets:
                     raise UndecodableFile(
                         "damaged", f"The recording is damaged after {sent / RATE:.1f} seconds."
                     ) from None
@@ -161,7 +162,8 @@ def _samples(container: Any, seconds: float, out: BinaryIO, av: Any) -> None:
 
 
 def main() -> None:
-    confine()
+    fit = Fit(**json.loads(sys.argv[1]))
+    confine(fit.decoder_memory)
     import av
 
     av.logging.set_level(None)
@@ -171,7 +173,7 @@ def main() -> None:
         job = json.loads(line)
         send(out, b"A")
         try:
-            decode(job["path"], job["seconds"], out)
+            decode(job["path"], job["seconds"], fit, out)
             send(out, b"E")
         except UndecodableFile as refused:
             send(out, b"X", "\t".join(refused.args).encode())

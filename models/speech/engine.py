@@ -25,6 +25,7 @@ from models.speech.voices import Voices
 from models.text.batching.engine import BatchedEngine, limits_of
 from models.text.batching.worker import Batcher
 from models.text.loading import cores, flags_of
+from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 from registry.files.weights import read_weights
 from registry.recipes.definition import Recipe
@@ -37,10 +38,10 @@ VAD_THRESHOLD = 0.5
 class WhisperEngine(BatchedEngine[Listen, Heard]):
     """A loaded speech model. See `models.protocol` for what each method does in each state."""
 
-    def __init__(self) -> None:
+    def __init__(self, bounds: Bounds = USUAL) -> None:
         super().__init__("speech")
         self._model: SpeechModel | None = None
-        self._decoders = Decoders()
+        self._decoders = Decoders(bounds)
         self._threshold: float | None = VAD_THRESHOLD
         self._running = 0
         self._most = 0

@@ -55,10 +55,6 @@ class Adapters:
         """Where archives are put that are about to be registered."""
         return self._service.incoming
 
-    @property
-    def archive_bytes(self) -> int:
-        return self._service.limits.archive_bytes
-
     def all(self, base: str | None = None) -> list[AdapterView]:
         entry = self._base(base) if base else None
         return [self._view(adapter) for adapter in self._service.list(entry.id if entry else None)]

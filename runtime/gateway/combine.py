@@ -90,7 +90,7 @@ class Combiner:
                 seed=wanted.seed,
                 out=Path(folder),
             )
-            await compose(job, service.limits.combine_seconds)
+            await compose(job, service.bounds.combine_seconds)
             source = MadeHere(Path(folder), _words(wanted, versions, kind))
             return await self._adapters.register(wanted.name, base.id, source, alias=wanted.alias)
 

@@ -86,7 +86,7 @@ class Gateway:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
         self.reloading = reloading
-        self.uploads = Uploads(settings.max_uploads, settings.limits)
+        self.uploads = Uploads(settings.max_uploads, settings.bounds)
         self._names, self._residency, self._backends = names, residency, tuple(backends)
         self.console = console or Console()
         self.look = Look(names, overview, self.console)

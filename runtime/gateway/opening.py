@@ -81,7 +81,10 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     for note in names.catalog.notes:
         log.warning(note)
     service = AdapterService(
-        settings.data_dir, state, leased=lambda digest: any(queue.holds(digest) for queue in queues.values())
+        settings.data_dir,
+        state,
+        leased=lambda digest: any(queue.holds(digest) for queue in queues.values()),
+        bounds=settings.bounds,
     )
 
     console = Console()

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from registry.bounds import Bounds
 from registry.errors import QueueFull
-from registry.limits import Limits
 
 RETRY_AFTER = 5.0
 
@@ -32,9 +32,9 @@ class Share:
 class Uploads:
     """Of one server. A bound per upload is not enough: thousands may wait, and each has its file."""
 
-    def __init__(self, most: int, limits: Limits) -> None:
-        """limits: of each."""
-        self.most, self.held, self.limits = most, 0, limits
+    def __init__(self, most: int, bounds: Bounds) -> None:
+        """bounds: of each."""
+        self.most, self.held, self.bounds = most, 0, bounds
 
     @contextmanager
     def share(self) -> Iterator[Share]:

@@ -4,12 +4,16 @@ A struct is the one definition of a body: it decodes, checks, and shows in the O
 """
 
 import re
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 import msgspec
 from fastapi import Request
 
+from models.messages import EmbedRequest, RerankRequest
+from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
+from runtime.gateway.backend import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
 
@@ -81,3 +85,21 @@ def invalid(error: msgspec.ValidationError) -> BadRequest:
 def unknown_fields(data: dict[str, Any], kind: type[msgspec.Struct]) -> list[str]:
     """The keys of `data` that `kind` does not have."""
     return [key for key in data if key not in kind.__struct_fields__]
+
+
+def count(calls: Sequence[Call], bounds: Bounds) -> None:
+    """How many texts one request brings, whatever its dialect calls them. Raises BadRequest for too many."""
+    inputs = sum(len(call.inputs) for call in calls if isinstance(call, EmbedRequest))
+    if inputs > bounds.inputs:
+        raise BadRequest(
+            f"This request has {inputs} inputs; at most {bounds.inputs} fit into one. Send several requests.",
+            param="input",
+            code="too_many_inputs",
+        )
+    documents = sum(len(call.documents) for call in calls if isinstance(call, RerankRequest))
+    if documents > bounds.documents:
+        raise BadRequest(
+            f"This request has {documents} documents; at most {bounds.documents} fit into one. Send several requests.",
+            param="documents",
+            code="too_many_documents",
+        )

@@ -12,6 +12,7 @@ import msgspec
 
 from models.messages import Event
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
+from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
 from runtime.gateway.charging.demand import pairs_of
 from runtime.gateway.context import RequestContext
@@ -20,6 +21,7 @@ from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http import wishes
 from runtime.http.attempts import attempts
+from runtime.http.bodies import count
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
 from runtime.http.limit_headers import headers_of
@@ -70,6 +72,8 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
     """The answer to what was understood; `serve` with its first step done."""
     opened: Head | None = None
     try:
+        if parsed.wanted.task in (Task.EMBED, Task.RERANK):
+            count(parsed.calls(None), gateway.settings.bounds)
         target = recorder.target = await gateway.choose(
             parsed.wanted, recorder.endpoint, parsed.calls, recorder.context
         )

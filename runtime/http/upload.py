@@ -17,8 +17,8 @@ from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 from starlette.requests import Request
 
+from registry.bounds import Bounds
 from registry.errors import BadRequest, RequestTimedOut, TooLarge, Unavailable
-from registry.limits import Limits
 from runtime.gateway.uploads import Share, Uploads
 from runtime.http.bodies import too_large
 
@@ -45,8 +45,8 @@ class Upload:
 class _Parts:
     """Callbacks of the streaming parser: fields go to `fields`, bytes of the file to `pending`."""
 
-    def __init__(self, file_limit: int, limits: Limits, on_field: OnField) -> None:
-        self._limit, self._limits, self._on_field = file_limit, limits, on_field
+    def __init__(self, file_limit: int, bounds: Bounds, on_field: OnField) -> None:
+        self._limit, self._bounds, self._on_field = file_limit, bounds, on_field
         self.fields: dict[str, list[str]] = {}
         self.pending = bytearray()
         self.size = 0
@@ -73,8 +73,8 @@ class _Parts:
 
     def on_part_begin(self) -> None:
         self._parts += 1
-        if self._parts > self._limits.form_parts:
-            raise BadRequest(f"The form has more than {self._limits.form_parts} parts.", code="invalid_form")
+        if self._parts > self._bounds.form_parts:
+            raise BadRequest(f"The form has more than {self._bounds.form_parts} parts.", code="invalid_form")
         self._disposition, self._value = b"", None
 
     def on_header_field(self, data: bytes, start: int, end: int) -> None:
@@ -126,8 +126,8 @@ class _Parts:
 
     def _count_field(self, count: int) -> None:
         self._field_bytes += count
-        if self._field_bytes > self._limits.form_bytes:
-            raise TooLarge(f"The form's fields are over the limit of {self._limits.form_bytes} bytes.")
+        if self._field_bytes > self._bounds.form_bytes:
+            raise TooLarge(f"The form's fields are over the limit of {self._bounds.form_bytes} bytes.")
 
 
 def _text(raw: bytes, what: str) -> str:
@@ -165,11 +165,11 @@ async def receive(
     a form that is broken, cut off, or has no file, QueueFull when all uploads together are too large, Unavailable when
     the disk is full, and what `on_field` raises.
     """
-    most = limit + uploads.limits.form_bytes + uploads.limits.form_parts * 1024
+    most = limit + uploads.bounds.form_bytes + uploads.bounds.form_parts * 1024
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > most:
         raise too_large(limit)
-    parts = _Parts(limit, uploads.limits, on_field)
+    parts = _Parts(limit, uploads.bounds, on_field)
     parser = _parser(request, parts)
     path = folder / f"{secrets.token_hex(16)}{suffix}"
     with uploads.share() as share:
@@ -177,7 +177,7 @@ async def receive(
             try:
                 handle = await asyncio.to_thread(_create, path)
                 try:
-                    await _fill(request, parser, parts, handle, most, share, uploads.limits)
+                    await _fill(request, parser, parts, handle, most, share, uploads.bounds)
                 finally:
                     os.close(handle)
             except OSError as error:
@@ -197,14 +197,14 @@ def _create(path: Path) -> int:
 
 
 async def _fill(
-    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share, limits: Limits
+    request: Request, parser: MultipartParser, parts: _Parts, handle: int, most: int, share: Share, bounds: Bounds
 ) -> None:
     """Feed the parser and write the file. OSError comes from the disk only."""
     loop = asyncio.get_running_loop()
-    pause = limits.upload_pause_seconds
-    end, size = loop.time() + limits.upload_seconds, 0
+    pause = bounds.upload_pause_seconds
+    end, size = loop.time() + bounds.upload_seconds, 0
     try:
-        async with asyncio.timeout(min(pause, limits.upload_seconds)) as timeout:
+        async with asyncio.timeout(min(pause, bounds.upload_seconds)) as timeout:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > most:
@@ -221,7 +221,7 @@ async def _fill(
                 timeout.reschedule(min(end, loop.time() + pause))
     except TimeoutError:
         raise RequestTimedOut(
-            f"The upload stopped for {pause:g} s, or took over {limits.upload_seconds:g} s."
+            f"The upload stopped for {pause:g} s, or took over {bounds.upload_seconds:g} s."
         ) from None
     if not parts.ended:
         raise BadRequest("The form ends before its closing boundary.", code="invalid_form")

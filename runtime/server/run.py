@@ -65,7 +65,7 @@ LOOK = 0.5
 def build(settings: Settings, documents: Documents, device: Device) -> ls.LitServer:
     """The LitServer with all endpoints. Its API process opens the gateway."""
     process = ApiProcess(settings, documents, device)
-    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, documents.models), settings.limits)
+    loop = SlotLoop(str(settings.run_dir), wanted_at_once(settings, documents.models), settings.bounds)
     api = RuntimeAPI(spec=RuntimeSpec(routes()), loop=loop, enable_async=False)
     server = ls.LitServer(
         api,

@@ -10,8 +10,8 @@ import platformdirs
 from pydantic import ByteSize, Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from registry.bounds import USUAL, Bounds
 from registry.learning import WORKING_MARGIN
-from registry.limits import USUAL, Limits
 from tenants.place import Place
 
 STARTER = "recipes/starter"
@@ -32,7 +32,7 @@ HOSTS, ORIGINS = (
     Shown(WHERE.panel, "loopback; IP addresses and the machine's name if --host is 0.0.0.0"),
     Shown(WHERE.panel, "none"),
 )
-LIMITS = Shown(BOUNDS.panel, "the table of docs/operations.md")
+EACH = Shown(BOUNDS.panel, "the table of docs/operations.md")
 ROOTS = Shown(WHERE.panel, "the working directory and the data directory")
 DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 
@@ -161,7 +161,7 @@ class Settings(BaseSettings):
     max_audio_seconds: Annotated[float, BOUNDS] = Field(
         default=4 * 3600.0, description="Longest recording, in seconds."
     )
-    limits: Annotated[Limits, NoDecode, LIMITS] = Field(
+    bounds: Annotated[Bounds, NoDecode, EACH] = Field(
         default=USUAL,
         description="NAME=VALUE, such as tools=200: what else one request may ask for; may be given more than once, in "
         "the variable with commas.",
@@ -202,7 +202,7 @@ class Settings(BaseSettings):
     def _split(cls, value: object) -> object:
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
-    @field_validator("limits", mode="before")
+    @field_validator("bounds", mode="before")
     @classmethod
     def _named(cls, value: object) -> object:
         """Raises ValueError with the names that there are."""
@@ -210,8 +210,8 @@ class Settings(BaseSettings):
         if not isinstance(pairs, list | tuple):
             return pairs
         found = {name.strip(): number.strip() for name, _, number in (str(pair).partition("=") for pair in pairs)}
-        if unknown := found.keys() - Limits.model_fields.keys():
-            raise ValueError(f"{min(unknown)} is none of {', '.join(Limits.model_fields)}")
+        if unknown := found.keys() - Bounds.model_fields.keys():
+            raise ValueError(f"{min(unknown)} is none of {', '.join(Bounds.model_fields)}")
         return found
 
     @field_validator("recipes", "adapter_roots", mode="before")

@@ -15,16 +15,16 @@ from litserve.loops import LitLoop
 from models.memory_group import Expendable
 from models.parent import die_with_parent
 from models.protocol import Engine
-from registry.limits import USUAL, Limits
+from registry.bounds import USUAL, Bounds
 from registry.recipes.definition import Task
 from runtime.slots.address import socket_path
 from runtime.slots.loop import SlotServer
 
 
-def create_engine(limits: Limits, name: str, task: str) -> Engine:
+def create_engine(bounds: Bounds, name: str, task: str) -> Engine:
     from models.engines import create  # only a slot needs engines: the gateway never imports one
 
-    return create(name, Task(task), limits)
+    return create(name, Task(task), bounds)
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
@@ -43,10 +43,10 @@ def own_temporary_folder(run_dir: str, worker_id: int) -> bool:
 class SlotLoop(LitLoop):  # type: ignore[misc]
     """LitServe's hook for a worker's main loop: serves the slot until its process ends."""
 
-    def __init__(self, run_dir: str, wanted: tuple[str, ...] = (), limits: Limits = USUAL) -> None:
+    def __init__(self, run_dir: str, wanted: tuple[str, ...] = (), bounds: Bounds = USUAL) -> None:
         """wanted: engines that the first slots of a run import ahead, one each."""
         super().__init__()
-        self.run_dir, self.wanted, self.limits = run_dir, wanted, limits
+        self.run_dir, self.wanted, self.bounds = run_dir, wanted, bounds
 
     def __call__(self, lit_api: Any, device: Any, worker_id: int, *_unused: Any) -> None:
         with contextlib.suppress(PermissionError):  # already a session leader
@@ -60,7 +60,7 @@ class SlotLoop(LitLoop):  # type: ignore[misc]
         expendable.serves()
         warms = self.warms(worker_id) if first else None  # later its memory may belong to somebody else: it is told
         address = socket_path(self.run_dir, worker_id)
-        server = SlotServer(address, partial(create_engine, self.limits), loads=expendable.loads, warms=warms)
+        server = SlotServer(address, partial(create_engine, self.bounds), loads=expendable.loads, warms=warms)
         asyncio.run(server.serve())
         os._exit(0)  # engine libraries leave threads behind that would keep the interpreter waiting
 

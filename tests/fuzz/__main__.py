@@ -1,7 +1,8 @@
 """python -m tests.fuzz: attack a real server for a while, beside a stream that must go on; see `tests.fuzz`.
 
 A finding is an answer 500 or above that is not a stated 503, no answer, an error that is no JSON, a gap of the control
-stream above half a second that is the server's own, a model that died, memory that grows. Exit code 1 if there is one.
+stream above half a second that is the server's own, a model that died, memory that grows. The last line is the verdict.
+Exit code 0: nothing was found; 1: something was; 2: it was stopped before its time.
 """
 
 import argparse
@@ -13,33 +14,35 @@ import sys
 import tempfile
 import threading
 import time
+import traceback
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import httpx
 import msgspec
 import psutil
 
-from benchmarks.report.environment import record
-from tests.fuzz import memory
+from tests.fuzz import memory, report
 from tests.fuzz.cases import Cases
 from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
-from tests.fuzz.gaps import Gap
+from tests.fuzz.gaps import WORST, Gap
 from tests.fuzz.mutate import CHAT, mutate
 from tests.fuzz.sending import Reply, send
 from tests.fuzz.verdict import finding
 from tests.system.serving import PACK, ROOT, STARTER, Server
 
-GAP = 0.5
 PATIENCE = 90.0
-OPTIONS = ("--body-seconds", "5", "--device-memory", "8GiB", "--unread-seconds", "10")
-SUSPECTS = ROOT / "build" / "fuzz" / "suspects.jsonl"
+OPTIONS = ("--body-seconds", "5", "--device-memory", "8GiB", "--unread-seconds", "10", "--open")
+"""open: a key that a request makes would close the server to all others."""
+FRESH = httpx.Limits(max_keepalive_connections=0)
+"""Each question has a connection of its own: a server may close one that is idle, but never one that has just come. So
+no question need be asked twice, and one that is left without an answer is a finding."""
+FOLDER = ROOT / "build" / "fuzz"
+SUSPECTS = FOLDER / "suspects.jsonl"
 """Each finding with the requests that may have caused it, however long they are."""
-RESULT = SUSPECTS.with_name("result.json")
 CHAT_ROUTES = {*CHAT, "/generate", "/generate_stream", "/", "/tokenize", "/detokenize", "/v1/messages/count_tokens"}
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 
@@ -63,14 +66,12 @@ class Run:
         self.gaps: list[Gap] = []
         self.totals: dict[str, float] = {}
         self.slowest = (0.0, "")
+        self.looks: list[dict[str, memory.Held]] = []
+        self.seconds = 0.0
+        self.whole = False
+        """Did it last as long as it was to?"""
         self.kept = Kept(KEPT)
         self._lock = threading.Lock()
-
-    def steps(self) -> str:
-        """The longest gap as so many usual ones."""
-        streams, tokens = self.totals.get("streams", 0), self.totals.get("tokens", 0)
-        usual = self.totals.get("seconds", 0.0) / tokens if streams and tokens else 0.0
-        return f"{self.totals['longest'] / usual:.0f} steps of {1000 * usual:.1f} ms" if usual else "not known"
 
     def send(self, raw: Raw, *, known: bool = False) -> Reply:
         sent = Sent(raw, time.time())
@@ -104,6 +105,20 @@ class Run:
         asked = [s for s in found if s.raw.route in CHAT_ROUTES]
         return [s.raw for s in sorted(asked, key=lambda s: s.began - (s.ended or end))]
 
+    def thread(self, work: Callable[..., None], *asked: object) -> threading.Thread:
+        """Started; one that breaks would leave an attack that is none."""
+
+        def watched() -> None:
+            try:
+                work(*asked)
+            except Exception as error:
+                traceback.print_exc()
+                self.add(f"the fuzzer's own {work.__name__} broke: {type(error).__name__}: {error}")
+
+        thread = threading.Thread(target=watched, daemon=True)
+        thread.start()
+        return thread
+
     def mutants(self, seeds: list[Raw], seed: int) -> None:
         random = Random(seed)
         while not self.stop.is_set():
@@ -136,7 +151,7 @@ class Run:
             if "gap" in told:
                 gap = msgspec.convert(told["gap"], Gap)
                 self.gaps.append(gap)
-                if gap.ours > GAP:
+                if gap.ours > WORST:
                     who = f"{self._role(gap.who)} computed {gap.who_seconds:.2f} s"
                     about = f"a gap of {gap.seconds:.2f} s in the control stream, {gap.ours:.2f} of it ours; {who}"
                     self.add(about, self.between(gap.at - gap.seconds, gap.at))
@@ -147,7 +162,7 @@ class Run:
                 self.totals = told["totals"]
 
 
-def attack(run: Run, minutes: float) -> list[dict[str, memory.Held]]:
+def attack(run: Run, minutes: float) -> None:
     server = run.server
     way = (server.gateway().pid, server.slot_pid("starter-chat"), server.core_pid("starter-chat"))
     command = [
@@ -157,37 +172,34 @@ def attack(run: Run, minutes: float) -> list[dict[str, memory.Held]]:
         *map(str, (os.getpid(), server.port, server.process.pid, *way)),
     ]
     control = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    seeds = read(SEEDS, KEPT)
-    threads = [threading.Thread(target=run.listen, args=(control,), daemon=True)]
-    threads += [threading.Thread(target=run.documented, args=(run.seed,))]
-    threads += [threading.Thread(target=run.mutants, args=(seeds, run.seed + i)) for i in (1, 2)]
-    for thread in threads:
-        thread.start()
-    looks, ends = [], time.monotonic() + 60 * minutes
+    seeds, threads, ends = read(SEEDS, KEPT), [], time.monotonic() + 60 * minutes
     try:
-        for raw in seeds:
+        run.thread(run.listen, control)
+        for raw in seeds:  # before the others begin, so that what is known is not kept once more
             run.send(raw, known=True)
+        threads = [run.thread(run.documented, run.seed)]
+        threads += [run.thread(run.mutants, seeds, run.seed + i) for i in (1, 2)]
         while (left := ends - time.monotonic()) > 0 and server.process.poll() is None:
             try:
-                looks.append(memory.look(server))
+                run.looks.append(memory.look(server))
             except httpx.HTTPError as error:
                 run.add(f"the server did not tell its state: {type(error).__name__}: {error}")
-            if len(looks) % 6 == 0:
+            if len(run.looks) % 6 == 0:
                 print(f"{left / 60:.0f} minutes left, {run.statuses.total()} requests, {run.totals}", flush=True)
             run.stop.wait(min(10.0, max(left, 0.1)))
+        run.whole = left <= 0
     except KeyboardInterrupt:
         print("stopped early", flush=True)
     finally:
         run.stop.set()
-        for thread in threads[1:]:
+        for thread in threads:
             thread.join(2 * PATIENCE)
         control.kill()
         control.wait()
-    return looks
 
 
-def after(run: Run, looks: list[dict[str, memory.Held]]) -> None:
-    """What the server says at the end."""
+def after(run: Run) -> None:
+    """What the server says at the end. Raises httpx.HTTPError where it says nothing."""
     server = run.server
     if server.process.poll() is not None:
         run.add(f"the server ended with {server.process.poll()}: {server.tail()[-500:]}")
@@ -195,7 +207,7 @@ def after(run: Run, looks: list[dict[str, memory.Held]]) -> None:
     for model in server.http.get("/v1/status").json()["models"]:
         if model["deaths"]:
             run.add(f"{model['id']} died {model['deaths']} times: {model.get('failure')}")
-    for what in memory.findings(looks):
+    for what in memory.findings(run.looks):
         run.add(what)
     body = {"model": "uppercase", "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
     if "uppercase" not in server.http.get("/v1/models").text:  # an attack may have deleted it
@@ -206,58 +218,6 @@ def after(run: Run, looks: list[dict[str, memory.Held]]) -> None:
         run.add(f"an adapter answers otherwise than before: {answer.status_code} {answer.text[:200]}")
 
 
-def report(run: Run, looks: list[dict[str, memory.Held]], seconds: float) -> int:
-    statuses = ", ".join(f"{status}: {count}" for status, count in sorted(run.statuses.items()))
-    print(f"\n{run.statuses.total()} requests in {seconds / 60:.1f} minutes, seed {run.seed}; {statuses}")
-    print(f"slowest answer {run.slowest[0]:.1f} s, {run.slowest[1]}; new in the corpus: {len(run.kept.new)}")
-    print(f"control stream: {json.dumps(run.totals)}; longest gap: {run.steps()}")
-    for gap in sorted(run.gaps, key=lambda gap: -gap.seconds)[:5]:
-        waited = f"waited for a CPU {gap.waited:.2f} s, of which others had {gap.others:.0%}"
-        print(f"  gap {gap.seconds:.2f} s: {waited}; heartbeat {gap.late:.2f} s late; ours {gap.ours:.2f} s")
-    over = [gap for gap in run.gaps if gap.seconds > GAP]
-    print(f"  gaps over {GAP} s: {len(over)}, of them ours: {sum(gap.ours > GAP for gap in over)}")
-    for name in memory.MOST if looks else ():
-        first, last = looks[len(looks) // 5][name], looks[-1][name]
-        told = " to ".join(
-            f"{held.bytes / memory.MIB:.0f} MiB and {held.descriptors} descriptors" for held in (first, last)
-        )
-        print(f"{name}: from {told}")
-    RESULT.parent.mkdir(parents=True, exist_ok=True)
-    RESULT.write_text(json.dumps(_result(run, looks, seconds), indent=1) + "\n")
-    print(f"findings: {len(run.found)}; what may have caused them is in {SUSPECTS.relative_to(ROOT)}")
-    for what in run.found:
-        print(f"  {what}")
-    return 1 if run.found else 0
-
-
-def _result(run: Run, looks: list[dict[str, memory.Held]], seconds: float) -> dict[str, Any]:
-    over = [gap for gap in run.gaps if gap.seconds > GAP]
-    return {
-        "environment": record(),
-        "seconds": round(seconds),
-        "seed": run.seed,
-        "requests": run.statuses.total(),
-        "statuses": {str(status): count for status, count in sorted(run.statuses.items())},
-        "slowest": {"seconds": run.slowest[0], "request": run.slowest[1]},
-        "control": run.totals,
-        "gaps": {
-            "over_half_a_second": len(over),
-            "ours": sum(gap.ours > GAP for gap in over),
-            "longest": [{**gap._asdict(), "ours": gap.ours} for gap in sorted(over, key=lambda g: -g.seconds)[:20]],
-        },
-        "memory": {
-            name: [{"MiB": held.bytes // memory.MIB, "descriptors": held.descriptors} for held in _every(looks, name)]
-            for name in memory.MOST
-        },
-        "findings": run.found,
-    }
-
-
-def _every(looks: list[dict[str, memory.Held]], name: str, count: int = 30) -> list[memory.Held]:
-    """Some of them, over the whole time."""
-    return [look[name] for look in looks[:: max(1, len(looks) // count)]]
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make fuzz ARGS=...", description=(__doc__ or "").partition("\n\n")[2])
     parser.add_argument("--minutes", type=float, default=30.0, help="how long (default: 30)")
@@ -265,21 +225,25 @@ def main() -> int:
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roundhouse-fuzz") as folder:
         server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS)
+        server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=FRESH)
         try:
             server.wait_ready(600)
             for model in MODELS:
                 server.http.post(f"/v1/models/{model}/load").raise_for_status()
             server.http.put("/v1/models/starter-chat/pin").raise_for_status()
             run, began = Run(server, asked.seed), time.monotonic()
-            looks = attack(run, asked.minutes)
-            after(run, looks)
-            code = report(run, looks, time.monotonic() - began)
+            attack(run, asked.minutes)
+            try:
+                after(run)
+            except httpx.HTTPError as error:
+                run.add(f"the server did not answer at the end: {type(error).__name__}: {error}")
+            run.seconds = time.monotonic() - began
             run.kept.save()
-            return code
+            return report.write(run, FOLDER)
         finally:
             server.close()
-            SUSPECTS.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(server.log, SUSPECTS.with_name("server.log"))
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            shutil.copy(server.log, FOLDER / "server.log")
 
 
 if __name__ == "__main__":

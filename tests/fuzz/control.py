@@ -1,20 +1,19 @@
-"""The stream that must go on: one after the other, each token's arrival noted, beside samples of the system.
+"""The gaps of the stream that must go on, told beside what the system did meanwhile.
 
-A process of its own, so that the work of making requests is not in it. It writes a line of JSON for each gap that is
-worth a look, and one with its totals every few seconds.
+The stream is read by a process of its own (`reading`), which nothing here can hold up. This one writes its lines on,
+each gap with whose it is.
 """
 
 import contextlib
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from pathlib import Path
-from typing import Any
 
-import httpx
 import msgspec
 import psutil
 
@@ -22,18 +21,15 @@ from models.parent import die_with_parent
 from tests.fuzz.gaps import Beat, Gap, Sample, between, stood_still
 
 STEP = 0.2
-WORTH = 0.25
-MODEL = "starter-chat"
-ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "temperature": 0}
-BODY = {**ASKED, "stream": True, "ignore_eos": True}
 TICK = os.sysconf("SC_CLK_TCK")
 
 
 class Watch:
     """Samples of the system from a thread of its own, the last two minutes of them."""
 
-    def __init__(self, main: int, gateway: int, slot: int, core: int) -> None:
-        self._main, self._core, self._loops = psutil.Process(main), core, (gateway, slot, os.getpid())
+    def __init__(self, main: int, *way: int) -> None:
+        """way: the processes that a token passes. Threads of one wait for one another, so all count."""
+        self._main, self._way = psutil.Process(main), way
         self._samples: deque[Sample] = deque(maxlen=int(120 / STEP))
         self._beats: deque[Beat] = deque(maxlen=self._samples.maxlen)
         self._begun: tuple[int, float, float] | None = None
@@ -65,15 +61,15 @@ class Watch:
     def sample(self) -> Sample:
         with self._lock:
             at = time.monotonic()
-            way = {pid: _times(pid, [pid]) for pid in self._loops}
-            way[self._core] = _times(self._core, _threads(self._core))
+            way = {pid: _times(pid, _threads(pid)) for pid in self._way}
             if at - self._looked > 3:
                 self._family, self._looked = [self._main.pid, *(p.pid for p in self._main.children(recursive=True))], at
             for pid in self._family:
                 with contextlib.suppress(OSError):
                     self._served[pid] = _taken(pid)
             times = psutil.cpu_times()
-            return Sample(at, way, sum(times) - times.idle - times.iowait, dict(self._served))
+            stolen = tuple(one.steal for one in psutil.cpu_times(percpu=True))
+            return Sample(at, way, sum(times) - times.idle - times.iowait, dict(self._served), stolen)
 
     def gap(self, begin: float, end: float) -> Gap:
         before = next((s for s in reversed(list(self._samples)) if s.at <= begin), self._samples[0])
@@ -109,49 +105,15 @@ def _taken(pid: int) -> float:
 
 
 def main(port: int, server: int, gateway: int, slot: int, core: int) -> None:
-    watch = Watch(server, gateway, slot, core)
-    totals: dict[str, Any] = {"streams": 0, "tokens": 0, "longest": 0.0, "first": 0.0, "seconds": 0.0}
-    told = 0.0
-    with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as http:
-        while True:
-            fault = _one(http, watch, totals)
-            if fault:
-                _say({"fault": fault})
-                time.sleep(0.2)
-            if time.monotonic() - told > 5:
-                told = time.monotonic()
-                _say({"totals": totals})
-
-
-def _one(http: httpx.Client, watch: Watch, totals: dict[str, Any]) -> str:
-    """One stream. Why it did not come to its end, or nothing."""
-    began, last, ended = time.monotonic(), 0.0, False
-    try:
-        with http.stream("POST", "/v1/chat/completions", json=BODY) as answer:
-            if answer.status_code != 200:
-                return f"{answer.status_code} {answer.read()[:300]!r}"
-            for line in answer.iter_lines():
-                if not line.startswith("data:"):
-                    continue
-                ended = line.endswith("[DONE]")
-                now = time.monotonic()
-                if not last:
-                    totals["first"] = max(totals["first"], now - began)
-                elif not ended:
-                    totals["tokens"] += 1
-                    totals["seconds"] += now - last
-                    totals["longest"] = max(totals["longest"], now - last)
-                    if now - last > WORTH:
-                        _say({"gap": msgspec.to_builtins(watch.gap(last, now))})
-                last = now
-    except httpx.HTTPError as error:
-        return f"{type(error).__name__}: {error}"
-    totals["streams"] += 1
-    return "" if ended else "the stream ended without its end"
-
-
-def _say(what: dict[str, Any]) -> None:
-    print(json.dumps(what), flush=True)
+    command = [sys.executable, "-m", "tests.fuzz.reading", str(os.getpid()), str(port)]
+    reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert reader.stdout is not None
+    watch = Watch(server, gateway, slot, core, reader.pid)
+    for line in reader.stdout:
+        told = json.loads(line)
+        if "gap" in told:
+            told["gap"] = msgspec.to_builtins(watch.gap(*told["gap"]))
+        print(json.dumps(told), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ MOST = 64 * 2**20
 
 
 class Reply(NamedTuple):
-    """What came back. Status 0: nothing, the connection was closed; -1: no HTTP; -2: nothing in time."""
+    """What came back. Status 0: nothing, the connection was closed; -1: no HTTP; -2: nothing in time; -3: there was no
+    connection."""
 
     status: int
     headers: dict[str, str]
@@ -53,7 +54,11 @@ def send(port: int, raw: Raw, seconds: float) -> Reply:
     def reply(status: int, headers: dict[str, str] | None = None, body: bytes = b"") -> Reply:
         return Reply(status, headers or {}, body, time.monotonic() - began)
 
-    with socket.create_connection(("127.0.0.1", port), timeout=seconds) as sock:
+    try:
+        sock = socket.create_connection(("127.0.0.1", port), timeout=seconds)
+    except OSError:
+        return reply(-3)
+    with sock:
         try:
             sock.sendall(wire(raw, f"127.0.0.1:{port}"))
         except (BrokenPipeError, ConnectionResetError):  # refused before it was sent: the answer may be there

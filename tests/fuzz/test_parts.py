@@ -39,6 +39,7 @@ def reply(status: int, body: bytes = ERROR, **headers: str) -> Reply:
         (reply(0, b""), "without an answer"),
         (reply(-1, b""), "no HTTP"),
         (reply(-2, b""), "in time"),
+        (reply(-3, b""), "no connection"),
         (reply(200, b'data: {"code":"internal_error"}', content_type="text/event-stream"), "internal_error"),
     ],
 )
@@ -70,6 +71,8 @@ def test_a_gap_without_waiting_is_ours() -> None:
     still = {1: {1: (0.0, 0.0)}}
     assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0).ours == 2.0
     assert between(Sample(0, still, 0.0, {}), Sample(2, still, 4.0, {}), 0.0, 2.0, late=1.5).ours == 0.5
+    robbed = Sample(2, still, 4.0, {}, (0.1, 1.5))
+    assert between(Sample(0, still, 0.0, {}, (0.1, 0.0)), robbed, 0.0, 2.0, late=0.2).ours == 0.5, "CPU 1, by the host"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ LONGEST_ERROR = 8192
 def finding(raw: Raw, reply: Reply) -> str | None:
     """What is wrong with an answer, in a line; None: nothing."""
     status, whole = reply.status, _whole(raw)
+    if status == -3:
+        return "no connection"
     if status == -2:
         return "no answer in time"
     if status in (0, -1):

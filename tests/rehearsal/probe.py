@@ -24,8 +24,8 @@ sys.modules.setdefault("pynvml", pynvml)  # as nvidia-ml-py has it, which the CP
 from models import nvml  # noqa: E402
 from models.chat import settings  # noqa: E402
 from models.chat.vllm import launch, prewarm  # noqa: E402
+from registry.bounds import USUAL  # noqa: E402
 from registry.errors import EngineFailed  # noqa: E402
-from registry.limits import USUAL  # noqa: E402
 from registry.recipes.loading import load_recipes  # noqa: E402
 
 SECOND = "vllm.v1.worker.gpu"

@@ -98,6 +98,16 @@ def test_a_body_of_a_gigabyte_is_held_by_nobody(guarded: Server, path: str, fram
     assert guarded.gateway().memory_info().rss - before < 64 * 2**20
 
 
+def test_an_input_of_megabytes_is_refused_unread(guarded: Server) -> None:
+    assert guarded.http.post("/v1/embeddings", json={"model": "starter-embed", "input": "a"}).status_code == 200
+    slot = psutil.Process(guarded.slot_pid("starter-embed"))
+    before = slot.memory_info().rss, sum(slot.cpu_times()[:2])
+    refused = guarded.http.post("/v1/embeddings", json={"model": "starter-embed", "input": "a b c d " * 475_000})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (400, "context_length_exceeded"), refused.text
+    assert slot.memory_info().rss < before[0] + 128 * 2**20
+    assert sum(slot.cpu_times()[:2]) < before[1] + 5, "it took 14 s to tokenise it"
+
+
 def test_its_data_is_its_users(guarded: Server) -> None:
     for name in ("", "server.json", "state.db"):
         assert (guarded.data / name).stat().st_mode & 0o077 == 0

@@ -14,8 +14,8 @@ from models.chat import start
 from models.chat.grammars import process, sizes
 from models.chat.grammars.process import Judge, Verdict
 from models.chat.vllm import grammars
+from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, QueueFull, Unavailable
-from registry.limits import Limits
 
 ESCAPED = 16
 """A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
@@ -24,8 +24,8 @@ ESCAPED = 16
 class Checker:
     """Of one engine. Its process is started at the first check, or by `begin`."""
 
-    def __init__(self, fork: Callable[[], Judge], limits: Limits) -> None:
-        self._fork, self._limits = fork, limits
+    def __init__(self, fork: Callable[[], Judge], bounds: Bounds) -> None:
+        self._fork, self._bounds = fork, bounds
         self._judge: Judge | None = None
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.WriteTransport | None = None
@@ -34,7 +34,7 @@ class Checker:
         self._turn = asyncio.Lock()
         self._waiting = 0
         self._closed = False
-        self._verdicts: LRUCache[bytes, Verdict] = LRUCache(limits.verdict_cache, lambda verdict: 500 + _bytes(verdict))
+        self._verdicts: LRUCache[bytes, Verdict] = LRUCache(bounds.verdict_cache, lambda verdict: 500 + _bytes(verdict))
 
     async def begin(self) -> None:
         async with self._turn:
@@ -54,7 +54,7 @@ class Checker:
         digest = hashlib.sha256(order).digest()
         verdict = self._verdicts.get(digest)
         if verdict is None:
-            sizes.check(kind, asked[kind], len(order), self._limits)
+            sizes.check(kind, asked[kind], len(order), self._bounds)
             verdict = await self._asked(digest, order)
         if verdict.code == process.BUSY:
             raise Unavailable(verdict.fault, code=verdict.code, retry_after=1)
@@ -63,7 +63,7 @@ class Checker:
         grammars.settle(constraint, verdict.settled)
 
     async def _asked(self, digest: bytes, order: bytes) -> Verdict:
-        if self._waiting >= self._limits.grammars_waiting:
+        if self._waiting >= self._bounds.grammars_waiting:
             raise QueueFull(
                 f"{self._waiting} grammars or schemas wait to be checked: try again.",
                 code="grammar_queue_full",
@@ -113,7 +113,7 @@ class Checker:
         assert self._judge is not None
         judge = self._judge
         loop = asyncio.get_running_loop()
-        self._reader = reader = asyncio.StreamReader(ESCAPED * self._limits.grammar_bytes)
+        self._reader = reader = asyncio.StreamReader(ESCAPED * self._bounds.grammar_bytes)
         self._writer, _ = await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(judge.orders, "wb", 0))
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(judge.verdicts, "rb", 0))
 

@@ -28,7 +28,7 @@ import psutil
 
 from models.chat.vllm.grammars import Compiler
 from models.parent import die_with_parent
-from registry.limits import Limits
+from registry.bounds import Bounds
 
 NICE = 10
 
@@ -52,7 +52,7 @@ class Judge(NamedTuple):
     verdicts: int
 
 
-def start(engine: Any, limits: Limits) -> Judge:
+def start(engine: Any, bounds: Bounds) -> Judge:
     """Fork. For a thread of its own (`models.chat.start`)."""
     orders, own_orders = os.pipe()
     own_verdicts, verdicts = os.pipe()
@@ -60,7 +60,7 @@ def start(engine: Any, limits: Limits) -> Judge:
     def run() -> None:
         os.close(own_orders)
         os.close(own_verdicts)
-        _serve(engine, _Orders(orders), verdicts, slot, limits)
+        _serve(engine, _Orders(orders), verdicts, slot, bounds)
 
     slot = os.getpid()
     process = multiprocessing.get_context("fork").Process(target=run, name="Grammars", daemon=True)
@@ -94,14 +94,14 @@ class _Orders:
         return bool(self._read)
 
 
-def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, limits: Limits) -> None:
+def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, bounds: Bounds) -> None:
     die_with_parent(slot)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     gc.freeze()  # what is the slot's is never cleared up here
     gc.disable()
     os.nice(NICE)
-    compiler = Compiler(engine, limits)
+    compiler = Compiler(engine, bounds)
     with os.fdopen(verdicts, "wb") as out:
         while line := orders.next():
             if (asked := msgspec.json.decode(line)) is not None:
@@ -110,14 +110,14 @@ def _serve(engine: Any, orders: _Orders, verdicts: int, slot: int, limits: Limit
 
 
 def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) -> Verdict:
-    limits = compiler.limits
+    bounds = compiler.bounds
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(told)
-        _bounded(lambda: _judge(compiler, asked), tell, limits)
+        _bounded(lambda: _judge(compiler, asked), tell, bounds)
     os.close(tell)
-    text = _heard(told, orders, limits.check_seconds)
+    text = _heard(told, orders, bounds.grammar_check_seconds)
     os.close(told)
     if text is None:
         os.kill(child, signal.SIGKILL)
@@ -126,7 +126,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
         return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
     with suppress(msgspec.DecodeError):
         return msgspec.json.decode(text, type=Verdict)
-    return _of_end(status, limits)
+    return _of_end(status, bounds)
 
 
 def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
@@ -143,34 +143,34 @@ def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
     return None
 
 
-def _of_end(status: int, limits: Limits) -> Verdict:
+def _of_end(status: int, bounds: Bounds) -> Verdict:
     if status == -signal.SIGPROF:
         return Verdict(
             TOO_SLOW,
-            f"The grammar or schema of this request takes over {limits.compile_seconds:g} s to compile. "
+            f"The grammar or schema of this request takes over {bounds.compile_seconds:g} s to compile. "
             "Make it simpler.",
         )
-    return _over_memory(limits)
+    return _over_memory(bounds)
 
 
-def _over_memory(limits: Limits) -> Verdict:
+def _over_memory(bounds: Bounds) -> Verdict:
     return Verdict(
         TOO_LARGE,
-        f"The grammar or schema of this request takes over {limits.compile_memory >> 20} MiB to compile, or breaks the "
+        f"The grammar or schema of this request takes over {bounds.compile_memory >> 20} MiB to compile, or breaks the "
         "compiler. Make it smaller.",
     )
 
 
-def _bounded(work: Callable[[], Verdict], tell: int, limits: Limits) -> None:
+def _bounded(work: Callable[[], Verdict], tell: int, bounds: Bounds) -> None:
     """Run `work` within the bounds, write what it returns, and end this process."""
     try:
         die_with_parent(os.getppid())
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_PROF, limits.compile_seconds)
+        signal.setitimer(signal.ITIMER_PROF, bounds.compile_seconds)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        most = psutil.Process().memory_info().data + limits.compile_memory
+        most = psutil.Process().memory_info().data + bounds.compile_memory
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
         verdict = work()
         with os.fdopen(tell, "wb") as out:
@@ -185,19 +185,19 @@ def _judge(compiler: Compiler, asked: dict[str, Any]) -> Verdict:
         public = {name: settled.get(name, value) for name, value in asked.items()}
         grammar = compiler.compile(public)
     except MemoryError:
-        return _over_memory(compiler.limits)
+        return _over_memory(compiler.bounds)
     except Exception as error:  # the libraries raise what they like
         if "bad_alloc" in str(error):
-            return _over_memory(compiler.limits)
+            return _over_memory(compiler.bounds)
         return Verdict(INVALID, f"The grammar or schema of this request cannot be used: {error}"[:2000])
     held = getattr(getattr(grammar, "ctx", None), "memory_size_bytes", 0)
-    if held > (most := compiler.limits.compiled_bytes):
+    if held > (most := compiler.bounds.compiled_bytes):
         return Verdict(
             TOO_LARGE,
             f"The grammar or schema of this request takes {held >> 20} MiB when compiled; up to "
             f"{most >> 20} are taken. Make it smaller.",
         )
-    steps = compiler.walk(grammar, compiler.limits.walked_tokens)
+    steps = compiler.walk(grammar, compiler.bounds.walked_tokens)
     if grammar.overspent:
         return Verdict(
             TOO_SLOW,

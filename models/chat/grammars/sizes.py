@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from registry.bounds import Bounds
 from registry.errors import BadRequest
-from registry.limits import Limits
 
 Json = Mapping[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -18,31 +18,31 @@ _COUNTS = re.compile(r"\{\s*+(\d*+)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 """Possessive: it never goes back, or 128 KiB of blanks would take it minutes."""
 
 
-def check(kind: str, value: Json, size: int, limits: Limits) -> None:
-    """Raise BadRequest for a grammar over one of the limits.
+def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
+    """Raise BadRequest for a grammar over one of the bounds.
 
     Args:
         kind: the field of `structured_outputs`: choice, regex, grammar, json or structural_tag.
         value: what it holds; JSON may be text.
         size: its bytes as JSON.
     """
-    _within(size, limits.grammar_bytes, "bytes")
+    _within(size, bounds.grammar_bytes, "bytes")
     if kind == "choice":
-        _within(len(value) if isinstance(value, list) else 0, limits.choices, "choices")
+        _within(len(value) if isinstance(value, list) else 0, bounds.choices, "choices")
     elif kind == "regex" and isinstance(value, str):
-        _pattern(value, limits)
+        _pattern(value, bounds)
     elif kind == "grammar" and isinstance(value, str):
-        _within(_repetitions(value), limits.repetitions, REPETITIONS)
-        _within(_deepest(value), limits.nesting, LEVELS)
+        _within(_repetitions(value), bounds.repetitions, REPETITIONS)
+        _within(_deepest(value), bounds.nesting, LEVELS)
     elif kind in ("json", "structural_tag"):
         try:
             whole = msgspec.json.decode(value) if isinstance(value, str) else value
         except RecursionError:
-            _within(limits.nesting + 1, limits.nesting, LEVELS)
+            _within(bounds.nesting + 1, bounds.nesting, LEVELS)
         except msgspec.DecodeError:
             return  # vLLM says what is wrong with it
         else:
-            _schema(whole, limits)
+            _schema(whole, bounds)
 
 
 def _within(count: int, most: int, what: str) -> None:
@@ -55,9 +55,9 @@ def _within(count: int, most: int, what: str) -> None:
     )
 
 
-def _pattern(text: str, limits: Limits) -> None:
-    _within(len(text.encode(errors="replace")), limits.regex_bytes, PATTERNS)
-    _within(_repetitions(text), limits.repetitions, REPETITIONS)
+def _pattern(text: str, bounds: Bounds) -> None:
+    _within(len(text.encode(errors="replace")), bounds.regex_bytes, PATTERNS)
+    _within(_repetitions(text), bounds.repetitions, REPETITIONS)
 
 
 def _repetitions(text: str) -> int:
@@ -78,27 +78,27 @@ def _deepest(text: str) -> int:
     return deepest
 
 
-def _schema(whole: Json, limits: Limits) -> None:
+def _schema(whole: Json, bounds: Bounds) -> None:
     properties = entries = patterns = 0
-    for node, depth in _objects(whole, limits.nesting):
-        _within(depth, limits.nesting, LEVELS)
+    for node, depth in _objects(whole, bounds.nesting):
+        _within(depth, bounds.nesting, LEVELS)
         for name in _PROPERTIES:
             inside = node.get(name)
             properties += len(inside) if isinstance(inside, Mapping) else 0
             if name == "patternProperties" and isinstance(inside, Mapping):
                 for key in inside:
-                    _pattern(key, limits)
+                    _pattern(key, bounds)
                     patterns += len(key)
         if isinstance(options := node.get("enum"), list):
             entries += len(options)
         if isinstance(pattern := node.get("pattern"), str):
-            _pattern(pattern, limits)
+            _pattern(pattern, bounds)
             patterns += len(pattern)
-        _within(properties, limits.properties, "properties")
-        _within(entries, limits.enum_entries, "enum entries")
-        _within(patterns, limits.regex_bytes, PATTERNS)
+        _within(properties, bounds.properties, "properties")
+        _within(entries, bounds.enum_entries, "enum entries")
+        _within(patterns, bounds.regex_bytes, PATTERNS)
         if isinstance(reference := node.get("$ref"), str):
-            _leads_somewhere(whole, reference, limits.references)
+            _leads_somewhere(whole, reference, bounds.references)
 
 
 def _objects(whole: Json, deepest: int) -> Iterator[tuple[Mapping[str, Json], int]]:

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 
 from models.chat.requests.tokens import FIELDS
+from registry.bounds import Bounds
 from registry.errors import BadRequest
-from registry.limits import Limits
 
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority")
 """What engines tell one another, or who is served first: not for a client to say."""
@@ -26,58 +26,58 @@ class _Message(msgspec.Struct):
     role: Any = None
 
 
-def check(path: str, body: bytes, context_length: int, limits: Limits) -> None:
+def check(path: str, body: bytes, context_length: int, bounds: Bounds) -> None:
     """Raise BadRequest with the field of `body`, a JSON object, that holds too much, or what is not a client's."""
     data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
-    _internal(data, limits)
-    for name, most in (("stop", limits.stops), ("stop_sequences", limits.stops), ("tools", limits.tools)):
+    _internal(data, bounds)
+    for name, most in (("stop", bounds.stops), ("stop_sequences", bounds.stops), ("tools", bounds.tools)):
         _within(_items(data, name), most, name)
     for name in ("messages", "input"):
-        _within(_items(data, name), min(max(limits.messages_least, context_length), limits.messages), name)
-        _parts(data, name, limits)
+        _within(_items(data, name), min(max(bounds.messages_least, context_length), bounds.messages), name)
+        _parts(data, name, bounds)
     for name in OTHERS & data.keys():
-        _within(_entries(data, name), limits.entries, name)
-    _answers(data, context_length, limits)
+        _within(_entries(data, name), bounds.entries, name)
+    _answers(data, context_length, bounds)
     if "logit_bias" in data:
-        _within(_entries(data, "logit_bias"), limits.biases, "logit_bias")
+        _within(_entries(data, "logit_bias"), bounds.biases, "logit_bias")
     if bytes(data.get("echo", b"")) == b"true" and "logprobs" in data:
-        _within(_number(data, "n", 1) * _number(data, "logprobs", 0), limits.prompt_logprobs, "logprobs")
+        _within(_number(data, "n", 1) * _number(data, "logprobs", 0), bounds.prompt_logprobs, "logprobs")
     if "prompt_logprobs" in data:
-        _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), limits.prompt_logprobs, "prompt_logprobs")
+        _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), bounds.prompt_logprobs, "prompt_logprobs")
     if path in CHATTING:
         _roles(data)
 
 
-def _answers(data: Mapping[str, msgspec.Raw], context_length: int, limits: Limits) -> None:
+def _answers(data: Mapping[str, msgspec.Raw], context_length: int, bounds: Bounds) -> None:
     """How many there are to be, and how much is to be told of their tokens at once."""
     answers = _prompts(data) * _number(data, "n", 1)
-    if answers > limits.answers:
+    if answers > bounds.answers:
         raise BadRequest(
-            f"This request is for {answers} answers; up to {limits.answers} are given. Send it in parts.",
+            f"This request is for {answers} answers; up to {bounds.answers} are given. Send it in parts.",
             param="n" if "n" in data else "prompt",
             code="too_many_entries",
         )
     name = "top_logprobs" if "top_logprobs" in data else "logprobs"
     tokens = min((_number(data, field, context_length) for field in FIELDS), default=context_length)
     told = answers * _number(data, name, 0) * min(tokens, context_length)
-    if told > limits.logprobs and bytes(data.get("stream", b"")) != b"true":
+    if told > bounds.logprobs and bytes(data.get("stream", b"")) != b"true":
         raise BadRequest(
-            f"This request is for up to {told} logprobs in one piece; up to {limits.logprobs} are given. Ask for a "
+            f"This request is for up to {told} logprobs in one piece; up to {bounds.logprobs} are given. Ask for a "
             "stream, or for fewer answers, tokens ('max_tokens') or logprobs.",
             param=name,
             code="too_many_entries",
         )
 
 
-def _internal(data: Mapping[str, msgspec.Raw], limits: Limits) -> None:
+def _internal(data: Mapping[str, msgspec.Raw], bounds: Bounds) -> None:
     for name in INTERNAL:
         if name in data and bytes(data[name]) not in (b"null", b"0"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
     raw = bytes(data.get("request_id", b""))
     asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
-    if not (asked.isprintable() and len(asked) <= limits.request_id_letters):
+    if not (asked.isprintable() and len(asked) <= bounds.request_id_letters):
         raise BadRequest(
-            f"A request_id is one line of up to {limits.request_id_letters} printable characters.",
+            f"A request_id is one line of up to {bounds.request_id_letters} printable characters.",
             param="request_id",
             code="invalid_value",
         )
@@ -112,15 +112,15 @@ class _Spoken(msgspec.Struct):
     content: msgspec.Raw = msgspec.Raw(b"null")
 
 
-def _parts(data: Mapping[str, msgspec.Raw], name: str, limits: Limits) -> None:
+def _parts(data: Mapping[str, msgspec.Raw], name: str, bounds: Bounds) -> None:
     raw, total = bytes(data.get(name, b"")), 0
     for index, item in enumerate(msgspec.json.decode(raw, type=list[msgspec.Raw]) if raw[:1] == b"[" else ()):
         if bytes(item)[:1] != b"{":
             continue  # vLLM says what is wrong with it
         content = msgspec.json.decode(item, type=_Spoken).content
-        _within(count := _items({"content": content}, "content"), limits.parts, f"{name}[{index}].content")
+        _within(count := _items({"content": content}, "content"), bounds.parts, f"{name}[{index}].content")
         total += count
-    _within(total, limits.parts_all, f"{name}[].content")
+    _within(total, bounds.parts_all, f"{name}[].content")
 
 
 def _within(count: int, most: int, name: str) -> None:

@@ -5,8 +5,8 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge, short
-from registry.limits import Limits
 
 PATHS = frozenset(
     {
@@ -44,16 +44,16 @@ def asked_model(body: bytes) -> str | None:
         raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
 
 
-def bounded(path: str, body: bytes, context_length: int, limits: Limits, *, text_only: bool = True) -> None:
+def bounded(path: str, body: bytes, context_length: int, bounds: Bounds, *, text_only: bool = True) -> None:
     """Refuse by size before anything is parsed: a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds
     streams, and 3.4 MB of messages stopped all streams for a second.
 
     Raises TooLarge for bodies over so many bytes per token of context; a model of images may be sent some.
     """
     if path in TOKENIZING or _cuts(body):
-        limit = max(limits.text_bytes_least, limits.text_bytes_per_token * context_length)
+        limit = max(bounds.text_bytes_least, bounds.text_bytes_per_token * context_length)
     else:
-        limit = max(limits.body_bytes_least, limits.body_bytes_per_token * context_length)
+        limit = max(bounds.body_bytes_least, bounds.body_bytes_per_token * context_length)
     if len(body) > limit and (text_only or path in TOKENIZING):
         raise TooLarge(
             f"{path} takes up to {limit} bytes for this model; {len(body)} were sent. Send less, or in parts."

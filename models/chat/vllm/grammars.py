@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from models.chat.vllm import process
-from registry.limits import Limits
+from registry.bounds import Bounds
 
 LOWER = 5
 """By so much are threads that compile nicer than the engine. Not the most: a thread that nobody lets run while it holds
@@ -120,8 +120,8 @@ def patch(manager: Any, params: Any) -> None:
 class Compiler:
     """Does what the slot and EngineCore would do with a grammar. Made once, from an engine's own settings."""
 
-    def __init__(self, engine: Any, limits: Limits) -> None:
-        self.limits = limits
+    def __init__(self, engine: Any, bounds: Bounds) -> None:
+        self.bounds = bounds
         self._config = engine.vllm_config
         self._tokenizer = engine.get_tokenizer()
         self._backend = _backend(self._config.structured_outputs_config.backend)(
@@ -146,7 +146,7 @@ class Compiler:
 
         kind, text = get_structured_output_key(StructuredOutputsParams(**asked))
         compiled = self._backend.compile_grammar(kind, text)
-        return Watched(compiled, self.limits.follow_seconds, self.limits.follow_token_seconds)
+        return Watched(compiled, self.bounds.follow_seconds, self.bounds.follow_token_seconds)
 
     def walk(self, grammar: Watched, steps: int) -> int:
         """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""

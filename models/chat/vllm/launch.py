@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from models.chat.vllm import core, counting, fail_fast, process
+from registry.bounds import Bounds
 from registry.errors import EngineFailed
-from registry.limits import Limits
 
 GONE_WITHIN = 60.0
 """Seconds in which the kernel frees what a killed process held; a driver that hangs may never let it."""
@@ -109,7 +109,7 @@ def configuration(arguments: Namespace, device: str) -> Any:
 
 
 def start_engine(
-    arguments: Namespace, device: str, threads: int, limits: Limits, swap_tokens: int | None = None
+    arguments: Namespace, device: str, threads: int, bounds: Bounds, swap_tokens: int | None = None
 ) -> Any:
     """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -119,8 +119,8 @@ def start_engine(
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
     os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
-    os.environ[process.FOLLOW] = f"{limits.follow_seconds} {limits.follow_token_seconds}"
-    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, limits.grammar_cache >> 20)))
+    os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
+    os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:
         cause = Path(folder) / "cause"
         os.environ[process.CAUSE] = str(cause)

@@ -74,7 +74,7 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
 
     from pydantic import ByteSize
 
-    from registry.limits import Limits
+    from registry.bounds import Bounds
 
     match field.annotation, field.get_default():
         case _, ByteSize() as size:
@@ -83,7 +83,7 @@ def _typed(field: "FieldInfo") -> tuple[Any, object]:
             return list[Path] | None, None
         case kind, _ if kind == tuple[str, ...]:
             return list[str] | None, None
-        case kind, _ if kind is Limits:
+        case kind, _ if kind is Bounds:
             return list[str] | None, None
         case kind, _ if kind in (ByteSize | None, Path):
             return str | None, None

@@ -18,6 +18,7 @@ from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
 from registry.files.weights import Weights, read_weights
 from registry.recipes.definition import HubSource, Recipe
+from registry.threads import Threads
 from registry.wording import size_words
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.names import Names
@@ -59,6 +60,7 @@ class Additions:
         capability = nvml.capability(device.name) if device.kind == "cuda" else None
         self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
         self._adding = asyncio.Lock()
+        self._threads = Threads("hub of models")
 
     async def preview(self, wanted: Wanted) -> Preview:
         """What would be added, and whether it fits. Changes nothing.
@@ -66,7 +68,7 @@ class Additions:
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
         """
         check_flags(wanted.overrides, self._trusted)
-        proposal, to_fetch = await asyncio.to_thread(self._look, wanted)
+        proposal, to_fetch = await self._threads.run(self._look, wanted)
         plan = self._residency.preview(self._need(proposal))
         text = recipe_text(proposal.recipe, proposal.choices, proposal.notes)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0

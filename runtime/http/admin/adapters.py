@@ -51,7 +51,7 @@ async def register(request: Request, gateway: CurrentGateway, dry_run: Annotated
 
 async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response:
     adapters = gateway.adapters
-    limit = min(gateway.settings.max_adapter, adapters.archive_bytes)
+    limit = gateway.settings.max_adapter
     fields: dict[str, str] = {}
 
     def on_field(name: str, value: str) -> None:

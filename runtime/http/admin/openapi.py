@@ -2,7 +2,6 @@
 
 from pydantic.json_schema import models_json_schema
 
-from adapters.types import Limits
 from runtime.gateway.launch.views import (
     ModelAddedView,
     ModelEditedView,
@@ -40,7 +39,7 @@ from runtime.http.openapi_parts import (
 )
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
-_UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
+_UPLOAD = "A tar, tar.gz or zip with the adapter's files, of up to 2 GiB where the server is not set otherwise."
 _REF = "#/components/schemas/{model}"
 _REGISTER_SCHEMAS = models_json_schema(
     [(kind, "validation") for kind in (RegisterRequest, AddModelBody, EditModelBody)], ref_template=_REF

@@ -8,21 +8,19 @@ from msgspec import Meta
 from models.messages import EmbedRequest
 from registry.errors import BadRequest
 
-MAX_INPUTS = 2048
-
 Token = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 _Text = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 _Tokens = Annotated[list[Token], Meta(extra_json_schema={"minItems": 1})]
-_List = Annotated[list[_Text | Token | _Tokens], Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_INPUTS})]
+_List = Annotated[list[_Text | Token | _Tokens], Meta(extra_json_schema={"minItems": 1})]
 Inputs = Annotated[
     _Text | _List,
     Meta(
-        description="A string, a list of strings, a list of token ids, or a list of such lists; at most 2,048 inputs, "
-        "none of them empty.",
+        description="A string, a list of strings, a list of token ids, or a list of such lists, none of them empty; "
+        "2,048 inputs where the server is not set otherwise.",
         examples=["a warm kitchen", ["a warm kitchen", "a cold cellar"], [101, 2023, 102], [[101, 102], [101, 7, 102]]],
     ),
 ]
-"""Emptiness and number are checked in `listed`, whose words are clearer than a schema's."""
+"""Emptiness is checked in `listed`, whose words are clearer than a schema's; `runtime.http.bodies` counts them."""
 Dimensions = Annotated[
     int,
     Meta(
@@ -63,7 +61,7 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     ] = None
 
     def request(self) -> EmbedRequest:
-        """Raises BadRequest for inputs that are empty, mixed or too many."""
+        """Raises BadRequest for inputs that are empty or mixed."""
         if self.truncate_prompt_tokens not in (None, -1):
             raise BadRequest(
                 "'truncate_prompt_tokens' may only be -1, the model's context length. Cut the inputs yourself, or "
@@ -91,7 +89,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
     dimensions: Dimensions | None = None
 
     def request(self) -> EmbedRequest:
-        """Raises BadRequest for inputs that are empty, mixed or too many."""
+        """Raises BadRequest for inputs that are empty or mixed."""
         if self.truncate and self.truncation_direction in ("Left", "left"):
             raise BadRequest(
                 "Inputs can be cut on the right only. Leave 'truncation_direction' out.",
@@ -108,7 +106,7 @@ class EmbedBody(msgspec.Struct, kw_only=True):
 
 
 def listed(value: str | list[str | int | list[int]], param: str) -> list[str | list[int]]:
-    """The inputs as a list, in the client's order. Raises BadRequest for what is empty, mixed or too many."""
+    """The inputs as a list, in the client's order. Raises BadRequest for what is empty or mixed."""
     items: list[str | list[int]]
     if isinstance(value, str):
         items = [value]
@@ -119,12 +117,6 @@ def listed(value: str | list[str | int | list[int]], param: str) -> list[str | l
         if len(kinds) > 1:
             raise BadRequest(f"'{param}' mixes strings, token ids and lists. Send one kind only.", param=param)
         items = [value] if kinds == {int} else value  # type: ignore[list-item, assignment]
-    if len(items) > MAX_INPUTS:
-        raise BadRequest(
-            f"'{param}' has {len(items)} inputs; at most {MAX_INPUTS} fit into one request. Send several requests.",
-            param=param,
-            code="too_many_inputs",
-        )
     for index, item in enumerate(items):
         if not item:
             where = param if isinstance(value, str) else f"{param}[{index}]"

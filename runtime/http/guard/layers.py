@@ -35,7 +35,7 @@ def uvicorn_options(settings: Settings) -> dict[str, Any]:
     """Our connections, no WebSockets, and how long an idle connection is kept."""
     idle: Idle[Guarded] = Idle(settings.max_idle, settings.max_idle_per_address)
     bounds = Bounds(
-        settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.limits.pipelined, idle
+        settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )
     return {"http": partial(Guarded, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}
 

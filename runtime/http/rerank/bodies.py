@@ -5,8 +5,6 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-MAX_DOCUMENTS = 2048
-
 _Filled = Annotated[str, Meta(extra_json_schema={"minLength": 1})]
 
 
@@ -24,10 +22,10 @@ Document = Annotated[
     str | dict[str, Any],
     Meta(description="A string, or an object with `text` or with the fields that `rank_fields` names."),
 ]
-_Bounds = Meta(extra_json_schema={"minItems": 1, "maxItems": MAX_DOCUMENTS})
-Documents = Annotated[list[Document], _Bounds]
-Texts = Annotated[list[str], _Bounds]
-Side = _Filled | TextObject | Annotated[list[Text], _Bounds]
+_Some = Meta(extra_json_schema={"minItems": 1}, description="Up to 2,048 where the server is not set otherwise.")
+Documents = Annotated[list[Document], _Some]
+Texts = Annotated[list[str], _Some]
+Side = _Filled | TextObject | Annotated[list[Text], _Some]
 Model = Annotated[str, Meta(description="Id or alias of a reranker.", examples=["starter-rerank"])]
 TopN = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Return only the best ones; 0 or absent: all.")]
 Limit = Annotated[int, Meta(ge=0, le=2**31 - 1, description="Cut each text to its first so many tokens. 0: no limit.")]

@@ -36,6 +36,7 @@ from runtime.http.rerank.texts import context_only, document_texts, query_text, 
 
 Write = Callable[[Ranking, str], bytes]
 """Scores and the model's name to a body."""
+TEXTS = {"documents": "texts"}
 
 
 async def rankings(requests: Sequence[RerankRequest], events: AsyncIterator[Event]) -> list[Ranking]:
@@ -149,7 +150,7 @@ def _tei(body: TeiBody, named: str | None) -> Parsed:
     def write(ranking: Ranking, _model: str) -> bytes:
         return results.tei(ranking, body.texts if body.return_text else None, raw=bool(body.raw_scores))
 
-    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI)
+    return RerankQuestion(wanted, write, Wanted(Task.RERANK, body.model or named, optional=True), Dialect.TEI, TEXTS)
 
 
 def _score(body: ScoreBody) -> Parsed:
@@ -166,7 +167,7 @@ def _score(body: ScoreBody) -> Parsed:
         for query, documents in found.by_query()
     ]
     wanted = Wanted(Task.RERANK, body.model, optional=True)
-    return ScoreQuestion(found, requests, body.use_activation is False, wanted)
+    return ScoreQuestion(found, requests, body.use_activation is False, wanted, renamed={"documents": found.side})
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------

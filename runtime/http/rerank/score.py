@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from registry.errors import BadRequest
-from runtime.http.rerank.bodies import MAX_DOCUMENTS, ScoreBody, TextObject
+from runtime.http.rerank.bodies import ScoreBody, TextObject
 from runtime.http.rerank.texts import plain, query_text
 
 SIDES = (("text_1", "text_2"), ("queries", "documents"), ("queries", "items"), ("data_1", "data_2"))
@@ -15,6 +15,8 @@ class ScorePairs:
     """(query, document) in the order of the answer."""
 
     all: Sequence[tuple[str, str]]
+    side: str
+    """The field that brought the documents."""
 
     def by_query(self) -> list[tuple[str, list[str]]]:
         """Each query with its documents."""
@@ -44,15 +46,9 @@ def pairs(body: ScoreBody) -> ScorePairs:
             "both.",
             param=two,
         )
-    if len(second) > MAX_DOCUMENTS:
-        raise BadRequest(
-            f"'{two}' has {len(second)} texts; at most {MAX_DOCUMENTS} fit into one request.",
-            param=two,
-            code="too_many_documents",
-        )
     for index, query in enumerate(first):
         query_text(query, f"{one}[{index}]")
-    return ScorePairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)))
+    return ScorePairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)), two)
 
 
 def _texts(side: str | TextObject | list[str | TextObject], name: str) -> list[str]:

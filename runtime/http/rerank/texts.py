@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from registry.errors import BadRequest
-from runtime.http.rerank.bodies import MAX_DOCUMENTS, TextObject
+from runtime.http.rerank.bodies import TextObject
 
 
 def document_text(value: str | dict[str, Any], where: str, fields: Sequence[str] | None = None) -> str:
@@ -46,15 +46,9 @@ def query_text(value: str | TextObject, where: str = "query") -> str:
 def document_texts(
     values: Sequence[str | dict[str, Any]], where: str = "documents", fields: Sequence[str] | None = None
 ) -> list[str]:
-    """Raises BadRequest for none or too many."""
+    """Raises BadRequest for none."""
     if not values:
         raise BadRequest(f"'{where}' is an empty list. Send at least one.", param=where)
-    if len(values) > MAX_DOCUMENTS:
-        raise BadRequest(
-            f"'{where}' has {len(values)} entries; at most {MAX_DOCUMENTS} fit into one request. Send several.",
-            param=where,
-            code="too_many_documents",
-        )
     return [document_text(value, f"{where}[{i}]", fields) for i, value in enumerate(values)]
 
 

@@ -102,6 +102,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "transfer of nothing": (CHAT, {"kv_transfer_params": {"do_remote_prefill": True}}),
     "priority": (TEXT, {"priority": -1}),
     "bias of 300,000": (CHAT, {"logit_bias": {str(i): 1 for i in range(300_000)}}),
+    "bad words of 3,000": (CHAT, {"bad_words": ["abc"] * 3_000}),
     "stops of 1,000": (CHAT, {"stop": ["x"] * 1_000}),
     "messages of 100,000": (CHAT, {"messages": [{"role": "user", "content": "x"}] * 100_000}),
     "logprobs of the prompt for 128": (TEXT, {"n": 128, "prompt_logprobs": 5}),

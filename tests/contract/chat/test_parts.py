@@ -22,8 +22,8 @@ from models.chat.vllm import launch
 from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
 from models.estimate import estimate
 from models.messages import Usage
+from registry.bounds import Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unfit
-from registry.limits import Limits
 from tests.contract.chat import fixtures as chat_fixtures
 
 
@@ -87,10 +87,10 @@ def test_the_model_is_read_as_vllm_reads_it() -> None:
 
 
 def test_tokenizing_is_bounded() -> None:
-    guard.bounded("/tokenize", b"x" * (64 << 10), 512, Limits())
+    guard.bounded("/tokenize", b"x" * (64 << 10), 512, Bounds())
     with pytest.raises(TooLarge):
-        guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512, Limits())
-    guard.bounded("/v1/completions", b"x" * (1 << 20), 512, Limits())
+        guard.bounded("/tokenize", b"x" * ((64 << 10) + 1), 512, Bounds())
+    guard.bounded("/v1/completions", b"x" * (1 << 20), 512, Bounds())
 
 
 def test_names_are_changed_where_they_are_names_only() -> None:

@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from models.messages import Chunk
+from registry.bounds import USUAL
 from registry.errors import RoundhouseError
-from registry.limits import USUAL
 from tests.contract.chat.bombs import AMBIGUOUS, ATTACKS, PATTERNED, TOOLS, guided, of_schema, properties
 from tests.contract.chat.nasty import CHAT, HELLO, RESPONSES, TEXT
 from tests.contract.chat_engine.bench import Answer, Bench

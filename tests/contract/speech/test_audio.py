@@ -13,6 +13,7 @@ import pytest
 
 from models.speech import decoder
 from models.speech.audio import RATE, Decoders
+from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
 from tests.contract.speech.fixtures import FORMATS, noise, tone, write
 
@@ -27,6 +28,9 @@ def decoders() -> Iterator[Decoders]:
     decoders.close()
     with pytest.raises(EngineFailed):
         decoders.open("x", 1.0)
+
+
+FIT = decoder.Fit(**USUAL.model_dump(include=set(decoder.Fit._fields)))
 
 
 def decoded(decoders: Decoders, path: Path, seconds: float = 60.0) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
@@ -155,12 +159,19 @@ def test_a_bomb_is_decoded_no_further_than_is_allowed(decoders: Decoders, tmp_pa
     assert len(decoded(decoders, write(tmp_path / "next.wav", tone(1.0)))) == RATE
 
 
+def test_a_server_may_have_bounds_of_its_own(tmp_path: Path) -> None:
+    decoders = Decoders(Bounds(sample_rate_least=17_000))
+    with pytest.raises(BadRequest, match="17000 to 768000"):
+        decoded(decoders, write(tmp_path / "a.wav", tone(1.0)))
+    decoders.close()
+
+
 def test_what_a_header_hides_is_seen_frame_by_frame() -> None:
     with pytest.raises(decoder.UndecodableFile, match="33 channels"):
-        decoder.check_shape(16_000, 33)
+        decoder.check_shape(16_000, 33, FIT)
     with pytest.raises(decoder.UndecodableFile, match="stored as rawvideo"):
         decoder.check_codec("rawvideo")
-    decoder.check_shape(768_000, 32)
+    decoder.check_shape(768_000, 32, FIT)
     for name in ("pcm_s16le", "mp3float", "opus", "libopus", "flac", "vorbis", "aac", "wmav2", "amrnb"):
         decoder.check_codec(name)
 
@@ -242,13 +253,12 @@ def test_decoders_are_used_again_and_left_ones_are_killed(tmp_path: Path) -> Non
     assert children() < before
 
 
-def test_a_decoder_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoders = Decoders()
+def test_a_decoder_that_hangs_is_given_up(tmp_path: Path) -> None:
+    decoders = Decoders(Bounds(decoder_wait_seconds=0.3))
     fifo = tmp_path / "a.wav"
     fifo.write_bytes(write(tmp_path / "b.wav", tone(60.0)).read_bytes())
     with decoders.open(str(fifo), 60.0) as recording:
         os.kill(recording._process._child.pid, signal.SIGSTOP)
-        monkeypatch.setattr("models.speech.audio.WAIT_SECONDS", 0.3)
         with pytest.raises(BadRequest, match="too long to decode"):
             list(recording)
     decoders.close()

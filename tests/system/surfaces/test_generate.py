@@ -4,6 +4,7 @@ import json
 import math
 from typing import Any
 
+import psutil
 import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient
 from huggingface_hub.errors import ValidationError
@@ -159,3 +160,12 @@ def typical(scores: dict[int, float], mass: float) -> set[int]:
         if held >= mass:
             break
     return {other for other in distance if distance[other] <= distance[token] + 1e-6}
+
+
+@pytest.mark.parametrize("path", ["/generate", "/generate_stream"])
+def test_an_input_of_two_megabytes_is_refused_by_its_size(server: Server, path: str) -> None:
+    before = psutil.Process(server.slot_pid("starter-chat")).memory_info().rss
+    refused = server.http.post(path, json={"model": "starter-chat", "inputs": "a " * 2**20})
+    assert refused.status_code == 413, refused.text
+    assert "bytes" in refused.json()["error"]
+    assert psutil.Process(server.slot_pid("starter-chat")).memory_info().rss < before + 64 * 2**20

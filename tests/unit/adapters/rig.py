@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from adapters.service import AdapterService
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.recipes.definition import PathSource
 from registry.records import Registered, Version
 from registry.state.database import State
@@ -13,11 +14,11 @@ from tests.unit.adapters.makers import write_adapter
 class Rig:
     """A service over a fresh data directory; `leases` are the digests in use."""
 
-    def __init__(self, data: Path, base: Base, limits: Limits | None = None) -> None:
+    def __init__(self, data: Path, base: Base, bounds: Bounds | None = None) -> None:
         self.data, self.base, self.leases = data, base, set[str]()
         data.mkdir(exist_ok=True)
         self.state = State(data)
-        self.service = AdapterService(data, self.state, leased=self.leases.__contains__, limits=limits)
+        self.service = AdapterService(data, self.state, leased=self.leases.__contains__, bounds=bounds)
 
     async def add(self, name: str, folder: Path, seed: int, **options: object) -> Registered:
         write_adapter(folder / f"{name}-{seed}", seed=seed)

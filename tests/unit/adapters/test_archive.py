@@ -13,10 +13,10 @@ import pytest
 
 from adapters.content.archive import unpack
 from adapters.content.faults import Faults
-from adapters.types import Limits
+from registry.bounds import Bounds
 
 GOOD = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"x" * 1000}
-LIMITS = Limits(unpacked_files=20, unpacked_bytes=10 << 20)
+LIMITS = Bounds(unpacked_files=20, unpacked_bytes=10 << 20)
 
 
 def tar(files: dict[str, bytes], mode: str = "w:gz", extra: Callable[[tarfile.TarFile], None] | None = None) -> bytes:
@@ -76,12 +76,12 @@ def nested(prefix: str) -> dict[str, bytes]:
     return {f"{prefix}{name}": data for name, data in GOOD.items()}
 
 
-def judge(data: bytes, tmp_path: Path, limits: Limits = LIMITS) -> tuple[list[str], dict[str, bytes]]:
+def judge(data: bytes, tmp_path: Path, bounds: Bounds = LIMITS) -> tuple[list[str], dict[str, bytes]]:
     archive, out = tmp_path / "upload", tmp_path / "out"
     archive.write_bytes(data)
     out.mkdir()
     faults = Faults()
-    unpack(archive, out, limits, faults)
+    unpack(archive, out, bounds, faults)
     return faults.sentences(), {path.name: path.read_bytes() for path in out.iterdir()}
 
 

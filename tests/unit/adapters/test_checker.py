@@ -16,7 +16,8 @@ import psutil
 import pytest
 
 from adapters.checker import Checker
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.errors import EngineFailed, Unavailable, Unfit
 from tests.unit.adapters.makers import write_adapter
 
@@ -37,10 +38,10 @@ async def test_it_judges_good_and_bad_in_another_process(checker: Checker, base:
     assert pid != os.getpid()
     write_adapter(folder / "good")
     write_adapter(folder / "bad", settings={"use_dora": True})
-    checked = await checker.check(folder / "good", base, Limits())
+    checked = await checker.check(folder / "good", base, Bounds())
     assert checked.rank == 8
     with pytest.raises(Unfit) as refused:
-        await checker.check(folder / "bad", base, Limits())
+        await checker.check(folder / "bad", base, Bounds())
     assert "DoRA" in refused.value.faults[0]
     assert refused.value.code == "unfit_adapter"
     assert checker.pids == [pid]
@@ -50,13 +51,13 @@ async def test_a_killed_checker_is_an_error_for_one_and_replaced(checker: Checke
     write_adapter(folder)
     (pid,) = checker.pids
     os.kill(pid, signal.SIGSTOP)
-    running = asyncio.create_task(checker.check(folder, base, Limits()))
+    running = asyncio.create_task(checker.check(folder, base, Bounds()))
     await asyncio.sleep(0)  # the job is on its way
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(EngineFailed, match="was ended") as failed:
         await running
     assert failed.value.code == "check_failed"
-    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert (await checker.check(folder, base, Bounds())).rank == 8
     assert checker.pids != [pid]
 
 
@@ -65,8 +66,8 @@ async def test_one_killed_while_idle_is_not_noticed(checker: Checker, base: Base
     (pid,) = checker.pids
     os.kill(pid, signal.SIGKILL)
     with contextlib.suppress(EngineFailed):  # its end may be seen only when it is spoken to
-        await checker.check(folder, base, Limits())
-    assert (await checker.check(folder, base, Limits())).rank == 8
+        await checker.check(folder, base, Bounds())
+    assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
 async def test_one_that_hangs_is_ended(
@@ -77,19 +78,19 @@ async def test_one_that_hangs_is_ended(
     (pid,) = checker.pids
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(EngineFailed, match="took more than"):
-        await checker.check(folder, base, Limits(check_seconds=0.2))
-    assert (await checker.check(folder, base, Limits())).rank == 8
+        await checker.check(folder, base, Bounds(adapter_check_seconds=0.2))
+    assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
 async def test_a_caller_that_leaves_frees_its_worker(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     os.kill(checker.pids[0], signal.SIGSTOP)
-    running = asyncio.create_task(checker.check(folder, base, Limits()))
+    running = asyncio.create_task(checker.check(folder, base, Bounds()))
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
 @pytest.mark.parametrize("key", ["target_modules", "exclude_modules", "rank_pattern", "alpha_pattern"])
@@ -97,17 +98,17 @@ async def test_a_hostile_pattern_is_cut_short(checker: Checker, base: Base, fold
     (pid,) = checker.pids
     write_adapter(folder, settings={key: {BOMB: 8} if key.endswith("pattern") else BOMB})
     with pytest.raises(Unfit) as refused:
-        await checker.check(folder, base, Limits(pattern_seconds=0.2))
+        await checker.check(folder, base, Bounds(pattern_seconds=0.2))
     assert "more than 0.2 s of processor time to match" in refused.value.faults[0]
     write_adapter(folder)
-    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert (await checker.check(folder, base, Bounds())).rank == 8
     assert checker.pids == [pid], "it ends the check, not the process"
 
 
 async def test_thousands_of_patterns_are_cut_short_as_one_is(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder, settings={"rank_pattern": {f"layers.{number}.*x": 8 for number in range(19_000)}})
     with pytest.raises(Unfit) as refused:
-        await checker.check(folder, base, Limits(pattern_seconds=0.2))
+        await checker.check(folder, base, Bounds(pattern_seconds=0.2))
     assert "processor time" in refused.value.faults[0]
 
 
@@ -117,12 +118,12 @@ async def test_two_hostile_patterns_keep_nobody_waiting_for_long(base: Base, fol
     await checker.start()
     write_adapter(folder / "bad", settings={"rank_pattern": {BOMB: 8}})
     write_adapter(folder / "good")
-    bombs = [asyncio.create_task(checker.check(folder / "bad", base, Limits(pattern_seconds=0.2))) for _ in range(2)]
+    bombs = [asyncio.create_task(checker.check(folder / "bad", base, Bounds(pattern_seconds=0.2))) for _ in range(2)]
     await asyncio.sleep(0)
-    assert (await checker.check(folder / "good", base, Limits())).rank == 8
+    assert (await checker.check(folder / "good", base, Bounds())).rank == 8
     assert all(isinstance(refused, Unfit) for refused in await asyncio.gather(*bombs, return_exceptions=True))
     await checker.close()
-    assert Limits().pattern_seconds <= 5
+    assert Bounds().pattern_seconds <= 5
 
 
 async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: Path) -> None:
@@ -135,24 +136,24 @@ async def test_too_much_memory_is_refused(checker: Checker, base: Base, folder: 
     (folder / "adapter_model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(folder / "adapter_model.safetensors", 8 + len(header) + 600_000_000)
     with pytest.raises(Unfit) as refused:
-        await checker.check(folder, base, Limits(check_memory=400 << 20))
+        await checker.check(folder, base, Bounds(adapter_check_memory=400 << 20))
     assert "memory" in refused.value.faults[0]
     write_adapter(folder)
-    assert (await checker.check(folder, base, Limits())).rank == 8
+    assert (await checker.check(folder, base, Bounds())).rank == 8
 
 
 async def test_a_full_disk_is_told(checker: Checker, base: Base, folder: Path, tmp_path: Path) -> None:
     write_adapter(folder)
     (tmp_path / "out").mkdir()
     with pytest.raises(Unavailable, match="full") as refused:
-        await checker.check(folder, base, Limits(unpacked_bytes=10_000), out=tmp_path / "out")
+        await checker.check(folder, base, Bounds(unpacked_bytes=10_000), out=tmp_path / "out")
     assert refused.value.code == "disk_full"
 
 
 async def test_processor_seconds_add_up_over_jobs_without_ending_it(checker: Checker, base: Base, folder: Path) -> None:
     write_adapter(folder)
     for _ in range(3):
-        await checker.check(folder, base, Limits(check_seconds=2))
+        await checker.check(folder, base, Bounds(adapter_check_seconds=2))
     soft, _ = resource.prlimit(checker.pids[0], resource.RLIMIT_CPU)
     assert 2 <= soft < 30
 
@@ -180,4 +181,4 @@ async def test_close_ends_the_processes(base: Base, folder: Path) -> None:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     with pytest.raises(EngineFailed, match="stopping"):
-        await checker.check(folder, base, Limits())
+        await checker.check(folder, base, Bounds())

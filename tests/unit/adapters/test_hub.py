@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from adapters.hub import download
-from adapters.types import Limits
+from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
 from registry.recipes.definition import HubSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
@@ -35,7 +35,7 @@ def test_a_branch_is_resolved_and_only_two_files_are_fetched(hub: FakeHub, folde
     (folder / "model-00001-of-00002.safetensors").write_bytes(b"large")
     (folder / "adapter_model.bin").write_bytes(b"code")
     commit = hub.push(REPO, folder)
-    got = download(HubSource(hub=REPO, revision="main"), out, Limits())
+    got = download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert got.commit == commit
     for name in ("adapter_config.json", "adapter_model.safetensors"):
         assert (out / name).read_bytes() == (folder / name).read_bytes()
@@ -49,7 +49,7 @@ def test_a_commit_stays_what_it_was_when_the_branch_moves(hub: FakeHub, folder: 
     first = hub.push(REPO, write_adapter(folder))
     before = (folder / "adapter_model.safetensors").read_bytes()
     assert hub.push(REPO, write_adapter(folder, seed=9)) != first
-    assert download(HubSource(hub=REPO, revision=first), out, Limits()).commit == first
+    assert download(HubSource(hub=REPO, revision=first), out, Bounds()).commit == first
     assert (out / "adapter_model.safetensors").read_bytes() == before
 
 
@@ -58,24 +58,24 @@ def test_what_is_not_there_is_not_found(hub: FakeHub, folder: Path, out: Path) -
     hub.push("team/secret", folder)
     hub.private.add("team/secret")
     with pytest.raises(NotFound, match="no repository 'team/none'"):
-        download(HubSource(hub="team/none", revision="main"), out, Limits())
+        download(HubSource(hub="team/none", revision="main"), out, Bounds())
     with pytest.raises(NotFound, match="private"):
-        download(HubSource(hub="team/secret", revision="main"), out, Limits())
+        download(HubSource(hub="team/secret", revision="main"), out, Bounds())
     with pytest.raises(NotFound, match="no revision 'v9'"):
-        download(HubSource(hub=REPO, revision="v9"), out, Limits())
+        download(HubSource(hub=REPO, revision="v9"), out, Bounds())
 
 
 def test_a_gated_repository_says_what_to_do(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     hub.gated.add(REPO)
     with pytest.raises(NotFound, match="HF_TOKEN"):
-        download(HubSource(hub=REPO, revision="main"), out, Limits())
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
 
 
 @pytest.mark.parametrize("name", ["../../etc/passwd", "a/b/c", "bad name/x", "-x/y"])
 def test_a_bad_id_is_the_clients_fault(name: str, hub: FakeHub, out: Path) -> None:
     with pytest.raises(BadRequest, match="no hub id"):
-        download(HubSource(hub=name, revision="main"), out, Limits())
+        download(HubSource(hub=name, revision="main"), out, Bounds())
     assert not hub.asked
 
 
@@ -84,7 +84,7 @@ def test_a_repository_without_safetensors_is_told_why(hub: FakeHub, folder: Path
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     hub.push(REPO, folder)
     with pytest.raises(Unfit) as refused:
-        download(HubSource(hub=REPO, revision="main"), out, Limits())
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert "may hold code" in refused.value.faults[0]
     assert not any("/resolve/" in line for line in hub.asked)
 
@@ -92,7 +92,7 @@ def test_a_repository_without_safetensors_is_told_why(hub: FakeHub, folder: Path
 def test_size_is_judged_before_anything_is_fetched(hub: FakeHub, folder: Path, out: Path) -> None:
     hub.push(REPO, write_adapter(folder))
     with pytest.raises(TooLarge, match="over the limit of 1000"):
-        download(HubSource(hub=REPO, revision="main"), out, Limits(adapter_bytes=1000))
+        download(HubSource(hub=REPO, revision="main"), out, Bounds(adapter_bytes=1000))
     assert not any("/resolve/" in line for line in hub.asked)
 
 
@@ -102,12 +102,12 @@ def test_a_hub_that_is_down_is_unavailable(
     hub.push(REPO, write_adapter(folder))
     hub.fail_with = 500
     with pytest.raises(Unavailable, match="did not deliver") as refused:
-        download(HubSource(hub=REPO, revision="main"), out, Limits())
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert refused.value.retry_after == 30
     hub.fail_with = None
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(Unavailable, match="did not deliver"):
-        download(HubSource(hub=REPO, revision="main"), out, Limits())
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
 
 
 def test_a_transfer_that_keeps_breaking_off_is_given_up(
@@ -117,5 +117,5 @@ def test_a_transfer_that_keeps_breaking_off_is_given_up(
     hub.push(REPO, write_adapter(folder))
     hub.break_after = 30_000
     with pytest.raises(Unavailable, match="did not deliver"):
-        download(HubSource(hub=REPO, revision="main"), out, Limits())
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
     assert not (out / "adapter_model.safetensors").exists()

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM
 
 from adapters.check_process import CheckAnswer, Job, check
 from adapters.store import Store
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from tests.unit.adapters.makers import SHAPES, tensors, write_adapter
 
 ALL = [module.split(".")[1] for module in SHAPES]
@@ -22,7 +23,7 @@ ALL = [module.split(".")[1] for module in SHAPES]
 def normalised(folder: Path, base: Base, out: Path) -> CheckAnswer:
     """Check `folder` and write its normal form into `out`."""
     out.mkdir(parents=True)
-    answer = check(Job(source=folder, base=base, limits=Limits(), out=out))
+    answer = check(Job(source=folder, base=base, bounds=Bounds(), out=out))
     assert answer.outcome == "fit", answer
     return answer
 
@@ -157,28 +158,28 @@ def test_the_store_recomputes_the_digest(base: Base, folder: Path, tmp_path: Pat
     store = Store(tmp_path / "store")
     store.start()
     with store.writing() as out:
-        answer = check(Job(source=folder, base=base, limits=Limits(), out=out))
+        answer = check(Job(source=folder, base=base, bounds=Bounds(), out=out))
         path = store.commit(out, answer.digest)
     assert store.verify(answer.digest) == path
 
 
 def test_a_dry_run_finds_the_same_digest(base: Base, folder: Path, tmp_path: Path) -> None:
     write_adapter(folder)
-    dry = check(Job(source=folder, base=base, limits=Limits()))
+    dry = check(Job(source=folder, base=base, bounds=Bounds()))
     assert dry == normalised(folder, base, tmp_path / "out")
 
 
 def test_notes_tell_what_was_changed(base: Base, folder: Path) -> None:
     weights = tensors(dtype=torch.float32)
     write_adapter(folder, weights=weights, settings={"lora_alpha": 20, "fan_in_fan_out": True, "my_note": "x"})
-    notes = " ".join(check(Job(source=folder, base=base, limits=Limits())).notes)
+    notes = " ".join(check(Job(source=folder, base=base, bounds=Bounds())).notes)
     for words in ("F32", "no power of two", "fan_in_fan_out", "my_note"):
         assert words in notes
 
 
 def test_an_untrained_adapter_is_told_to_do_nothing(base: Base, folder: Path) -> None:
     write_adapter(folder, weights={k: v * ("lora_A" in k) for k, v in tensors().items()})
-    answer = check(Job(source=folder, base=base, limits=Limits()))
+    answer = check(Job(source=folder, base=base, bounds=Bounds()))
     assert answer.outcome == "fit"
     assert "answers as the base does" in answer.notes[0]
 
@@ -188,5 +189,5 @@ def test_a_base_without_tensor_files_is_judged_by_its_config(base: Base, folder:
     shutil.copy(base.path / "config.json", tmp_path / "bare")
     write_adapter(folder)
     bare = Base(base.id, tmp_path / "bare", base.max_rank)
-    answers = [check(Job(source=folder, base=b, limits=Limits())) for b in (base, bare)]
+    answers = [check(Job(source=folder, base=b, bounds=Bounds())) for b in (base, bare)]
     assert answers[0] == answers[1]

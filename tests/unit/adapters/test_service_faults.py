@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from adapters.service import AdapterService
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from registry.recipes.definition import PathSource
 from registry.records import AdapterKey
@@ -62,7 +63,7 @@ async def test_a_caller_that_leaves_leaves_nothing(rig: Rig, folder: Path) -> No
 
 
 async def test_a_full_disk_is_told_and_nothing_is_left(tmp_path: Path, base: Base, folder: Path) -> None:
-    rig = Rig(tmp_path / "data", base, Limits(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
+    rig = Rig(tmp_path / "data", base, Bounds(unpacked_bytes=50_000))  # as a disk with 50 kB free: writes fail
     await rig.service.start()
     with pytest.raises(Unavailable, match="full") as refused:
         await rig.add("tune", folder, 0)

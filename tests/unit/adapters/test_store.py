@@ -11,7 +11,8 @@ import pytest
 
 from adapters.check_process import Job, check
 from adapters.store import MARK, Store
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.errors import EngineFailed
 from tests.unit.adapters.makers import write_adapter
 
@@ -28,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 def put(store: Store, base: Base, folder: Path) -> str:
     """Check `folder` and commit its normal form."""
     with store.writing() as out:
-        answer = check(Job(source=folder, base=base, limits=Limits(), out=out))
+        answer = check(Job(source=folder, base=base, bounds=Bounds(), out=out))
         assert answer.outcome == "fit"
         store.commit(out, answer.digest)
     return answer.digest
@@ -106,7 +107,7 @@ def test_a_damaged_digest_is_replaced_by_the_next_commit(store: Store, digest: s
 def test_many_writers_of_one_digest(store: Store, base: Base, folder: Path, tmp_path: Path) -> None:
     normal = tmp_path / "normal"
     normal.mkdir()
-    answer = check(Job(source=write_adapter(folder), base=base, limits=Limits(), out=normal))  # in the main thread only
+    answer = check(Job(source=write_adapter(folder), base=base, bounds=Bounds(), out=normal))  # in the main thread only
     together = threading.Barrier(8)
 
     def write(_: int) -> None:

@@ -5,13 +5,14 @@ from pathlib import Path
 import pytest
 
 from adapters.check_process import CheckAnswer, Job, check
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from tests.unit.adapters.makers import name, write_adapter
 from tests.unit.adapters.zoo import ZOO, Bad
 
 
-def judge(folder: Path, base: Base, limits: Limits | None = None) -> CheckAnswer:
-    return check(Job(source=folder, base=base, limits=limits or Limits()))
+def judge(folder: Path, base: Base, bounds: Bounds | None = None) -> CheckAnswer:
+    return check(Job(source=folder, base=base, bounds=bounds or Bounds()))
 
 
 @pytest.mark.parametrize("bad", ZOO, ids=lambda bad: bad.name)
@@ -58,17 +59,17 @@ def test_what_a_file_holds_cannot_garble_a_message(folder: Path, base: Base) -> 
 
 
 @pytest.mark.parametrize(
-    ("limits", "words"),
+    ("bounds", "words"),
     [
-        (Limits(adapter_bytes=1000), "over the limit of 1000"),
-        (Limits(config_bytes=10), "over the limit of 10"),
-        (Limits(header_bytes=100), "over the limit of 100"),
-        (Limits(tensors=5), "over the limit of 5"),
+        (Bounds(adapter_bytes=1000), "over the limit of 1000"),
+        (Bounds(adapter_config_bytes=10), "over the limit of 10"),
+        (Bounds(adapter_header_bytes=100), "over the limit of 100"),
+        (Bounds(adapter_tensors=5), "over the limit of 5"),
     ],
 )
-def test_size_caps(limits: Limits, words: str, folder: Path, base: Base) -> None:
+def test_size_caps(bounds: Bounds, words: str, folder: Path, base: Base) -> None:
     write_adapter(folder)
-    answer = judge(folder, base, limits)
+    answer = judge(folder, base, bounds)
     assert any(words in fault for fault in answer.faults), answer.faults
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import ByteSize
 
-from registry.limits import Limits
+from registry.bounds import Bounds
 from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
 from runtime.cli.local import announce, processes
@@ -34,7 +34,7 @@ OTHER = {
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
     "header_seconds": "1", "body_seconds": "2", "keep_alive": "3", "unread_seconds": "4",
     "drain_seconds": "6", "patience": "7", "heartbeat": "8", "hung_after": "9",
-    "database": "sqlite:///other.db", "open": "true", "limits": "tools=7",
+    "database": "sqlite:///other.db", "open": "true", "bounds": "tools=7",
 }  # fmt: skip
 """A value of each setting that is not its default."""
 
@@ -46,7 +46,7 @@ UNWRITTEN = (
     "cors_origins",
     "adapter_roots",
     "database",
-    "limits",
+    "bounds",
     "provider_prices",
 )
 HIDDEN = {"run_dir", "pepper"}
@@ -88,26 +88,26 @@ def test_a_variable_holds_several_hosts(run: Run, monkeypatch: pytest.MonkeyPatc
     assert settings_of(monkeypatch, run).allowed_hosts == ("a.example", "b.example")
 
 
-def test_limits_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROUNDHOUSE_LIMITS", "tools=7, grammar_bytes=1MiB")
-    assert settings_of(monkeypatch, run).limits == Limits(tools=7, grammar_bytes=ByteSize(2**20))
-    given = settings_of(monkeypatch, run, "--limits", "stops=2", "--limits", "compile_seconds=0.5").limits
-    assert given == Limits(stops=2, compile_seconds=0.5), "what is given wins"
+def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_BOUNDS", "tools=7, grammar_bytes=1MiB")
+    assert settings_of(monkeypatch, run).bounds == Bounds(tools=7, grammar_bytes=ByteSize(2**20))
+    given = settings_of(monkeypatch, run, "--bounds", "stops=2", "--bounds", "compile_seconds=0.5").bounds
+    assert given == Bounds(stops=2, compile_seconds=0.5), "what is given wins"
 
 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
         ("tols=7", "tols is none of"),
-        ("tools", "--limits tools"),
+        ("tools", "--bounds tools"),
         ("tools=0", "greater than 0"),
         ("nesting=65", "less than or equal to 64"),
         ("compile_seconds=inf", "finite number"),
-        ("grammar_bytes=much", "--limits grammar_bytes"),
+        ("grammar_bytes=much", "--bounds grammar_bytes"),
     ],
 )
-def test_a_limit_that_is_none_is_told(run: Run, given: str, told: str) -> None:
-    result = run("serve", "--limits", given)
+def test_a_bound_that_is_none_is_told(run: Run, given: str, told: str) -> None:
+    result = run("serve", "--bounds", given)
     assert result.exit_code == 2
     assert told in " ".join(result.stderr.split())
 

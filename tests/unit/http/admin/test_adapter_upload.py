@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from adapters.sources import UploadedArchive
-from adapters.types import Base, Checked, Limits
+from adapters.types import Base, Checked
+from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
 from registry.records import Registered
 from tests.unit.http.fakes import FakeGateway, application
@@ -28,7 +29,7 @@ class Service:
     """Takes what was uploaded instead of checking it."""
 
     def __init__(self, incoming: Path) -> None:
-        self.incoming, self.limits = incoming, Limits(archive_bytes=100_000)
+        self.incoming, self.bounds = incoming, Bounds()
         self.seen: list[bytes] = []
 
     async def validate(self, base: Base, source: UploadedArchive) -> Checked:
@@ -39,7 +40,9 @@ class Service:
 
 @pytest.fixture
 async def gateway(tmp_path: Path) -> FakeGateway:
-    return FakeGateway(tmp_path, [Recipe.model_validate(CHAT)], service=Service(tmp_path / "incoming"))
+    return FakeGateway(
+        tmp_path, [Recipe.model_validate(CHAT)], service=Service(tmp_path / "incoming"), max_adapter=100_000
+    )
 
 
 @pytest.fixture

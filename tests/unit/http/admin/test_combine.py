@@ -11,7 +11,8 @@ import pytest
 
 from adapters.compose.jobs import Combine, Part
 from adapters.sources import MadeHere
-from adapters.types import Base, Limits
+from adapters.types import Base
+from registry.bounds import Bounds
 from registry.errors import EngineFailed
 from registry.records import AdapterKey, NewVersion, Registered
 from registry.state.database import State
@@ -27,7 +28,7 @@ class Service:
     """Registers in the state without reading a file."""
 
     def __init__(self, state: State, folder: Path) -> None:
-        self.state, self.folder, self.incoming, self.limits = state, folder, folder / "incoming", Limits()
+        self.state, self.folder, self.incoming, self.bounds = state, folder, folder / "incoming", Bounds()
 
     async def ready(self, digest: str) -> None:
         return None

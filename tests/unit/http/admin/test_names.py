@@ -9,7 +9,8 @@ import httpx
 import pytest
 
 from adapters.sources import AdapterSource
-from adapters.types import Base, Checked, Limits
+from adapters.types import Base, Checked
+from registry.bounds import Bounds
 from registry.records import AdapterKey, NewVersion, Registered
 from registry.state.database import State
 from tests.unit.http.fakes import FakeGateway, application
@@ -25,7 +26,7 @@ class Service:
     """Registers in the state without reading a file."""
 
     def __init__(self, state: State, incoming: Path) -> None:
-        self.state, self.incoming, self.limits = state, incoming, Limits()
+        self.state, self.incoming, self.bounds = state, incoming, Bounds()
         self.checked: list[AdapterSource] = []
 
     async def validate(self, base: Base, source: AdapterSource) -> Checked:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat.requests import counts, guard, tokens
+from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, TooLarge
-from registry.limits import USUAL, Limits
 
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 
@@ -48,6 +48,7 @@ def test_lists(name: str, count: int) -> None:
         ({"prompt": ["a"] * 300, "logprobs": 1}, "logprobs"),
         ({"chat_template_kwargs": {str(i): 1 for i in range(2049)}}, "chat_template_kwargs"),
         ({"documents": [{}] * 2049}, "documents"),
+        ({"bad_words": ["abc"] * 3000}, "bad_words"),
         ({"n": 128, "prompt_logprobs": -2}, "prompt_logprobs"),
         ({"kv_transfer_params": {"do_remote_prefill": True}}, "kv_transfer_params"),
         ({"priority": -1}, "priority"),
@@ -146,10 +147,10 @@ def test_a_large_context_takes_no_endless_list() -> None:
 
 
 def test_a_server_may_have_limits_of_its_own() -> None:
-    limits = Limits(tools=1, messages=2, messages_least=1, body_bytes_least=10, body_bytes_per_token=1)
+    bounds = Bounds(tools=1, messages=2, messages_least=1, body_bytes_least=10, body_bytes_per_token=1)
     with pytest.raises(BadRequest, match="up to 1 are taken"):
-        counts.check(CHAT, b'{"tools": [1, 2]}', 512, limits)
+        counts.check(CHAT, b'{"tools": [1, 2]}', 512, bounds)
     with pytest.raises(BadRequest, match="up to 2 are taken"):
-        counts.check(CHAT, b'{"messages": [1, 2, 3]}', 512, limits)
+        counts.check(CHAT, b'{"messages": [1, 2, 3]}', 512, bounds)
     with pytest.raises(TooLarge, match="up to 12 bytes"):
-        guard.bounded(CHAT, b"x" * 13, 12, limits)
+        guard.bounded(CHAT, b"x" * 13, 12, bounds)

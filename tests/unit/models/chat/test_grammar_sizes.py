@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat.grammars import sizes
+from registry.bounds import USUAL
 from registry.errors import BadRequest
-from registry.limits import USUAL
 
 
 def refused(kind: str, value: Any, size: int = 0) -> str:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from models.chat.vllm import grammars
-from registry.limits import USUAL
+from registry.bounds import USUAL
 
 FOLLOW, EACH = USUAL.follow_seconds, USUAL.follow_token_seconds
 

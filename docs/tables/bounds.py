@@ -1,15 +1,15 @@
-"""What one request may ask for, by the names that `--limits` takes, with each reason."""
+"""What one request may ask for, by the names that `--bounds` takes, with each reason."""
 
 from pydantic import ByteSize
 
 from docs.tables.markdown import code, table
-from registry.limits import USUAL, Limits
+from registry.bounds import USUAL, Bounds
 
 
-def limits() -> str:
+def bounds() -> str:
     """Name, default, meaning, what becomes of more, reason."""
     rows = []
-    for name, field in Limits.model_fields.items():
+    for name, field in Bounds.model_fields.items():
         told = field.json_schema_extra
         assert isinstance(told, dict)
         value = getattr(USUAL, name)

@@ -1,0 +1,228 @@
+"""How much one request may ask for: `--bounds NAME=VALUE` of the server, each with its reason.
+
+A bound is a number that a client can meet. What a machine can do (memory, slots, times) are settings of their own.
+"""
+
+from typing import Any
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+UNFIT, SOUND = "422 `unfit_adapter`", "400 `invalid_audio`"
+TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow`", "400 `too_many_entries`"
+
+
+def _bound(default: float, what: str, over: str, why: str, most: float | None = None) -> Any:
+    """what: is counted. over: what becomes of a request that has more. why: so much by default."""
+    told: dict[str, JsonValue] = {"over": over, "why": why}
+    return Field(default, description=what, json_schema_extra=told, gt=0, le=most)
+
+
+class Bounds(BaseModel):
+    """Frozen, and handed as a whole to whoever holds a request against some of them."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    body_bytes_per_token: int = _bound(
+        64,
+        "bytes of a body to a chat model, for each token of its context",
+        "413",
+        "text has 3 to 5 bytes a token, six times that where JSON escapes each letter; only runs of blanks have more",
+    )
+    body_bytes_least: ByteSize = _bound(
+        MIB,
+        "so much may such a body have in any case",
+        "413",
+        "schemas, tools and biases are no prompt",
+    )
+    text_bytes_per_token: int = _bound(
+        16,
+        "the same for `/tokenize` and `/detokenize`, and for prompts that are to be cut",
+        "413",
+        "a prompt of 2 MB takes vLLM 2 s, part of it on the loop that feeds all streams",
+    )
+    text_bytes_least: ByteSize = _bound(64 * KIB, "so much may those have in any case", "413", "a page or two")
+    messages: int = _bound(
+        4096,
+        "messages, or items of an input, and no more than the context has tokens",
+        ENTRIES,
+        "vLLM takes 65 us for each on the loop that feeds all streams",
+    )
+    messages_least: int = _bound(
+        256, "so many may there be in any case", ENTRIES, "a small context holds few; vLLM says so more clearly"
+    )
+    parts: int = _bound(
+        256, "parts of one message's content", ENTRIES, "vLLM notes 34 faults of a part that is none, on that loop"
+    )
+    parts_all: int = _bound(4096, "parts of all contents", ENTRIES, "30 us each, on that loop")
+    stops: int = _bound(64, "`stop`, `stop_sequences`", ENTRIES, "OpenAI takes 4; each is looked for in all text")
+    answers: int = _bound(
+        1024,
+        "answers of one request: prompts times `n`",
+        ENTRIES,
+        "vLLM's own bound on prompts; 300 times 128 took 12 s and so much memory that the engine was restarted",
+    )
+    entries: int = _bound(
+        2048,
+        "entries of other fields, such as `metadata`, `bad_words` and `chat_template_kwargs`",
+        ENTRIES,
+        "50,000 of the last kept all streams waiting for 0.5 s",
+    )
+    biases: int = _bound(2048, "`logit_bias` entries", ENTRIES, "300,000 kept all streams waiting for 0.4 s")
+    tools: int = _bound(128, "`tools`", ENTRIES, "OpenAI takes 128")
+    prompt_logprobs: int = _bound(
+        128,
+        "`n` times `prompt_logprobs`, or `logprobs` with `echo`",
+        ENTRIES,
+        "vLLM works them out, and sends them, for each answer",
+    )
+    logprobs: int = _bound(
+        131_072,
+        "`logprobs` or `top_logprobs` times answers times `max_tokens` (else the context) of what is no stream",
+        ENTRIES,
+        "they are written in one piece on that loop: 1.2 million (128 answers, 20 for each of 480 tokens) kept an "
+        "engine silent until it was restarted",
+    )
+    request_id_letters: int = _bound(128, "letters of a `request_id`", "400 `invalid_value`", "it goes into logs")
+    grammar_bytes: ByteSize = _bound(
+        128 * KIB, "bytes of a schema or grammar", TOO_LARGE, "OpenAI takes schemas of 120,000 characters"
+    )
+    regex_bytes: ByteSize = _bound(
+        16 * KIB, "bytes of its regular expressions", TOO_LARGE, "what is longer is better checked in your own code"
+    )
+    choices: int = _bound(
+        2000,
+        "choices",
+        TOO_LARGE,
+        "time grows with their square: 1,000 take 30 ms to compile, 10,000 take 1.1 s and 0.5 GB (xgrammar 0.2.8)",
+    )
+    properties: int = _bound(1000, "properties and definitions of a schema", TOO_LARGE, "usual ones have under 100")
+    enum_entries: int = _bound(2000, "`enum` entries of a schema", TOO_LARGE, "OpenAI takes 1,000")
+    nesting: int = _bound(
+        64, "levels of nesting", TOO_LARGE, "vLLM's own bound, which it looks at after it has parsed all", 64
+    )
+    repetitions: int = _bound(
+        10_000, "repetitions of a part, as in `{10}`", TOO_LARGE, "each is a state of the compiled grammar"
+    )
+    references: int = _bound(
+        64, "`$ref`s that lead to one another", "400 `invalid_grammar`", "more are taken for a circle"
+    )
+    compile_seconds: float = _bound(
+        5.0,
+        "seconds of CPU to compile a grammar",
+        TOO_SLOW,
+        "100 strings of bounded length take 2 s with a vocabulary of 130,000, 0.01 s with one of 320",
+    )
+    compile_memory: ByteSize = _bound(
+        256 * MIB, "what compiling takes beside the process itself", TOO_LARGE, "usual schemas take a few MiB"
+    )
+    compiled_bytes: ByteSize = _bound(
+        16 * MIB, "what it holds when compiled", TOO_LARGE, "usual ones 0.03 to 1 MB; the engine holds it per request"
+    )
+    grammar_check_seconds: float = _bound(
+        20.0, "seconds that a check may take on a busy machine", "503 `grammar_check_busy`", "clients wait 60 and more"
+    )
+    walked_tokens: int = _bound(
+        64, "tokens by which a grammar is tried out", TOO_SLOW, "what is ambiguous costs more with every token"
+    )
+    follow_seconds: float = _bound(
+        0.1,
+        "seconds of CPU to follow a grammar, beside those for each token",
+        f"{TOO_SLOW}, or later the end of its request",
+        "each token of all requests would wait for it",
+    )
+    follow_token_seconds: float = _bound(
+        0.003,
+        "the same for each token",
+        f"{TOO_SLOW}, or later the end of its request",
+        "usual ones take 0.0002 s; 100 strings of bounded length 0.025 at their worst token (vocabulary of 130,000)",
+    )
+    grammars_waiting: int = _bound(
+        32, "grammars that wait for their check", "429 `grammar_queue_full`", "as many as run in a usual batch"
+    )
+    verdict_cache: ByteSize = _bound(
+        8 * MIB, "verdicts that are kept", "the oldest goes", "some 500 bytes each; more with the choices of one"
+    )
+    grammar_cache: ByteSize = _bound(
+        64 * MIB,
+        "compiled grammars that an engine keeps",
+        "the oldest goes",
+        "usual ones 0.03 to 1 MB; vLLM's own 512 MB made a small model's engine the largest process of the machine",
+    )
+    pipelined: int = _bound(
+        256,
+        "requests that a connection sends before it has the answers to those before",
+        "closed",
+        "some 3 KB each; no client in use sends more than a few",
+    )
+    form_bytes: ByteSize = _bound(
+        256 * KIB, "a form's fields together, with the headers of all its parts", "413", "a prompt is the longest one"
+    )
+    form_parts: int = _bound(128, "parts of a form", "400 `invalid_form`", "no endpoint knows more than 30 fields")
+    upload_pause_seconds: float = _bound(
+        30.0, "seconds in which nothing of an upload comes", "408", "a mobile network's pause"
+    )
+    upload_seconds: float = _bound(900.0, "seconds of an upload", "408", "2 GiB over 20 Mbit/s")
+    inputs: int = _bound(2048, "inputs of one request for embeddings", "400 `too_many_inputs`", "OpenAI takes so many")
+    documents: int = _bound(
+        2048,
+        "documents, or pairs, of one request to a reranker",
+        "400 `too_many_documents`",
+        "Cohere advises 1,000; each is a run of the model, or several",
+    )
+    unpacked_bytes: ByteSize = _bound(
+        4 * GIB,
+        "what an adapter's archive unpacks to",
+        UNFIT,
+        "rank 128 on all layers of a model of 70 billion parameters has 3.3 GB",
+    )
+    unpacked_files: int = _bound(64, "members of an archive", UNFIT, "an adapter is two; repositories add a dozen")
+    unpack_ratio: int = _bound(
+        200, "bytes for each byte of an archive, once it has unpacked 1 MiB", UNFIT, "what packs better is no tensor"
+    )
+    adapter_bytes: ByteSize = _bound(4 * GIB, "an adapter's tensors", f"{UNFIT}; of a hub 413", "as `unpacked_bytes`")
+    adapter_config_bytes: ByteSize = _bound(MIB, "adapter_config.json", UNFIT, "usual ones have 1 KB")
+    adapter_header_bytes: ByteSize = _bound(
+        16 * MIB, "the header of its tensors", UNFIT, "some 130 bytes for each of them"
+    )
+    adapter_tensors: int = _bound(
+        20_000, "tensors of an adapter", UNFIT, "all layers of a model of 70 billion parameters have 1,120"
+    )
+    adapter_patterns: int = _bound(20_000, "entries of rank_pattern and alpha_pattern", UNFIT, "one for each tensor")
+    pattern_seconds: float = _bound(
+        3.0, "seconds of CPU for the patterns of an adapter", UNFIT, "one for each of 560 layers takes 0.14"
+    )
+    adapter_check_seconds: float = _bound(
+        120.0, "seconds that the check of an adapter may take", UNFIT, "the largest one, from a slow disk"
+    )
+    adapter_check_memory: ByteSize = _bound(
+        8 * GIB, "address space of the process that checks it", UNFIT, "twice the largest: it is mapped"
+    )
+    adapter_download_seconds: float = _bound(
+        1800.0, "seconds of an adapter's download", "503 `hub_unavailable`", "4 GiB over 20 Mbit/s"
+    )
+    combine_seconds: float = _bound(
+        1800.0, "seconds to combine or to merge", "503 `compose_timeout`", "each layer of a large model is factorised"
+    )
+    sample_rate_least: int = _bound(4_000, "samples a second, at least", SOUND, "at 1, each makes 16,000 of ours")
+    sample_rate_most: int = _bound(768_000, "samples a second", SOUND, "the finest recorders have so many")
+    channels: int = _bound(32, "channels of a recording", SOUND, "cinemas have 24")
+    damaged_packets: int = _bound(16, "packets of a recording that cannot be decoded", SOUND, "a scratch, not a ruin")
+    overstated: int = _bound(
+        4,
+        "times `--max-audio-seconds` that a recording may claim",
+        "413 `audio_too_long`",
+        "a claim may be an estimate by the first frames of an MP3, and later ones can be so much larger",
+    )
+    decoder_memory: ByteSize = _bound(
+        GIB, "address space of a process that decodes", SOUND, "its libraries take a quarter of it"
+    )
+    decoder_wait_seconds: float = _bound(
+        30.0,
+        "seconds without sound from a decoder, and one more for each ten of sound that have come",
+        SOUND,
+        "decoding takes about a thousandth of a recording's time",
+    )
+
+
+USUAL = Bounds()
