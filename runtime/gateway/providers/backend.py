@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from models.messages import Event, Usage
 from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
-from routing.providers.upstream import Attempt
+from routing.providers.attempt import Attempt
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.providers.directory import Directory, Place
@@ -66,7 +66,7 @@ class ProviderLease:
     async def run(self, call: Call) -> AsyncIterator[Event]:
         left = self._context.seconds_left()
         by = None if left is None else asyncio.get_running_loop().time() + left
-        attempt = self._place.upstream.attempt(self._place.model, self._target.asked, self._context.id, by)
+        attempt = Attempt(self._place.upstream, self._place.model, self._target.asked, self._context.id, by)
         self._attempts.append(attempt)
         events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
         try:
