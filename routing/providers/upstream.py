@@ -81,6 +81,11 @@ class Upstream:
         seconds = retry.wait(attempt, error.retry_after, left, self._chance())
         return seconds if seconds is not None and self._budget.take() else None
 
+    def spare(self, model: ProviderModel) -> bool:
+        """Takes one further attempt of the budget, if there is one and the breaker is closed."""
+        is_closed = self.breakers[model.name].phase is breaker.Phase.CLOSED
+        return is_closed and self.running < self.provider.connections and self._budget.take()
+
     # --- the breaker ------------------------------------------------------------------------------------------------
     def admit(self, model: ProviderModel) -> Permit:
         """Raises ProviderOverloaded while it is open."""

@@ -32,6 +32,14 @@ class ProviderBackend:
         place = self._directory.at(target)
         return None if place is None else place.upstream.provider.timeouts.whole
 
+    def hedge_after(self, target: Target) -> float | None:
+        place = self._directory.at(target)
+        return None if place is None else place.upstream.provider.hedge_after
+
+    def spare(self, target: Target) -> bool:
+        place = self._directory.at(target)
+        return place is not None and place.upstream.spare(place.model)
+
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[ProviderLease]":
         place = self._directory.at(target)

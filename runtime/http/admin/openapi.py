@@ -12,6 +12,7 @@ from runtime.gateway.launch.views import (
     ReloadedView,
 )
 from runtime.gateway.providers.views import ProviderCardView, ProviderCheckView, ProviderListView
+from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
@@ -41,6 +42,7 @@ from runtime.http.openapi_parts import (
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = f"A tar, tar.gz or zip with the adapter's files, at most {Limits().archive_bytes >> 30} GiB."
+_CARDS = ("Model", "AdapterCard", "ProviderCard", "RouterCard")
 _REF = "#/components/schemas/{model}"
 _REGISTER_SCHEMAS = models_json_schema(
     [(kind, "validation") for kind in (RegisterRequest, AddModelBody, EditModelBody)], ref_template=_REF
@@ -56,6 +58,7 @@ SCHEMAS: dict[str, Json] = {
         PlanView,
         StatusView,
         ProviderCardView,
+        RouterCardView,
         ProviderListView,
         ProviderCheckView,
         HealthView,
@@ -70,9 +73,7 @@ SCHEMAS: dict[str, Json] = {
         ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
-    "ModelList": record(
-        {"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard"), ref("ProviderCard")))}
-    ),
+    "ModelList": record({"object": {"const": "list"}, "data": array(either(*map(ref, _CARDS)))}),
     "RegisterForm": record(
         {
             "name": _REGISTER_FIELDS["name"],
@@ -92,10 +93,12 @@ _ADD = (*MANAGEMENT, 409, 422, 500, 503)
 _REGISTER = (*MANAGEMENT, 408, 409, 413, 422, 500, 503)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("get", "/v1/models"): Operation("listModels", _MODELS, "List models and adapters", answer("ModelList"), errors=()),
+    ("get", "/v1/models"): Operation(
+        "listModels", _MODELS, "List models, adapters and routers", answer("ModelList"), errors=()
+    ),
     ("get", "/v1/models/{model}"): Operation(
-        "getModel", _MODELS, "Show a model or adapter",
-        {"application/json": either(ref("Model"), ref("AdapterCard"))}, errors=MANAGEMENT,
+        "getModel", _MODELS, "Show a model, adapter or router",
+        {"application/json": either(*map(ref, _CARDS))}, errors=MANAGEMENT,
     ),
     ("post", "/v1/models"): Operation(
         "addModel", _MODELS, "Add a model",
