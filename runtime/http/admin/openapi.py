@@ -38,6 +38,7 @@ from runtime.http.openapi_parts import (
     record,
     ref,
     structs,
+    versioned,
 )
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
@@ -207,15 +208,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/adapters/{name}"): Operation(
         "deleteAdapter", _ADAPTERS, "Remove an adapter or a version", answer("AdapterDeleted"), errors=CONFLICT
     ),
-    ("put", "/v1/adapters/{name}/aliases/{alias}"): Operation(
-        "setAlias", _ADAPTERS, "Point an alias at a version", answer("Adapter"), errors=CONFLICT
-    ),
-    ("delete", "/v1/adapters/{name}/aliases/{alias}"): Operation(
-        "deleteAlias", _ADAPTERS, "Remove an alias", answer("Adapter"), errors=CONFLICT
-    ),
-    ("post", "/v1/adapters/{name}/rollback"): Operation(
-        "rollbackAdapter", _ADAPTERS, "Go back to an earlier version", answer("Adapter"), errors=CONFLICT
-    ),
+    **versioned("/v1/adapters/{name}", _ADAPTERS, "Adapter", "Alias", "rollbackAdapter"),
     ("put", "/v1/adapters/{name}/pin"): Operation(
         "pinAdapter", _ADAPTERS, "Pin an adapter in its place", answer("Adapter"), errors=(*CONFLICT, 500)
     ),
