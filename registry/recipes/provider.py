@@ -124,6 +124,10 @@ class Provider(Strict):
     retries: int = Field(
         default=2, ge=0, le=5, description="further attempts at one model, before the first byte and within a tenth"
     )
+    hedge_after: Time | None = Field(
+        default=None,
+        description="seconds without a first byte after which the same model is asked a second time; left out: never",
+    )
     max_answer: Size = Field(default=ByteSize(32 * 2**20), description="bytes of an answer")
     bound: Literal["max_completion_tokens", "max_tokens"] = Field(
         default="max_completion_tokens",

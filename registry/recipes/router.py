@@ -12,6 +12,7 @@ from registry.recipes.definition import AnySource, Seconds, Strict, Task
 
 TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/:@-]{0,200}$")]
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
+Hedge = Annotated[Seconds, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
 LONGEST_PATTERN = 500
 MEMORY = 1 << 20
@@ -45,7 +46,7 @@ class RouterTarget(Strict):
 
     name: TargetName = Field(description="a model, an adapter (`name`, `name@prod`, `base:name`) or a provider's model")
     price: float | None = Field(
-        default=None, ge=0, description="of a million tokens; left out: the provider's, and 0 for what runs here"
+        default=None, ge=0, description="of a million tokens; left out: by its recipe, half of them in and half out"
     )
 
 
@@ -120,6 +121,11 @@ class RouterSpec(Strict):
         default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
     )
     fallbacks: tuple[TargetName, ...] = Field(default=(), description="who may answer instead, in this order")
+    hedge_after: Hedge | None = Field(
+        default=None,
+        description="seconds without a first byte after which the first of `fallbacks` is asked beside the target; "
+        "left out: never",
+    )
     stay_inside: bool = False
     rules: tuple[Rule, ...] = Field(default=(), max_length=200)
     intents: Intents | None = None
@@ -139,4 +145,6 @@ class RouterSpec(Strict):
         for name in [*used, *([self.default] if self.default else [])]:
             if name not in names:
                 raise PydanticCustomError("targets", "'{name}' is not among the targets", {"name": name})
+        if self.hedge_after is not None and not self.fallbacks:
+            raise PydanticCustomError("targets", "`hedge_after` asks the first of `fallbacks`: name one")
         return self

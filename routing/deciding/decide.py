@@ -49,7 +49,13 @@ class _Deciding:
             self.saw["chosen_among"] = ", ".join(self.left)
         allowed, _ = usable(self.spec.fallbacks, self.facts, self.features, self.inside)
         return Decision(
-            target, reason, self.scores, tuple(others), self.saw, tuple(name for name in allowed if name != target)
+            target,
+            reason,
+            self.scores,
+            tuple(others),
+            self.saw,
+            tuple(name for name in allowed if name != target),
+            self.spec.hedge_after,
         )
 
     def _stages(self) -> str:

@@ -7,5 +7,5 @@ plan.py        which path answers a call, and whether its dialect has to be tran
 passing.py     an answer in the client's own dialect: bytes as they come, but for the model's name
 translation/   OpenAI's chat from and to Anthropic's messages; bytes and values only
 faults.py      what a failure is; retry.py whether it is tried again; breaker.py when nobody is sent there
-upstream.py    one provider with all of that
+upstream.py    one provider with all of that; attempt.py one call to it
 """

@@ -1,39 +1,26 @@
 """Which of a provider's paths answers a request of the chat family, with which body, and who translates.
 
-| asked for            | it speaks that | it speaks the other one                        | neither |
-|----------------------|----------------|------------------------------------------------|---------|
-| chat/completions     | as it is       | translated to `messages` and back              | 400     |
-| messages             | as it is       | translated to `chat/completions` and back      | 400     |
-| the others           | as it is       | 400: there is nothing to translate it to       | 400     |
+| asked for            | it speaks that | else, the first of these that it speaks                      | none |
+|----------------------|----------------|--------------------------------------------------------------|------|
+| chat/completions     | as it is       | `messages`                                                   | 400  |
+| messages             | as it is       | `chat/completions`                                           | 400  |
+| responses            | as it is       | `chat/completions`; through its form `messages`              | 400  |
+| the others           | as it is       | 400: a prompt that is continued is no conversation, and only |      |
+|                      |                | who tokenizes can count                                      |      |
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from registry.errors import BadRequest
 from registry.recipes.provider import Provider, ProviderModel, Surface
-from routing.providers.translation import from_chat, from_messages
+from routing.providers.translation import from_chat, from_messages, from_responses
+from routing.providers.translation.through import Through, Translator
 
 OPTIONS = "stream_options"
-
-
-class Translator(Protocol):
-    """From the provider's dialect back to the client's, for one answer."""
-
-    def whole(self, data: bytes) -> bytes:
-        """Raises BadAnswer."""
-        ...
-
-    def event(self, event: bytes) -> bytes:
-        """The client's events for one of the provider's; empty: none. Raises BadAnswer."""
-        ...
-
-    def end(self) -> bytes:
-        """What comes after the provider's last event."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +47,12 @@ def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str,
         surface = Surface.CHAT
         sent, translator = from_messages.translated(body)
         sent[provider.bound] = sent.pop("max_completion_tokens")
+    elif asked == Surface.RESPONSES and (Surface.CHAT in spoken or Surface.MESSAGES in spoken):
+        surface, sent, translator = _responses(provider, model, body)
     else:
         raise BadRequest(
-            f"Provider '{provider.id}' does not answer {path}. It answers: "
-            f"{', '.join(f'/v1/{surface}' for surface in spoken)}.",
+            f"Provider '{provider.id}' does not answer {path}, and it cannot be translated. It answers: "
+            f"{', '.join(f'/v1/{surface}' for surface in answered(provider))}.",
             code="unsupported_endpoint",
             param="model",
         )
@@ -73,6 +62,30 @@ def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str,
         if given is None or isinstance(given, dict):
             sent[OPTIONS] = {**(given or {}), "include_usage": True}
     return Planned(surface, msgspec.json.encode({**sent, "model": model.name}), stream, usage_wanted, translator)
+
+
+def _responses(
+    provider: Provider, model: ProviderModel, body: Mapping[str, Any]
+) -> tuple[Surface, dict[str, Any], Translator]:
+    read = from_responses.translated(body)
+    if Surface.CHAT not in provider.spoken:
+        try:
+            sent, answers = from_chat.translated(read.body, model.max_output)
+        except BadRequest as error:
+            raise read.told(error) from None
+        return Surface.MESSAGES, sent, Through(answers, read.answers)
+    sent = read.body
+    sent.pop(OPTIONS, None)
+    if (bound := sent.pop("max_completion_tokens", None)) is not None:
+        sent[provider.bound] = bound
+    return Surface.CHAT, sent, read.answers
+
+
+def answered(provider: Provider) -> list[Surface]:
+    """What it speaks, and what can be translated to that."""
+    chat = {Surface.CHAT, Surface.MESSAGES}
+    more = {*chat, Surface.RESPONSES} if chat & set(provider.spoken) else set()
+    return [surface for surface in Surface if surface in provider.spoken or surface in more]
 
 
 def _asks_usage(body: Mapping[str, Any]) -> bool:

@@ -156,6 +156,14 @@ class Backend(Protocol):
         """Seconds after which a request that failed with this may be sent there once more; None: it may not."""
         ...
 
+    def hedge_after(self, target: Target) -> float | None:
+        """Seconds without a first byte after which the same target is asked a second time; None: never."""
+        ...
+
+    def spare(self, target: Target) -> bool:
+        """May one attempt more be made there, beside one that is under way? What is taken is not given back."""
+        ...
+
     def lease(self, context: RequestContext, target: Target) -> AbstractAsyncContextManager[Lease]:
         """Raises QueueFull, Unavailable, DeadlineExceeded or NotYet before anything was sent."""
         ...

@@ -6,6 +6,7 @@ Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overv
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Literal
 
 from console.kept import Console
@@ -96,7 +97,7 @@ class Gateway:
         self.routers, self.providers = routers, providers
         self.elsewhere = elsewhere
         self.administration = administration
-        targets = Targets(self.resolve, residency, queues)
+        targets = Targets(self.resolve, residency, queues, partial(limits.affords, context_of=self._context_length))
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))
         self.phase: Phase = "starting"
         """ready: the adapters of recipes are there too. Requests are answered before that."""
@@ -123,8 +124,10 @@ class Gateway:
 
     def admit(self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]]) -> None:
         """Reserve what the team's and the key's limits must hold for it. Raises LimitExceeded, what `calls` raises."""
-        entry = self._residency.get(target.model) if target.backend == LOCAL else None
-        self._limits.admit(recorder, target, calls, None if entry is None else context_length(entry))
+        self._limits.admit(recorder, target, calls, self._context_length(target))
+
+    def _context_length(self, target: Target) -> int | None:
+        return context_length(self._residency.get(target.model)) if target.backend == LOCAL else None
 
     def levels(self, recorder: Recorder) -> Mapping[str, tuple[int, int, float]]:
         """By kind of limit: limit, what remains, seconds until all of it is there again."""
@@ -166,6 +169,14 @@ class Gateway:
         """Seconds that a request without a deadline may take; None: no such bound."""
         return self._backend(target).patience(target)
 
+    def hedge_after(self, target: Target) -> float | None:
+        """Seconds without a first byte after which the same target is asked a second time; None: never."""
+        return self._backend(target).hedge_after(target)
+
+    def spare(self, target: Target) -> bool:
+        """May one attempt more be made there, beside one that is under way?"""
+        return self._backend(target).spare(target)
+
     def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
         """Seconds after which it may be sent to the same target once more; None: it may not."""
         return self._backend(target).again(context, target, error)
@@ -173,6 +184,10 @@ class Gateway:
     def failed_attempt(self, recorder: Recorder, error: RoundhouseError) -> None:
         """An attempt has ended and another one follows: the ledger has a row of each."""
         self._ledger.take(recorder.attempt_failed(error))
+
+    def lost(self, recorder: Recorder) -> None:
+        """An attempt was given up, as the one beside it was first: the ledger has a row of each."""
+        self._ledger.take(recorder.lost())
 
     async def kept(self) -> None:
         """Returns once the ledger holds the ends of what has ended."""

@@ -118,6 +118,7 @@ class Recorder:
         self._ended = False
         self._attempt_began = self._began
         self._failures: list[str] = []
+        self._into: Recorder | None = None
 
     def received(self) -> None:
         """Its body is there: from here on the time is ours."""
@@ -137,6 +138,28 @@ class Recorder:
         self._mark, self._cold = None, 0.0
         self._attempt_began = self._clock()
         return record
+
+    # --- two attempts at a time -------------------------------------------------------------------------------------
+    def beside(self, target: Target) -> "Recorder":
+        """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `lost`."""
+        context = replace(self.context, attempt=self.context.attempt + 1)
+        other = Recorder(context, self.endpoint, (), self._clock, self._device)
+        other.target, other.admission, other._began = target, self.admission, self._began
+        other._failures = [*self._failures, f"{self.target.model if self.target else '-'} hedged"]
+        other._into = self
+        return other
+
+    def take_over(self, other: "Recorder") -> None:
+        """The second attempt is the one that counts from now on."""
+        for name in (
+            "context", "target", "entry", "pairs", "_leases", "_first", "_status", "_mark", "_cold", "_failures",
+            "_attempt_began",
+        ):  # fmt: skip
+            setattr(self, name, getattr(other, name))
+
+    def lost(self) -> RequestRecord:
+        """The other attempt was first: the record of this one, for the ledger."""
+        return self._record(End.CANCELLED, self._status, "hedged", self._attempt_began)
 
     def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
         """It has its turn. is_cold: it caused the load that it waited for."""
@@ -207,6 +230,9 @@ class Recorder:
         return End.REFUSED if error.status < 500 or (error.status == 503 and not self._leases) else End.FAILED
 
     def _end(self, end: End, status: int | None, code: str | None = None) -> None:
+        if self._into is not None:
+            self._into._end(end, status, code)
+            return
         if self._ended:
             return
         self._ended = True

@@ -205,6 +205,18 @@ def other_answer(description: str, schema: str) -> Json:
     return {"description": description, "content": {"application/json": {"schema": ref(schema)}}}
 
 
+def versioned(path: str, tag: str, schema: str, alias: str, back: str) -> dict[tuple[str, str], Operation]:
+    """Of what has versions: its aliases, and the way back. alias, back: of the operations' ids."""
+    where = f"{path}/aliases/{{alias}}"
+    return {
+        ("put", where): Operation(f"set{alias}", tag, "Point an alias at a version", answer(schema), errors=CONFLICT),
+        ("delete", where): Operation(f"delete{alias}", tag, "Remove an alias", answer(schema), errors=CONFLICT),
+        ("post", f"{path}/rollback"): Operation(
+            back, tag, "Go back to an earlier version", answer(schema), errors=CONFLICT
+        ),
+    }
+
+
 STREAM: Json = {"text/event-stream": {"type": "string", "description": "Server-sent events, with `stream: true`."}}
 LOADING: Json = {
     "202": {

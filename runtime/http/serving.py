@@ -20,7 +20,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.record import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http import wishes
-from runtime.http.attempts import attempts
+from runtime.http.attempts.again import attempts
 from runtime.http.bodies import count
 from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
 from runtime.http.errors import Dialect
@@ -84,7 +84,7 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             target,
             () if target.routed is None else target.routed.decision.fallbacks,
             lambda name: gateway.resolve(replace(parsed.wanted, name=name, adapter=None), recorder.context.caller),
-            lambda found: _parts(gateway, recorder, parsed, found),
+            lambda found, noted: _parts(gateway, noted, parsed, found),
         )
         if target.routed is not None:
             parts = with_model_used(recorder, parts)

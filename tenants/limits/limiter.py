@@ -143,6 +143,12 @@ class Limiter:
                     found[one.limit.kind] = left
         return found
 
+    def spendable(self, caller: Caller, model: str) -> int | None:
+        """What the budgets of this caller have left, in millionths of the currency; None: it has no budget."""
+        now = self._clock()
+        spends = (o for o in self._of(caller.team, caller.key, model) if o.limit.kind.is_spend)
+        return min((o.meter.left(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
+
     def _of(self, team: str, key: str | None, model: str) -> list[_Metered]:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
         return [one for one in both if one.limit.model in ("", model)]

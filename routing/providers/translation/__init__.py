@@ -1,4 +1,6 @@
-"""OpenAI's chat completions from and to Anthropic's messages. Bytes and values only; no I/O, no clock but `created`.
+"""OpenAI's chat completions from and to Anthropic's messages, and Responses to either.
+
+Bytes and values only; no I/O, no clock but `created`.
 
 A request is read field by field: what the other dialect has no word for is a 400 that names the field. What may be left
 out without a change of the answer is: hints for caches, and the thinking of earlier turns.

@@ -62,7 +62,11 @@ class Event(msgspec.Struct):
 
 
 class ChatAnswers:
-    """`routing.providers.plan.Translator`. usage_wanted: whether a stream ends with OpenAI's chunk of usage."""
+    """`routing.providers.translation.through.Translator`.
+
+    Args:
+        usage_wanted: whether a stream ends with OpenAI's chunk of usage.
+    """
 
     def __init__(self, usage_wanted: bool) -> None:
         self._usage_wanted = usage_wanted

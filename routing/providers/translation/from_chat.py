@@ -12,6 +12,7 @@ CARRIED = frozenset(
     {
         "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "stream",
         "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user", "response_format",
+        "reasoning_effort",
     }
 )  # fmt: skip
 HARMLESS: dict[str, tuple[Any, ...]] = {
@@ -22,6 +23,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "store": (False,),
     "service_tier": ("auto", "default"),
 }
+EFFORTS = ("low", "medium", "high", "xhigh")
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
@@ -49,6 +51,10 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
         found["tool_choice"] = choice
     if (form := body.get("response_format")) is not None:
         found |= _format(mapping(form, "response_format"))
+    if (effort := body.get("reasoning_effort")) is not None:
+        if effort not in EFFORTS:
+            raise unsupported("reasoning_effort", f"there it is one of {', '.join(EFFORTS)}")
+        found["output_config"] = {**found.get("output_config", {}), "effort": effort}
     stream = body.get("stream") is True
     if stream:
         found["stream"] = True

@@ -6,6 +6,7 @@ import msgspec
 
 from routing.providers import sse
 from routing.providers.passing import BadAnswer
+from routing.providers.translation.completions import Call, Choice, Completion, Spoken, Usage, read
 from routing.providers.translation.fields import Json
 
 REASONS = {
@@ -17,64 +18,8 @@ REASONS = {
 }
 
 
-class Details(msgspec.Struct):
-    cached_tokens: int | None = None
-
-
-class Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int | None = 0
-    prompt_tokens_details: Details | None = None
-
-
-class Function(msgspec.Struct):
-    name: str | None = None
-    arguments: str | None = None
-
-
-class Call(msgspec.Struct):
-    index: int = 0
-    id: str | None = None
-    function: Function = msgspec.field(default_factory=Function)
-
-
-class Spoken(msgspec.Struct):
-    """A message, or a piece of one."""
-
-    content: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    tool_calls: list[Call] | None = None
-
-    @property
-    def thought(self) -> str:
-        return self.reasoning_content or self.reasoning or ""
-
-    @property
-    def said(self) -> str:
-        return self.content or self.refusal or ""
-
-
-class Choice(msgspec.Struct):
-    message: Spoken | None = None
-    delta: Spoken | None = None
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    """vLLM's: the stop string that was met."""
-
-
-class Completion(msgspec.Struct):
-    """A whole one or a chunk."""
-
-    id: str = ""
-    model: str = ""
-    choices: list[Choice] = []
-    usage: Usage | None = None
-
-
 class MessageAnswers:
-    """`routing.providers.plan.Translator`."""
+    """`routing.providers.translation.through.Translator`."""
 
     def __init__(self) -> None:
         self._first: Completion | None = None
@@ -86,7 +31,7 @@ class MessageAnswers:
         self._choice = Choice()
 
     def whole(self, data: bytes) -> bytes:
-        found = _read(data)
+        found = read(data)
         if not found.choices or found.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
         choice = found.choices[0]
@@ -106,7 +51,7 @@ class MessageAnswers:
         data = sse.data_of(event)
         if not data or data == sse.DONE:
             return b""
-        told, parts = _read(data), []
+        told, parts = read(data), []
         if self._first is None:
             self._first = told
             message = {**_head(told), "content": [], "stop_reason": None, "stop_sequence": None}
@@ -158,13 +103,6 @@ class MessageAnswers:
     def end(self) -> bytes:
         last = _event("message_delta", delta=_stopped(self._choice), usage=usage(self._usage))
         return b"".join([*self._close(), last, _event("message_stop")])
-
-
-def _read(data: bytes) -> Completion:
-    try:
-        return msgspec.json.decode(data, type=Completion)
-    except msgspec.DecodeError:
-        raise BadAnswer("answered with a completion that is none") from None
 
 
 def _head(found: Completion) -> Json:

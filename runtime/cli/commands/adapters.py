@@ -10,6 +10,7 @@ from runtime.cli.commands.merge import merge
 from runtime.cli.options import DEFAULT_URL, AdapterName, AsJson, Url
 from runtime.cli.output import ago, emit, pairs, short, size, table
 from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.versions import pointed, rolled_back, version_lines
 
 app = typer.Typer(
     no_args_is_help=True, help="Add, list, show, point, roll back, pin, combine, merge and remove LoRA adapters."
@@ -156,14 +157,8 @@ def alias(
 
     Example: roundhouse adapters alias legal prod v3; then use the model legal@prod
     """
-    path = f"/v1/adapters/{part(name)}/aliases/{part(alias)}"
     with Client(url) as client:
-        if remove:
-            found = client.delete(path)
-        else:
-            wanted = version or client.get(f"/v1/adapters/{part(name)}")["version"]
-            found = client.put(path, {"version": wanted})
-    _told(found, as_json)
+        _told(pointed(client, f"/v1/adapters/{part(name)}", alias, version, remove=remove), as_json)
 
 
 @app.command()
@@ -180,7 +175,7 @@ def rollback(
     Example: roundhouse adapters rollback legal
     """
     with Client(url) as client:
-        _told(client.post(f"/v1/adapters/{part(name)}/rollback", {"version": version} if version else None), as_json)
+        _told(rolled_back(client, f"/v1/adapters/{part(name)}", version), as_json)
 
 
 @app.command()
@@ -223,9 +218,6 @@ def _told(adapter: Json, as_json: bool) -> None:
     if as_json:
         emit(adapter)
         return
-    points: dict[str, list[str]] = {}
-    for name, version in adapter["aliases"].items():
-        points.setdefault(version, []).append(f"@{name}")
     pairs(
         [
             ("adapter", f"{adapter['name']} on {adapter['base']}"),
@@ -239,7 +231,4 @@ def _told(adapter: Json, as_json: bool) -> None:
             *_probe(adapter.get("probe")),
         ]
     )
-    for version in adapter["versions"]:
-        marks = " ".join(points.get(version["version"], []))
-        print(f"  {version['version']}  {short(version['digest'])}  {ago(version['created'])}  {marks}")
-        print(f"      {version['source']}")
+    print("\n".join(version_lines(adapter)))

@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="List, add, change, remove, load, u
 
 @app.command("list")
 def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
-    """List all models with their task, state and size.
+    """List all models with their task, state and size; with what answers elsewhere, and routers.
 
     Example: roundhouse models list --json | jq -r '.data[].id'
     """
@@ -28,8 +28,9 @@ def list_(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     for model in found["data"]:
         if model.get("parent"):
             continue
-        names = ", ".join(model["aliases"]) or "-"
-        rows.append([model["id"], names, model["task"], state(model), _bytes(model), str(len(model["adapters"]))])
+        names = ", ".join(model.get("aliases", ())) or "-"
+        held = [_bytes(model), str(len(model["adapters"]))] if "state" in model else ["-", "-"]
+        rows.append([model["id"], names, model["task"], state(model), *held])
     table(["MODEL", "ALIASES", "TASK", "STATE", "MEMORY", "ADAPTERS"], rows, right=["MEMORY", "ADAPTERS"])
 
 
@@ -46,6 +47,9 @@ def show(model: ModelName, url: Url = DEFAULT_URL, as_json: AsJson = False) -> N
         return
     if found.get("parent"):
         pairs([("adapter", f"{found['id']} ({found['version']})"), ("base", found["parent"])])
+        return
+    if "state" not in found:
+        pairs([("model", found["id"]), ("state", state(found)), ("description", found["description"] or "-")])
         return
     loads = found["last_load_seconds"] or {}
     failure = found["failure"] or {}
@@ -170,7 +174,9 @@ for command in (added.add, added.edit, added.remove, added.export, added.cancel,
 
 
 def state(model: Json) -> str:
-    """A model's state in words, with the progress of a load."""
+    """A model's state in words, with the progress of a load; of what is no model of this machine, what it is."""
+    if "state" not in model:
+        return str(model.get("kind") or f"elsewhere, at {model['owned_by']}")
     if model.get("problem"):
         return "broken"
     progress = model.get("progress")

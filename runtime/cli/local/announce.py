@@ -42,7 +42,7 @@ def wait_for_loads(client: Client, server: int, shown: Bar) -> list[Json]:
         shown.show(f"loading {model['id']}: {progress['phase']}", progress["percent"] / 100)
         time.sleep(POLL_SECONDS)
         models = client.get("/v1/models")["data"]
-    return [model for model in models if not model.get("parent")]
+    return [model for model in models if "state" in model]  # neither adapters, nor routers, nor what answers elsewhere
 
 
 def main(arguments: Sequence[str]) -> int:

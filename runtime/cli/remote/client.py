@@ -147,7 +147,8 @@ def _object(text: str) -> Json:
 def only_model(client: Client, task: str) -> str:
     """The model of a task when the server has exactly one. Raises UsageError that lists them: there is no default."""
     data = client.get("/v1/models")["data"]
-    ids = [model["id"] for model in data if model.get("task") == task and not model.get("parent")]
+    models = [one for one in data if not one.get("parent") and one.get("kind") != "router"]
+    ids = [model["id"] for model in models if model.get("task") == task]
     if len(ids) == 1:
         return str(ids[0])
     raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids) or 'none'}.")

@@ -76,6 +76,12 @@ class LocalBackend:
     def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
         return None  # its queue has waited already
 
+    def hedge_after(self, target: Target) -> float | None:
+        return None  # it would wait in the same queue
+
+    def spare(self, target: Target) -> bool:
+        return self.coming(target) is None  # its queue is bounded; nothing is loaded for it
+
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[LocalLease]":
         entry = self._residency.get(target.model)

@@ -6,7 +6,7 @@ from contextlib import aclosing, asynccontextmanager
 
 from models.messages import Event, Usage
 from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
-from routing.providers.upstream import Attempt
+from routing.providers.attempt import Attempt
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.providers.directory import Directory, Place
@@ -31,6 +31,14 @@ class ProviderBackend:
     def patience(self, target: Target) -> float | None:
         place = self._directory.at(target)
         return None if place is None else place.upstream.provider.timeouts.whole
+
+    def hedge_after(self, target: Target) -> float | None:
+        place = self._directory.at(target)
+        return None if place is None else place.upstream.provider.hedge_after
+
+    def spare(self, target: Target) -> bool:
+        place = self._directory.at(target)
+        return place is not None and place.upstream.spare(place.model)
 
     @asynccontextmanager
     async def lease(self, context: RequestContext, target: Target) -> "AsyncIterator[ProviderLease]":
@@ -66,7 +74,7 @@ class ProviderLease:
     async def run(self, call: Call) -> AsyncIterator[Event]:
         left = self._context.seconds_left()
         by = None if left is None else asyncio.get_running_loop().time() + left
-        attempt = self._place.upstream.attempt(self._place.model, self._target.asked, self._context.id, by)
+        attempt = Attempt(self._place.upstream, self._place.model, self._target.asked, self._context.id, by)
         self._attempts.append(attempt)
         events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
         try:

@@ -45,6 +45,8 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     models: list[str]
     """Which of 'intents' and 'complexity' are fitted."""
     definition: dict[str, Any]
+    prices: dict[str, float] = {}
+    """Of a million tokens, of those targets that the caller may use: what decisions compare them by."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 
 from models.messages import EmbedRequest, EmbedResult
@@ -17,11 +18,12 @@ from routing.routers.router import Router
 from runtime.gateway.backend import Call, Lease, Routed, Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import Wanted
+from runtime.gateway.routing.cards import RouterCardView, card
 from runtime.gateway.routing.conversations import Conversations
-from runtime.gateway.routing.keeper import Keeper
+from runtime.gateway.routing.keeper import Keeper, RouterView
 from runtime.gateway.routing.requests import Asked, read
 from runtime.gateway.routing.targets import Resolve, Targets
-from tenants.caller import EVERYBODY
+from tenants.caller import EVERYBODY, Caller
 
 VECTOR_SECONDS = 0.25
 """How long an embedding is waited for; after that letters alone decide."""
@@ -50,6 +52,27 @@ class Switch:
         self._conversations.hold(asked.conversation, decision.target, router.spec.conversation.stay)
         return replace(target, asked=str(wanted.name), routed=Routed(router.label, decision))
 
+    # --- what is told of them ---------------------------------------------------------------------------------------
+    def cards(self, caller: Caller) -> list[RouterCardView]:
+        """Those of which the caller may use a target."""
+        found = (self.card(name, caller) for name in self.keeper.names())
+        return [one for one in found if one is not None]
+
+    def card(self, name: str, caller: Caller) -> RouterCardView | None:
+        """None: it is no router's name, or the caller may use none of its targets."""
+        router = self.keeper.find(name)
+        if router is None:
+            return None
+        return card(router, self.keeper.show(router.spec.id), self._targets.facts(router.spec, caller).targets)
+
+    def priced(self, view: RouterView, caller: Caller) -> RouterView:
+        """With what its decisions compare its targets by."""
+        router = self.keeper.find(view.name)
+        facts = {} if router is None else self._targets.facts(router.spec, caller).targets
+        return msgspec.structs.replace(view, prices={name: fact.price for name, fact in facts.items() if fact.usable})
+
+    # --- a decision -------------------------------------------------------------------------------------------------
+
     async def explain(
         self, router: Router, endpoint: str, calls: Sequence[Call], task: Task, context: RequestContext
     ) -> tuple[Asked, Decision]:
@@ -63,7 +86,7 @@ class Switch:
             )
         asked = read(endpoint, calls, context, spec)
         held = self._conversations.held(asked.conversation) if asked.is_continued else None
-        facts = self._targets.facts(spec, context.caller, held)
+        facts = self._targets.facts(spec, context.caller, held, calls)
         vector = await self.vector(router, asked.features.text, context)
         return asked, decide(replace(asked.features, vector=vector), router, facts)
 

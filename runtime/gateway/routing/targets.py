@@ -1,34 +1,42 @@
 """What is known of a router's targets now."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from registry.errors import RoundhouseError
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.facts import Facts, TargetFacts
-from runtime.gateway.backend import LOCAL, Target
+from runtime.gateway.backend import LOCAL, Call, Target
 from runtime.gateway.names import Wanted
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 from tenants.caller import Caller
+from tenants.costs.prices import MILLION, PriceList
 
 Resolve = Callable[[Wanted, Caller], Target]
+Afforded = Callable[[Target], bool]
+Budgets = Callable[[Caller, Callable[[int | None], Sequence[Call]]], Afforded]
+"""Of a caller and what it asks: whether the budgets of its team and key have room for that at a target."""
 
 
 class Targets:
-    def __init__(self, resolve: Resolve, residency: ResidencyManager, queues: Mapping[str, ModelQueue]) -> None:
-        self._resolve, self._residency, self._queues = resolve, residency, queues
+    def __init__(
+        self, resolve: Resolve, residency: ResidencyManager, queues: Mapping[str, ModelQueue], budgets: Budgets
+    ) -> None:
+        self._resolve, self._residency, self._queues, self._budgets = resolve, residency, queues, budgets
 
-    def facts(self, router: RouterSpec, caller: Caller, held: str | None) -> Facts:
-        return Facts({one.name: self._fact(one, router.task, caller) for one in router.targets}, held)
+    def facts(self, router: RouterSpec, caller: Caller, held: str | None = None, calls: Sequence[Call] = ()) -> Facts:
+        """calls: what the request asks; without any every target is within budget."""
+        afforded = self._budgets(caller, lambda _context: calls)
+        return Facts({one.name: self._fact(one, router.task, caller, afforded) for one in router.targets}, held)
 
     def is_resident(self, target: Target) -> bool:
         """It can answer without a load."""
         entry = self._residency.entries.get(target.model) if target.backend == LOCAL else None
         return entry is None or entry.is_ready
 
-    def _fact(self, one: RouterTarget, task: Task, caller: Caller) -> TargetFacts:
+    def _fact(self, one: RouterTarget, task: Task, caller: Caller, afforded: Afforded) -> TargetFacts:
         try:
             target = self._resolve(Wanted(task, one.name), caller)
         except RoundhouseError as error:
@@ -39,7 +47,13 @@ class Targets:
             is_local=is_local,
             is_resident=self.is_resident(target),
             waiting=0 if queue is None else queue.waiting,
-            price=one.price or 0.0,
+            price=price_of(target.price) if one.price is None else one.price,
+            within_budget=afforded(target),
             takes_images=Ability.VISION in target.abilities,
             calls_tools=Ability.TOOLS in target.abilities,
         )
+
+
+def price_of(price: PriceList | None) -> float:
+    """One figure to compare targets of one task by: a million tokens, half of them in; an hour; a thousand pairs."""
+    return 0.0 if price is None else ((price.input + price.output) / 2 + price.audio_hour + price.pairs) / MILLION

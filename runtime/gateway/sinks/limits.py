@@ -1,10 +1,12 @@
 """Limits of teams: a request is let in before it waits for its turn, and settled by its record, whatever its end."""
 
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from runtime.gateway.backend import Call, Target
-from runtime.gateway.charging.demand import demand_of
+from runtime.gateway.charging.demand import Demand, demand_of
 from runtime.gateway.record import Recorder, RequestRecord
+from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.meters import Left
@@ -26,6 +28,26 @@ class LimitSink:
         demand = demand_of(calls(None), context, self._audio_seconds)
         amounts = demand.amounts(target.price or FREE)
         recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts)
+
+    def affords(
+        self,
+        caller: Caller,
+        calls: Callable[[int | None], Sequence[Call]],
+        context_of: Callable[[Target], int | None],
+    ) -> Callable[[Target], bool]:
+        """Whether the caller's budgets hold the most that these calls can cost at a target. Reserves nothing."""
+
+        @cache
+        def demand(context: int | None) -> Demand:
+            return demand_of(calls(None), context, self._audio_seconds)
+
+        def afforded(target: Target) -> bool:
+            left = None if self._limiter.is_empty else self._limiter.spendable(caller, target.model)
+            if left is None or target.price is None:
+                return True
+            return demand(context_of(target)).amounts(target.price).money <= left
+
+        return afforded
 
     def levels(self, recorder: Recorder) -> dict[Kind, Left]:
         """What is left, for the answer's head."""

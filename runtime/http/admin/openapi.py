@@ -11,6 +11,7 @@ from runtime.gateway.launch.views import (
     ReloadedView,
 )
 from runtime.gateway.providers.views import ProviderCardView, ProviderCheckView, ProviderListView
+from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.overview import StatusView
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView
 from runtime.http.admin.answers import (
@@ -36,10 +37,12 @@ from runtime.http.openapi_parts import (
     record,
     ref,
     structs,
+    versioned,
 )
 
 _MODELS, _ADAPTERS, _OPERATIONS = "Models", "Adapters", "Operations"
 _UPLOAD = "A tar, tar.gz or zip with the adapter's files, of up to 2 GiB where the server is not set otherwise."
+_CARDS = ("Model", "AdapterCard", "ProviderCard", "RouterCard")
 _REF = "#/components/schemas/{model}"
 _REGISTER_SCHEMAS = models_json_schema(
     [(kind, "validation") for kind in (RegisterRequest, AddModelBody, EditModelBody)], ref_template=_REF
@@ -55,6 +58,7 @@ SCHEMAS: dict[str, Json] = {
         PlanView,
         StatusView,
         ProviderCardView,
+        RouterCardView,
         ProviderListView,
         ProviderCheckView,
         HealthView,
@@ -69,9 +73,7 @@ SCHEMAS: dict[str, Json] = {
         ReloadedView,
     ),
     **_REGISTER_SCHEMAS,
-    "ModelList": record(
-        {"object": {"const": "list"}, "data": array(either(ref("Model"), ref("AdapterCard"), ref("ProviderCard")))}
-    ),
+    "ModelList": record({"object": {"const": "list"}, "data": array(either(*map(ref, _CARDS)))}),
     "RegisterForm": record(
         {
             "name": _REGISTER_FIELDS["name"],
@@ -91,10 +93,12 @@ _ADD = (*MANAGEMENT, 409, 422, 500, 503)
 _REGISTER = (*MANAGEMENT, 408, 409, 413, 422, 500, 503)
 
 OPERATIONS: dict[tuple[str, str], Operation] = {
-    ("get", "/v1/models"): Operation("listModels", _MODELS, "List models and adapters", answer("ModelList"), errors=()),
+    ("get", "/v1/models"): Operation(
+        "listModels", _MODELS, "List models, adapters and routers", answer("ModelList"), errors=()
+    ),
     ("get", "/v1/models/{model}"): Operation(
-        "getModel", _MODELS, "Show a model or adapter",
-        {"application/json": either(ref("Model"), ref("AdapterCard"))}, errors=MANAGEMENT,
+        "getModel", _MODELS, "Show a model, adapter or router",
+        {"application/json": either(*map(ref, _CARDS))}, errors=MANAGEMENT,
     ),
     ("post", "/v1/models"): Operation(
         "addModel", _MODELS, "Add a model",
@@ -203,15 +207,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/adapters/{name}"): Operation(
         "deleteAdapter", _ADAPTERS, "Remove an adapter or a version", answer("AdapterDeleted"), errors=CONFLICT
     ),
-    ("put", "/v1/adapters/{name}/aliases/{alias}"): Operation(
-        "setAlias", _ADAPTERS, "Point an alias at a version", answer("Adapter"), errors=CONFLICT
-    ),
-    ("delete", "/v1/adapters/{name}/aliases/{alias}"): Operation(
-        "deleteAlias", _ADAPTERS, "Remove an alias", answer("Adapter"), errors=CONFLICT
-    ),
-    ("post", "/v1/adapters/{name}/rollback"): Operation(
-        "rollbackAdapter", _ADAPTERS, "Go back to an earlier version", answer("Adapter"), errors=CONFLICT
-    ),
+    **versioned("/v1/adapters/{name}", _ADAPTERS, "Adapter", "Alias", "rollbackAdapter"),
     ("put", "/v1/adapters/{name}/pin"): Operation(
         "pinAdapter", _ADAPTERS, "Pin an adapter in its place", answer("Adapter"), errors=(*CONFLICT, 500)
     ),

@@ -21,7 +21,18 @@ from runtime.http.dialect import NDJSON
 from runtime.http.errors import Dialect
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.ollama.bodies import OllamaNameBody, OllamaPullBody
-from runtime.http.ollama.views import TASKS, OllamaLoaded, OllamaTags, digest, is_loaded, listed, loaded, shown
+from runtime.http.ollama.views import (
+    TASKS,
+    OllamaLoaded,
+    OllamaTags,
+    digest,
+    is_loaded,
+    listed,
+    listed_router,
+    loaded,
+    shown,
+    shown_router,
+)
 from runtime.http.sending import Route
 from tenants.caller import Caller, Scope
 
@@ -52,10 +63,11 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
 
 
 async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Chat and embedding models, and adapters: what Ollama's clients can ask for."""
+    """Chat and embedding models, adapters and routers: what Ollama's clients can ask for."""
     views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
     found = await asyncio.to_thread(lambda: [listed(view, gateway.models.facts(base(view))) for view in views])
-    return json_answer(OllamaTags(found))
+    routers = [listed_router(card) for card in gateway.switch.cards(context.caller) if card.task in TASKS]
+    return json_answer(OllamaTags([*found, *routers]))
 
 
 async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
@@ -68,7 +80,10 @@ async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 async def show(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """What is known of a model or an adapter, and what it can do."""
-    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
+    name = (await _read(request, gateway, OllamaNameBody)).wanted
+    if (router := gateway.switch.card(name.removesuffix(":latest"), context.caller)) is not None:
+        return json_answer(shown_router(router))
+    view = find(gateway, name, context.caller)
     return json_answer(await asyncio.to_thread(lambda: shown(view, gateway.models.facts(base(view)))))
 
 

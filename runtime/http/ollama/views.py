@@ -7,6 +7,7 @@ import humanize
 import msgspec
 
 from registry.recipes.definition import Task, Tier
+from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.model_facts import FileFacts
 from runtime.gateway.views.values import AdapterCardView, ModelView
 
@@ -83,6 +84,33 @@ def listed(view: ModelView | AdapterCardView, facts: FileFacts) -> OllamaModel:
         size=facts.bytes,
         digest=digest(view),
         details=details(facts, view.parent if isinstance(view, AdapterCardView) else ""),
+    )
+
+
+ROUTER = OllamaDetails(family="router", families=["router"])
+
+
+def listed_router(card: RouterCardView) -> OllamaModel:
+    """It has no files of its own."""
+    return OllamaModel(
+        name=card.id,
+        model=card.id,
+        modified_at=_time(card.created),
+        size=0,
+        digest=card.digest.removeprefix("sha256:"),
+        details=ROUTER,
+    )
+
+
+def shown_router(card: RouterCardView) -> OllamaShown:
+    return OllamaShown(
+        modelfile=f"FROM {card.id}\n",
+        parameters="",
+        template="",
+        details=ROUTER,
+        model_info={"general.architecture": "router"},
+        capabilities=[*([TASKS[card.task]] if card.task in TASKS else []), *card.abilities],
+        modified_at=_time(card.created),
     )
 
 

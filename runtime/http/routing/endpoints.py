@@ -83,12 +83,12 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     """What other thresholds of its intents would have given."""
 
 
-async def list_(gateway: CurrentGateway) -> Response:
-    return json_answer(RouterListView(gateway.routers.all()))
+async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
+    return json_answer(RouterListView([gateway.switch.priced(v, context.caller) for v in gateway.routers.all()]))
 
 
-async def show(gateway: CurrentGateway, name: Name) -> Response:
-    return json_answer(gateway.routers.show(name))
+async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    return json_answer(gateway.switch.priced(gateway.routers.show(name), context.caller))
 
 
 async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:

@@ -4,7 +4,17 @@ from pydantic.json_schema import models_json_schema
 
 from registry.recipes.router import RouterSpec
 from runtime.gateway.routing.keeper import RouterView
-from runtime.http.openapi_parts import CONFLICT, MANAGEMENT, Json, Operation, answer, json_body, other_answer, structs
+from runtime.http.openapi_parts import (
+    CONFLICT,
+    MANAGEMENT,
+    Json,
+    Operation,
+    answer,
+    json_body,
+    other_answer,
+    structs,
+    versioned,
+)
 from runtime.http.routing.endpoints import (
     FittedBody,
     FittedView,
@@ -41,15 +51,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/routers/{name}"): Operation(
         "removeRouter", _TAG, "Remove a router", answer("RouterDeleted"), errors=CONFLICT
     ),
-    ("put", "/v1/routers/{name}/aliases/{alias}"): Operation(
-        "setRouterAlias", _TAG, "Point an alias at a version", answer("Router"), errors=MANAGEMENT
-    ),
-    ("delete", "/v1/routers/{name}/aliases/{alias}"): Operation(
-        "removeRouterAlias", _TAG, "Remove an alias", answer("Router"), errors=MANAGEMENT
-    ),
-    ("post", "/v1/routers/{name}/rollback"): Operation(
-        "rollBackRouter", _TAG, "Make an earlier version the current one", answer("Router"), errors=CONFLICT
-    ),
+    **versioned("/v1/routers/{name}", _TAG, "Router", "RouterAlias", "rollBackRouter"),
     ("get", "/v1/routers/{name}/report"): Operation(
         "reportRouter", _TAG, "What came of a router's decisions", answer("Report"), errors=(*MANAGEMENT, 503)
     ),

@@ -23,7 +23,7 @@ from routing.providers import breaker
 from routing.providers.breaker import Phase
 from runtime.gateway.backend import Target
 from runtime.http import serving
-from runtime.http.attempts import attempts
+from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Parts
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play, Script, Seen

@@ -1,15 +1,22 @@
-"""Another Roundhouse as a provider: real engines there, none here; the official SDKs against the second server."""
+"""Another Roundhouse as a provider: real engines there, none here; routers whose targets speak the other protocol."""
 
+import json
 from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
 import anthropic
 import openai
 import pytest
 
+from tests.eventually import eventually
+from tests.fakes import traces
+from tests.fakes.provider import HANG, Play, ProviderFake, Seen
+from tests.fakes.provider_thread import provider_in_thread
 from tests.system.serving import STARTER, Server
 
 pytestmark = pytest.mark.real
-RECIPE = """kind: provider
+THERE = """kind: provider
 id: there
 version: 1
 protocol: openai
@@ -20,22 +27,94 @@ models:
   - {{name: starter-chat, aliases: [chat]}}
   - {{name: starter-embed, task: embed}}
 """
+FAKE = """kind: provider
+id: {id}
+version: 1
+protocol: {protocol}
+base_url: {url}
+plain_http: true
+private_addresses: true
+models:
+  - {{name: {model}, abilities: [tools, vision], price: {{input: 2, output: 6}}}}
+"""
+ROUTERS = {
+    "to-claude": {"targets": [{"name": "claude/big"}]},
+    "to-gpt": {"targets": [{"name": "gpt/big"}]},
+    "to-there": {"targets": [{"name": "as-anthropic/starter-chat"}]},
+    "hedging": {
+        "targets": [{"name": "gpt/big", "price": 1}, {"name": "claude/big"}],
+        "default": "gpt/big",
+        "fallbacks": ["claude/big"],
+        "hedge_after": 0.05,
+    },
+}
+PIXEL = "iVBORw0KGgo="
+DATA_URL = f"data:image/png;base64,{PIXEL}"
+PARAMETERS = {"type": "object", "properties": {}}
+TOOL: Any = {"type": "function", "function": {"name": "weather", "parameters": PARAMETERS}}
+
+
+class World(NamedTuple):
+    there: Server
+    """With engines."""
+    here: Server
+    """With providers alone."""
+    fake: ProviderFake
+    """Of both protocols."""
+
+
+def script(seen: Seen) -> Play:
+    """OpenAI's paths and Anthropic's. Who says `hang` to the first waits for ever."""
+    if seen.path == "/v1/chat/completions":
+        if seen.body["messages"][-1]["content"] == "hang":
+            return Play([HANG])
+        kinds: Any = (traces.chat, traces.chat_stream)
+    else:
+        kinds = (traces.message, traces.message_stream)
+    return kinds[bool(seen.body.get("stream"))]("big", tool=bool(seen.body.get("tools")))  # type: ignore[no-any-return]
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, Server]]:
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("providers")
-    there = Server(folder / "there" / "data", [STARTER])
-    here: Server | None = None
-    try:
-        recipe = folder / "there.yaml"
-        recipe.write_text(RECIPE.format(url=there.url))
-        here = Server(folder / "here" / "data", [recipe], "--slots", "1")
-        yield there.wait_ready(), here.wait_ready()
-    finally:
-        for server in (here, there):
-            if server is not None:
-                server.close()
+    with ExitStack() as stack:
+        fake = stack.enter_context(provider_in_thread(script))
+        there = Server(folder / "there" / "data", [STARTER])
+        stack.callback(there.close)
+        providers = {"there": THERE.format(url=there.url)}
+        for id_, protocol, url, model in (
+            ("claude", "anthropic", fake.url, "big"),
+            ("gpt", "openai", fake.url, "big"),
+            ("as-anthropic", "anthropic", f"{there.url}/v1", "starter-chat"),
+        ):
+            providers[id_] = FAKE.format(id=id_, protocol=protocol, url=url, model=model)
+        for id_, text in providers.items():
+            (folder / f"{id_}.yaml").write_text(text)
+        here = Server(folder / "here" / "data", [folder / f"{id_}.yaml" for id_ in providers], "--slots", "1")
+        stack.callback(here.close)
+        there.wait_ready()
+        here.wait_ready()
+        for id_, spec in ROUTERS.items():
+            made = here.http.post("/v1/routers", json={"id": id_, "default": None, **spec})
+            assert made.status_code == 201, made.text
+        yield World(there, here, fake)
+
+
+@pytest.fixture
+def servers(world: World) -> tuple[Server, Server]:
+    return world.there, world.here
+
+
+@pytest.fixture
+def gpt(world: World) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{world.here.url}/v1", api_key="x", max_retries=0) as client:
+        yield client
+
+
+@pytest.fixture
+def claude(world: World) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=world.here.url, api_key="x", max_retries=0) as client:
+        yield client
 
 
 def test_the_same_answer_as_there(servers: tuple[Server, Server]) -> None:
@@ -82,3 +161,103 @@ def test_vectors_are_the_same(servers: tuple[Server, Server]) -> None:
     passed = servers[1].http.post("/v1/embeddings", json={"model": "there/starter-embed", **asked}).json()
     assert passed["data"] == direct["data"]
     assert passed["usage"] == direct["usage"]
+
+
+# --- routers whose target speaks the other protocol ------------------------------------------------------------------
+def test_openais_sdk_against_a_router_to_anthropic(world: World, gpt: openai.OpenAI) -> None:
+    parts: Any = [{"type": "text", "text": "what is this?"}, {"type": "image_url", "image_url": {"url": DATA_URL}}]
+    asked: Any = {"model": "to-claude", "max_completion_tokens": 9, "messages": [{"role": "user", "content": parts}]}
+    whole = gpt.chat.completions.create(**asked)
+    assert (whole.choices[0].message.content, whole.choices[0].finish_reason) == ("hello there", "stop")
+    assert whole.model_extra == {**(whole.model_extra or {}), "model_used": "claude/big"}
+    chunks = list(gpt.chat.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == "hello there"
+    assert whole.usage
+    assert chunks[-1].usage == whole.usage
+    assert (whole.usage.prompt_tokens, whole.usage.completion_tokens) == (12, 5)
+    called = gpt.chat.completions.create(**asked, tools=[TOOL])
+    (call,) = called.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert (call.function.name, json.loads(call.function.arguments)) == ("weather", {"city": "Rome"})
+    response = gpt.responses.create(model="to-claude", input="hi")
+    assert (response.output_text, response.usage and response.usage.total_tokens) == ("hello there", 17)
+    with gpt.responses.stream(model="to-claude", input="hi") as stream:
+        assert stream.get_final_response().output_text == "hello there"
+    sent = [seen for seen in world.fake.seen if seen.path == "/v1/messages"]
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}}
+    assert sent[0].body["messages"][0]["content"][1] == image
+    with pytest.raises(openai.BadRequestError) as refused:
+        gpt.completions.create(model="to-claude", prompt="once")
+    assert refused.value.code == "unsupported_endpoint"
+
+
+def test_anthropics_sdk_against_a_router_to_openai(world: World, claude: anthropic.Anthropic) -> None:
+    parts: Any = [
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PIXEL}},
+        {"type": "text", "text": "what is this?"},
+    ]
+    asked: Any = {"model": "to-gpt", "max_tokens": 9, "messages": [{"role": "user", "content": parts}]}
+    whole = claude.messages.create(**asked)
+    with claude.messages.stream(**asked) as stream:
+        final = stream.get_final_message()
+    for message in (whole, final):
+        assert [block.text for block in message.content if block.type == "text"] == ["hello there"]
+        assert message.stop_reason == "end_turn"
+        usage = message.usage
+        assert (usage.input_tokens, usage.cache_read_input_tokens, usage.output_tokens) == (8, 4, 5)
+    tool: Any = {"name": "weather", "input_schema": PARAMETERS}
+    (block,) = claude.messages.create(**asked, tools=[tool]).content
+    assert block.type == "tool_use"
+    assert (block.name, block.input) == ("weather", {"city": "Rome"})
+    sent = [seen for seen in world.fake.seen if seen.path == "/v1/chat/completions"]
+    assert sent[0].body["messages"][0]["content"][0] == {"type": "image_url", "image_url": {"url": DATA_URL}}
+
+
+def test_another_roundhouse_by_the_other_protocol_says_and_counts_the_same(world: World, gpt: openai.OpenAI) -> None:
+    asked: Any = {"messages": [{"role": "user", "content": "what is a slot?"}], "temperature": 0, "max_tokens": 16}
+    direct = world.there.http.post("/v1/chat/completions", json={"model": "starter-chat", **asked}).json()
+    found = gpt.chat.completions.create(model="to-there", **asked)
+    assert found.choices[0].message.content == direct["choices"][0]["message"]["content"]
+    assert found.choices[0].finish_reason == direct["choices"][0]["finish_reason"]
+    assert found.usage
+    told = direct["usage"]
+    assert (found.usage.prompt_tokens, found.usage.completion_tokens) == (
+        told["prompt_tokens"], told["completion_tokens"],
+    )  # fmt: skip
+    chunks = list(
+        gpt.chat.completions.create(model="to-there", **asked, stream=True, stream_options={"include_usage": True})
+    )
+    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert said == direct["choices"][0]["message"]["content"]
+    assert chunks[-1].usage
+    assert chunks[-1].usage.completion_tokens == told["completion_tokens"]
+
+
+def test_tokens_are_counted_there(world: World, claude: anthropic.Anthropic) -> None:
+    messages: Any = [{"role": "user", "content": "what is a slot?"}]
+    found = claude.messages.count_tokens(model="to-there", messages=messages)
+    direct = world.there.http.post(
+        "/v1/messages/count_tokens", json={"model": "starter-chat", "messages": messages}
+    ).json()
+    assert found.input_tokens == direct["input_tokens"] > 0
+
+
+def test_a_late_target_is_hedged(world: World) -> None:
+    body = {"model": "hedging", "messages": [{"role": "user", "content": "hang"}]}
+    found = world.here.http.post("/v1/chat/completions", json=body)
+    assert (found.status_code, found.json()["model_used"]) == (200, "claude/big")
+    assert found.headers["x-roundhouse-failed-attempts"] == "gpt/big hedged"
+    eventually(lambda: world.fake.left.is_set())
+
+
+def test_routers_are_listed_with_what_their_targets_cost(world: World, gpt: openai.OpenAI) -> None:
+    listed = {one.id: one for one in gpt.models.list()}
+    assert {one.id for one in listed.values() if (one.model_extra or {}).get("kind") == "router"} == set(ROUTERS)
+    assert (listed["hedging"].model_extra or {})["targets"] == ["gpt/big", "claude/big"]
+    assert (listed["hedging"].model_extra or {})["abilities"] == ["tools", "vision"]
+    assert gpt.models.retrieve("to-gpt") == listed["to-gpt"]
+    assert world.here.http.get("/v1/routers/hedging").json()["prices"] == {"gpt/big": 1.0, "claude/big": 4.0}
+    tags = {one["name"]: one for one in world.here.http.get("/api/tags").json()["models"]}
+    assert tags["to-gpt"]["details"]["family"] == "router"
+    shown = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()
+    assert shown["capabilities"] == ["completion", "tools", "vision"]

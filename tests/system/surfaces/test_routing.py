@@ -1,6 +1,9 @@
 """Routers on the real server: the starter's `auto`, its adapters, and the embedding model that looks."""
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +14,8 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.eventually import eventually
-from tests.system.serving import STARTER, Server
+from tests.system.serving import ROOT, STARTER, Server
+from tests.system.tenants.test_keys import keys
 
 pytestmark = pytest.mark.real
 DATE, ANSWER = "3 March 2024", "2024-03-03"
@@ -147,3 +151,32 @@ def test_what_no_router_may_be(server: Server) -> None:
     bad = server.http.put("/v1/routers/auto/fitted/intents", json={"safetensors": "AAAA"})
     assert (bad.status_code, bad.json()["error"]["code"]) == (422, "bad_router_model")
     assert server.http.get("/v1/routers/nobody").json()["error"]["code"] == "router_not_found"
+
+
+def test_a_report_joins_decisions_with_feedback(server: Server) -> None:
+    """The last one: from its first key on the server asks for keys."""
+    keys(server, "teams", "create", "support")
+    key = keys(server, "keys", "create", "--team", "support", "--scopes", "infer,models")["value"]
+    headers = {"Authorization": f"Bearer {key}"}
+    eventually(lambda: server.http.get("/v1/routers").status_code == 401)
+    for place, text in enumerate((DATE, "7 May 2021", "qwpo zmxn vrrt")):
+        request = {**headers, "x-request-id": f"told-{place}", "x-conversation-id": f"c-{place}"}
+        answer = server.http.post("/v1/chat/completions", json=said(text), headers=request)
+        assert answer.status_code == 200, answer.text
+        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
+        assert server.http.post("/v1/feedback", json=judged, headers=headers).status_code == 200
+    command = [sys.executable, "-m", "runtime.cli.main", "routers", "report", "auto", "--url", server.url]
+    environment = {**os.environ, "ROUNDHOUSE_API_KEY": key}
+    done = [
+        subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, env=environment, check=True).stdout
+        for more in ((), ("--json",))
+    ]
+    told = json.loads(done[1])
+    assert (told["router"], told["requests"]) == ("auto", 3)
+    outcomes = {(one["target"], one["reason"].partition(":")[0]): one for one in told["outcomes"]}
+    dates, others = outcomes["starter-chat:iso-date", "intent"], outcomes["starter-chat", "abstained"]
+    assert (dates["requests"], dates["accepted"]) == (2, 0.5)
+    assert (others["requests"], others["accepted"]) == (1, 1.0)
+    assert told["replay"], "what other thresholds would have given"
+    assert "starter-chat:iso-date" in done[0]
+    assert "50.0%" in done[0]

@@ -8,6 +8,7 @@ but is never null. From the types of the vendors' TypeScript packages, made from
 
 from collections.abc import Mapping
 
+from runtime.gateway.routing.cards import RouterCardView
 from runtime.gateway.views.values import AdapterCardView, ModelView
 
 NULLABLE: Mapping[str, Mapping[str, bool]] = {
@@ -117,7 +118,9 @@ MORE: Mapping[str, Mapping[str, str]] = {
     },
     "InputTokensDetails": dict.fromkeys(("cached_tokens_per_turn", "input_tokens_per_turn"), _PER_TURN),
     "MessageTokensCount": {"context_management": "Anthropic's beta has it"},
-    "Model": dict.fromkeys({*ModelView.__struct_fields__, *AdapterCardView.__struct_fields__}, _OURS),
+    "Model": {
+        field: _OURS for kind in (ModelView, AdapterCardView, RouterCardView) for field in kind.__struct_fields__
+    },
     "OutputTokensDetails": dict.fromkeys(
         ("output_tokens_per_turn", "tool_output_tokens", "tool_output_tokens_per_turn"), _PER_TURN
     ),

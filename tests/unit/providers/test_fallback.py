@@ -13,9 +13,9 @@ from models.messages import Chunk, Event, Finished, Started, Usage
 from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
-from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.record import End, Recorder, RequestRecord
 from runtime.http import serving
-from runtime.http.attempts import attempts
+from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
@@ -177,7 +177,7 @@ async def test_a_pause_before_the_same_target_again(tmp_path: Path) -> None:
     """Without a network: errors and answers by script, the pause by the backend."""
     script: list[RoundhouseError | None] = [ProviderFailed("x", again=True), None]
 
-    async def once(_target: Target) -> Parts:
+    async def once(_target: Target, _recorder: Recorder) -> Parts:
         if (error := script.pop(0)) is not None:
             raise error
         yield Head(200, "text/plain")

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import openai
 import pytest
 
 from tests.fakes import traces
@@ -261,18 +260,6 @@ async def test_what_chat_completions_have_no_word_for(tmp_path: Path, more: dict
         assert found.status_code == 400
         assert found.json()["error"]["message"].startswith(f"'{field}' cannot be carried")
         assert not rig.fake.seen
-
-
-async def test_paths_that_nothing_is_translated_to(tmp_path: Path) -> None:
-    async with rigged(tmp_path, messages, "anthropic") as rig, rig.openai() as client:
-        for asking in (
-            client.responses.create(model="there/big", input="hi"),
-            client.completions.create(model="there/big", prompt="hi"),
-        ):
-            with pytest.raises(openai.BadRequestError) as refused:
-                await asking
-            assert refused.value.code == "unsupported_endpoint"
-            assert "/v1/messages" in refused.value.message
 
 
 async def test_errors_keep_the_clients_dialect(tmp_path: Path) -> None:

@@ -39,6 +39,7 @@ class World:
 
     gone: set[str] = field(default_factory=set)
     resident: set[str] = field(default_factory=set)
+    dear: set[str] = field(default_factory=set)
 
     def resolve(self, wanted: Wanted, caller: Caller) -> Target:
         name = str(wanted.name)
@@ -46,6 +47,9 @@ class World:
             raise NotFound("gone")
         backend = "elsewhere" if name == "away" else "local"
         return Target(name, name, "r", backend=backend, abilities=frozenset((Ability.VISION, Ability.TOOLS)))
+
+    def budgets(self, caller: Caller, calls: Any) -> Any:
+        return lambda target: target.model not in self.dear
 
     @property
     def entries(self) -> dict[str, Any]:
@@ -63,7 +67,7 @@ class World:
 
     def switch(self) -> Switch:
         queues: Any = {}
-        return Switch(None, Targets(self.resolve, self, queues), self.resolve, self.lease)  # type: ignore[arg-type]
+        return Switch(None, Targets(self.resolve, self, queues, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
 
 
 def routers() -> list[Router]:
@@ -159,3 +163,13 @@ def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
 
     assert key("one") == key("one")
     assert len({key("one"), key("two"), key("one", "b"), key("one", user="anna")}) == 4
+
+
+async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() -> None:
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "big"}, {"name": "small"}]})
+    world = World(resident={"big"})
+    switch, context = world.switch(), RequestContext("1")
+    calls = BY_PATH[CHAT].parse(b'{"model": "r", "messages": []}', {}).calls(None)
+    assert (await switch.explain(Router(spec), CHAT, calls, Task.CHAT, context))[1].target == "big"
+    world.dear = {"big"}
+    assert (await switch.explain(Router(spec), CHAT, calls, Task.CHAT, context))[1].target == "small"

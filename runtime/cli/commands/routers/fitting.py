@@ -121,8 +121,8 @@ def _complexity(
     fitting, holding = split([str(sorted(one.accepted.items())) for one in judged], 0.2)
     made = vectors(client, model, [one.text for one in judged], shown) if model is not None else None
     fitted: Acceptance = train_acceptance([judged[p] for p in fitting], None if made is None else made[fitting], model)
-    prices = {target["name"]: target.get("price") or 0.0 for target in view["definition"]["targets"]}
-    points: list[Point] = curve(fitted, [judged[p] for p in holding], None if made is None else made[holding], prices)
+    holdout = None if made is None else made[holding]
+    points: list[Point] = curve(fitted, [judged[p] for p in holding], holdout, view["prices"])
     if shown:
         print(curve_text(points))
         note("Choose a threshold, and write it into the router's `complexity.threshold`.")

@@ -8,8 +8,9 @@ import typer
 from runtime.cli.commands.routers import fitting, judging
 from runtime.cli.failures import Refused
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
-from runtime.cli.output import ago, emit, pairs, short, table
+from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.remote.client import Client, Json, part
+from runtime.cli.remote.versions import pointed, rolled_back, version_lines
 
 app = typer.Typer(no_args_is_help=True, help="Send requests to models by rules, intents, complexity and cost.")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The router's name.", show_default=False)]
@@ -85,14 +86,8 @@ def alias(
 
     Example: roundhouse routers alias auto prod v3; then use the model auto@prod
     """
-    path = f"/v1/routers/{part(name)}/aliases/{part(alias)}"
     with Client(url) as client:
-        if remove:
-            found = client.delete(path)
-        else:
-            wanted = version or client.get(f"/v1/routers/{part(name)}")["version"]
-            found = client.put(path, {"version": wanted})
-    _told(found, as_json)
+        _told(pointed(client, f"/v1/routers/{part(name)}", alias, version, remove=remove), as_json)
 
 
 @app.command()
@@ -109,7 +104,7 @@ def rollback(
     Example: roundhouse routers rollback auto
     """
     with Client(url) as client:
-        _told(client.post(f"/v1/routers/{part(name)}/rollback", {"version": version} if version else None), as_json)
+        _told(rolled_back(client, f"/v1/routers/{part(name)}", version), as_json)
 
 
 @app.command()
@@ -138,9 +133,6 @@ def _told(router: Json, as_json: bool) -> None:
     if as_json:
         emit(router)
         return
-    points: dict[str, list[str]] = {}
-    for name, version in router["aliases"].items():
-        points.setdefault(version, []).append(f"@{name}")
     definition = router["definition"]
     pairs(
         [
@@ -153,7 +145,4 @@ def _told(router: Json, as_json: bool) -> None:
             ("rules", ", ".join(rule["name"] for rule in definition.get("rules", [])) or "none"),
         ]
     )
-    for version in router["versions"]:
-        marks = " ".join(points.get(version["version"], []))
-        told = [version["version"], short(version["digest"]), ago(version["created"]), version["source"], marks]
-        print("  " + "  ".join(told).rstrip())
+    print("\n".join(version_lines(router)))

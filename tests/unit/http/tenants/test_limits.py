@@ -14,17 +14,20 @@ import pytest
 from models.messages import Chunk, Finished, RerankResult, Started, Usage
 from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
+from runtime.gateway.backend import ChatPayload, Target
 from runtime.gateway.context import RequestContext
 from runtime.http.limit_headers import duration
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
 from tenants.caller import EVERYBODY
+from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, Limit, Mode
 from tests.unit.http.fakes import FakeGateway, Wire, application, recipe
 from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
+DEAR = PriceList(10**12, 10**12, 2 * 10**12)
 END = Finished(usage=Usage(prompt_tokens=7, completion_tokens=3))
 BODY: dict[str, Any] = {"model": "chat", "messages": [], "max_tokens": 10}
 
@@ -176,3 +179,20 @@ async def test_pairs_are_charged_where_they_were_answered(tmp_path: Path) -> Non
 )
 def test_times_as_go_writes_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:
+    """Routers ask it of each of their targets; nothing is reserved."""
+    held = Limited(tmp_path, (Kind.DAY, 300 * 10**6, Mode.ENFORCE), (Kind.MONTH, 1, Mode.SHADOW))
+    sink, contexts = held.gateway.gateway._limits, {"chat": 512, "free": None}
+
+    def affords(tokens: int, model: str = "chat", price: PriceList | None = DEAR) -> bool:
+        asked = [ChatPayload(PATH, {**BODY, "max_tokens": tokens})]
+        target = Target(model, model, "r", price=price)
+        return sink.affords(EVERYBODY, lambda _: asked, lambda one: contexts[one.model])(target)
+
+    assert affords(10)
+    assert not affords(300)
+    assert affords(300, price=None)
+    assert affords(300, "free", PriceList())
+    assert held.left(Kind.DAY) == 300 * 10**6

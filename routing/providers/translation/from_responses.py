@@ -1,0 +1,179 @@
+"""A request of OpenAI's Responses as chat completions take it. Nothing is kept of it: each one says the whole turn."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from registry.errors import BadRequest
+from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+from routing.providers.translation.response_answers import ResponseAnswers
+
+CARRIED = frozenset(
+    {
+        "model", "input", "instructions", "max_output_tokens", "temperature", "top_p", "stream", "stream_options",
+        "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "user", "metadata",
+        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
+    }
+)  # fmt: skip
+"""The last four are hints for caches and for a provider's own records: they change no answer, and are left out."""
+HARMLESS: dict[str, tuple[Any, ...]] = {
+    "store": (False,),
+    "background": (False,),
+    "truncation": ("disabled",),
+    "top_logprobs": (0,),
+    "service_tier": ("auto", "default"),
+    "include": ([], ["reasoning.encrypted_content"]),
+}
+SAME = ("temperature", "top_p", "parallel_tool_calls", "user")
+NAMES = {
+    "max_completion_tokens": "max_output_tokens",
+    "response_format": "text.format",
+    "reasoning_effort": "reasoning.effort",
+}
+"""Of chat completions' fields, where they are others here."""
+_MESSAGE = re.compile(r"messages\[(\d+)\]")
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    body: Json
+    """A chat completion's, but for `model`."""
+    answers: ResponseAnswers
+    places: list[str]
+    """Of each message: what it was made of."""
+
+    def told(self, error: BadRequest) -> BadRequest:
+        """An error of the chat completion's body in the words of the client's."""
+        if error.param is None:
+            return error
+        where = _MESSAGE.match(error.param)
+        named = NAMES.get(error.param, error.param) if where is None else self.places[int(where[1])]
+        return BadRequest(error.message.replace(f"'{error.param}'", f"'{named}'"), code=error.code, param=named)
+
+
+def translated(body: Mapping[str, Any]) -> Read:
+    """Raises BadRequest."""
+    refuse_others(body, CARRIED, HARMLESS)
+    turns = _Turns()
+    if body.get("instructions"):
+        turns.add("instructions", {"role": "system", "content": text(body["instructions"], "instructions")})
+    turns.read(body.get("input"))
+    found: Json = {"messages": turns.messages}
+    for name in SAME:
+        if body.get(name) is not None:
+            found[name] = body[name]
+    if body.get("max_output_tokens") is not None:
+        found["max_completion_tokens"] = body["max_output_tokens"]
+    if body.get("tools"):
+        found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
+    if body.get("tool_choice") is not None:
+        found["tool_choice"] = _tool_choice(body["tool_choice"])
+    if body.get("text") is not None:
+        found |= _format(mapping(body["text"], "text"))
+    effort = mapping(body.get("reasoning") or {}, "reasoning").get("effort")
+    if effort is not None:
+        found["reasoning_effort"] = effort
+    if body.get("stream") is True:
+        found |= {"stream": True, "stream_options": {"include_usage": True}}
+    return Read(found, ResponseAnswers(body), turns.places)
+
+
+def _format(given: Json) -> Json:
+    if given.get("verbosity") not in (None, "medium"):
+        raise unsupported("text.verbosity")
+    form = mapping(given.get("format") or {"type": "text"}, "text.format")
+    match form.get("type"):
+        case "text":
+            return {}
+        case "json_schema":
+            schema = {name: form[name] for name in ("name", "schema", "strict", "description") if name in form}
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+        case "json_object":
+            return {"response_format": {"type": "json_object"}}
+        case _:
+            raise wrong("text.format.type", "text, json_schema or json_object")
+
+
+def _tool(tool: Json, where: str) -> Json:
+    if tool.get("type") != "function":
+        raise unsupported(f"{where}.type", "its provider has no such tool")
+    named = text(tool.get("name"), f"{where}.name")
+    more = {name: tool[name] for name in ("description", "parameters", "strict") if tool.get(name) is not None}
+    return {"type": "function", "function": {"name": named, **more}}
+
+
+def _tool_choice(choice: object) -> str | Json:
+    if isinstance(choice, str):
+        return choice
+    named = mapping(choice, "tool_choice")
+    if named.get("type") != "function":
+        raise unsupported("tool_choice.type")
+    return {"type": "function", "function": {"name": text(named.get("name"), "tool_choice.name")}}
+
+
+# --- what was said so far --------------------------------------------------------------------------------------------
+class _Turns:
+    """Messages, as items come. What an assistant said and the tools that it called then are one message."""
+
+    def __init__(self) -> None:
+        self.messages: list[Json] = []
+        self.places: list[str] = []
+
+    def add(self, where: str, message: Json) -> None:
+        self.messages.append(message)
+        self.places.append(where)
+
+    def read(self, given: object) -> None:
+        if isinstance(given, str):
+            self.add("input", {"role": "user", "content": given})
+            return
+        for where, item in objects(given, "input"):
+            match item.get("type", "message"):
+                case "message":
+                    role = text(item.get("role"), f"{where}.role")
+                    self.add(where, {"role": role, "content": _content(item.get("content"), f"{where}.content")})
+                case "function_call":
+                    self._called(where, item)
+                case "function_call_output":
+                    called = text(item.get("call_id"), f"{where}.call_id")
+                    told = _content(item.get("output"), f"{where}.output")
+                    self.add(where, {"role": "tool", "tool_call_id": called, "content": told})
+                case "reasoning":
+                    pass  # thoughts of earlier turns
+                case _:
+                    raise unsupported(f"{where}.type", "nothing is kept here between requests, and no such tool run")
+
+    def _called(self, where: str, item: Json) -> None:
+        function = {
+            "name": text(item.get("name"), f"{where}.name"),
+            "arguments": text(item.get("arguments"), f"{where}.arguments"),
+        }
+        call = {"id": text(item.get("call_id"), f"{where}.call_id"), "type": "function", "function": function}
+        if not self.messages or self.messages[-1]["role"] != "assistant":
+            self.add(where, {"role": "assistant", "content": None})
+        self.messages[-1].setdefault("tool_calls", []).append(call)
+
+
+def _content(content: object, where: str) -> str | list[Json]:
+    if isinstance(content, str):
+        return content
+    return [_part(part, at) for at, part in objects(content, where)]
+
+
+def _part(part: Json, where: str) -> Json:
+    kind = part.get("type")
+    match kind:
+        case "input_text" | "output_text":
+            return {"type": "text", "text": text(part.get("text"), f"{where}.text")}
+        case "refusal":
+            return {"type": "refusal", "refusal": text(part.get("refusal"), f"{where}.refusal")}
+        case "input_image":
+            url = text(part.get("image_url"), f"{where}.image_url")
+            detail = {"detail": part["detail"]} if part.get("detail") else {}
+            return {"type": "image_url", "image_url": {"url": url, **detail}}
+        case "input_file":
+            data = text(part.get("file_data"), f"{where}.file_data")
+            return {"type": "file", "file": {"filename": part.get("filename") or "document", "file_data": data}}
+        case _:
+            raise unsupported(f"{where}.type")

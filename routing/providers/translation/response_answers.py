@@ -1,0 +1,196 @@
+"""A chat completion as an answer of OpenAI's Responses, whole or in a stream."""
+
+import secrets
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from routing.providers import sse
+from routing.providers.passing import BadAnswer
+from routing.providers.translation.completions import Call, Completion, Spoken, Usage, read
+from routing.providers.translation.fields import Json
+
+INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
+TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}
+"""Kinds of content that are said, and their field."""
+DEFAULTS: Mapping[str, Any] = {
+    "instructions": None,
+    "max_output_tokens": None,
+    "metadata": {},
+    "parallel_tool_calls": True,
+    "reasoning": {},
+    "temperature": None,
+    "text": {"format": {"type": "text"}},
+    "tool_choice": "auto",
+    "tools": [],
+    "top_p": None,
+    "truncation": "disabled",
+}
+"""What an answer tells of its request: as the client sent it, else this."""
+
+
+class _Item:
+    """An output item under way: words of one kind, or a call of a tool."""
+
+    def __init__(self, kind: str, index: int, call: Call | None = None) -> None:
+        self.kind, self.index, self.said = kind, index, ""
+        self.id = f"item_{secrets.token_hex(12)}"
+        self.call = call
+
+    def shown(self, status: str) -> Json:
+        if self.call is not None:
+            named = {"call_id": self.call.id or self.id, "name": self.call.function.name or ""}
+            return {"id": self.id, "type": "function_call", "status": status, **named, "arguments": self.said}
+        content = [] if status == "in_progress" else [self.part]
+        if self.kind == "reasoning_text":
+            return {"id": self.id, "type": "reasoning", "status": status, "summary": [], "content": content}
+        return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
+
+    @property
+    def part(self) -> Json:
+        more: Json = {"annotations": [], "logprobs": []} if self.kind == "output_text" else {}
+        return {"type": self.kind, TEXTS[self.kind]: self.said, **more}
+
+    @property
+    def name(self) -> str:
+        return "response.function_call_arguments" if self.call is not None else f"response.{self.kind}"
+
+    @property
+    def where(self) -> Json:
+        found: Json = {"item_id": self.id, "output_index": self.index}
+        return found if self.call is not None else {**found, "content_index": 0}
+
+
+class ResponseAnswers:
+    """`routing.providers.translation.through.Translator`. asked: the request, which its answer tells of."""
+
+    def __init__(self, asked: Mapping[str, Any]) -> None:
+        self._asked, self._created = asked, int(time.time())
+        self._first: Completion | None = None
+        self._usage, self._finish = Usage(), ""
+        self._item: _Item | None = None
+        self._output: list[Json] = []
+        self._calls: set[int] = set()
+        self._events = 0
+
+    def whole(self, data: bytes) -> bytes:
+        found = self._first = read(data)
+        if not found.choices or found.choices[0].message is None:
+            raise BadAnswer("answered with a completion that says nothing")
+        self._usage, self._finish = found.usage or Usage(), found.choices[0].finish_reason or ""
+        spoken = found.choices[0].message
+        for index, call in enumerate(spoken.tool_calls or ()):
+            call.index = index  # whole answers do not number them
+        self._piece(spoken)
+        self._close(self._status)
+        return msgspec.json.encode(self._response(self._status))
+
+    def event(self, event: bytes) -> bytes:
+        data = sse.data_of(event)
+        if not data or data == sse.DONE:
+            return b""
+        told, events = read(data), []
+        if self._first is None:
+            self._first = told
+            events += [self._told(f"response.{name}", response=self._response("in_progress"))
+                       for name in ("created", "in_progress")]  # fmt: skip
+        self._usage = told.usage or self._usage
+        for choice in told.choices[:1]:
+            events += self._piece(choice.delta or Spoken())
+            self._finish = choice.finish_reason or self._finish
+        return b"".join(events)
+
+    def end(self) -> bytes:
+        status = self._status
+        return b"".join([*self._close(status), self._told(f"response.{status}", response=self._response(status))])
+
+    @property
+    def _status(self) -> str:
+        return "incomplete" if self._finish in INCOMPLETE else "completed"
+
+    # --- output items -----------------------------------------------------------------------------------------------
+    def _piece(self, spoken: Spoken) -> list[bytes]:
+        events = []
+        for kind, said in (
+            ("reasoning_text", spoken.thought), ("output_text", spoken.content), ("refusal", spoken.refusal),
+        ):  # fmt: skip
+            if said:
+                events += self._say(kind, said)
+        for call in spoken.tool_calls or ():
+            kind = f"call {call.index}"
+            if call.index in self._calls and (self._item is None or self._item.kind != kind):
+                raise BadAnswer("answered with tool calls that are mixed up")
+            self._calls.add(call.index)
+            events += self._say(kind, call.function.arguments or "", call)
+        return events
+
+    def _say(self, kind: str, said: str, call: Call | None = None) -> list[bytes]:
+        events, item = [], self._item
+        if item is None or item.kind != kind:
+            events = self._close("completed")
+            item = self._item = _Item(kind, len(self._output), call)
+            added = item.shown("in_progress")
+            events.append(self._told("response.output_item.added", output_index=item.index, item=added))
+            if call is None:
+                events.append(self._told("response.content_part.added", **item.where, part=item.part))
+        if said:
+            item.said += said
+            more: Json = {"logprobs": []} if kind == "output_text" else {}
+            events.append(self._told(f"{item.name}.delta", **item.where, delta=said, **more))
+        return events
+
+    def _close(self, status: str) -> list[bytes]:
+        item, self._item = self._item, None
+        if item is None:
+            return []
+        done = item.shown(status)
+        self._output.append(done)
+        if item.call is not None:
+            ends = [self._told(f"{item.name}.done", **item.where, name=done["name"], arguments=item.said)]
+        else:
+            more: Json = {"logprobs": []} if item.kind == "output_text" else {}
+            said = {TEXTS[item.kind]: item.said}
+            ends = [
+                self._told(f"{item.name}.done", **item.where, **said, **more),
+                self._told("response.content_part.done", **item.where, part=item.part),
+            ]
+        return [*ends, self._told("response.output_item.done", output_index=item.index, item=done)]
+
+    # --- the answer -------------------------------------------------------------------------------------------------
+    def _told(self, kind: str, **more: Any) -> bytes:
+        self._events += 1
+        return sse.event({"type": kind, "sequence_number": self._events - 1, **more}, kind)
+
+    def _response(self, status: str) -> Json:
+        first, asked = self._first or Completion(), self._asked
+        told = {name: default if asked.get(name) is None else asked[name] for name, default in DEFAULTS.items()}
+        told["tools"] = [{"strict": None, "parameters": None, **tool} for tool in told["tools"]]
+        reason = INCOMPLETE.get(self._finish) if status == "incomplete" else None
+        return {
+            "id": f"resp_{first.id}",
+            "object": "response",
+            "created_at": self._created,
+            "status": status,
+            "error": None,
+            "access_programs": None,
+            "incomplete_details": None if reason is None else {"reason": reason},
+            "model": first.model,
+            "output": self._output,
+            **told,
+            **({} if status == "in_progress" else {"usage": usage(self._usage)}),
+        }
+
+
+def usage(told: Usage) -> Json:
+    cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
+    output = told.completion_tokens or 0
+    thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
+    return {
+        "input_tokens": told.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "output_tokens": output,
+        "output_tokens_details": {"reasoning_tokens": thought},
+        "total_tokens": told.prompt_tokens + output,
+    }

@@ -1,0 +1,76 @@
+"""Attempts at one request: at its target again, or at the fall-backs that a router named, within one budget of time.
+
+ 1. The first byte is there                                      it is the answer; what fails after it ends the stream
+ 2. It is late, and a hedge is wanted and may be made            a second attempt beside it: `hedging.py`
+ 3. It failed, and may not be tried elsewhere or again           the error is the answer
+ 4. It failed, and a fall-back is left                           the next one of them, at once
+ 5. It failed, none is left, its backend would try it again      the same target, after a pause
+ 6. Otherwise                                                    the error is the answer
+
+While fall-backs are left, an attempt has its share of what is left of the time: two targets get half of it each. A name
+that a router gave and that means nothing now, or that the caller may not use, is passed over.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from registry.errors import RoundhouseError
+from runtime.gateway.backend import Target
+from runtime.gateway.core import Gateway
+from runtime.gateway.record import Recorder
+from runtime.http.attempts.first import Answer, Resolve, first, resolved
+from runtime.http.attempts.hedging import Begun, delay, hedged
+from runtime.http.dialect import Parts
+
+
+async def attempts(
+    gateway: Gateway,
+    recorder: Recorder,
+    target: Target,
+    fallbacks: Sequence[str],
+    resolve: Resolve,
+    answer: Answer,
+) -> Parts:
+    """The answer of the first target that gives one."""
+    waiting = deque(fallbacks)
+    patience = gateway.patience(target)
+    if recorder.context.deadline is None and patience is not None:
+        recorder.within(patience)
+    while True:
+        recorder.target = target
+        found, parts = await _begun(gateway, recorder, target, waiting, resolve, answer)
+        target = recorder.target  # a second attempt may have taken over
+        async with aclosing(parts):
+            if not isinstance(found, RoundhouseError):
+                yield found
+                async for part in parts:
+                    yield part
+                return
+        following = None
+        while following is None and waiting:
+            following = resolved(resolve, waiting.popleft(), target)
+        if following is None:
+            seconds = gateway.again(recorder.context, target, found)
+            if seconds is None:
+                raise found
+            gateway.failed_attempt(recorder, found)
+            await asyncio.sleep(seconds)
+        else:
+            gateway.failed_attempt(recorder, found)
+            target = following
+
+
+async def _begun(
+    gateway: Gateway, recorder: Recorder, target: Target, fallbacks: deque[str], resolve: Resolve, answer: Answer
+) -> Begun:
+    seconds = delay(gateway, target, fallbacks)
+    if seconds is not None:
+        return await hedged(gateway, recorder, target, fallbacks, resolve, answer, seconds)
+    parts = answer(target, recorder)
+    try:
+        return await first(recorder, target, parts, len(fallbacks)), parts
+    except BaseException:
+        await parts.aclose()
+        raise

@@ -1,0 +1,61 @@
+"""One attempt until its answer has begun, or it is known to have failed."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from registry.errors import (
+    EngineFailed,
+    Forbidden,
+    NotFound,
+    ProviderFailed,
+    ProviderTimedOut,
+    QueueFull,
+    RoundhouseError,
+    Unavailable,
+)
+from runtime.gateway.backend import Target
+from runtime.gateway.record import Recorder
+from runtime.http.dialect import Head, Part, Parts
+
+ELSEWHERE = (ProviderFailed, QueueFull, EngineFailed, Unavailable)
+"""What another target may do better. The client's own faults and its deadline are not among it."""
+Resolve = Callable[[str], Target]
+"""A fall-back's name to what answers under it. Raises NotFound or Forbidden."""
+Answer = Callable[[Target, Recorder], Parts]
+"""One attempt, which this recorder notes."""
+
+
+async def first(recorder: Recorder, target: Target, parts: Parts, others: int) -> Part | RoundhouseError:
+    """An answer's first part, or the error for which it may be tried elsewhere or again. Raises the others.
+
+    Args:
+        others: targets that are left to be asked: this one has its share of the time.
+    """
+    left = recorder.context.seconds_left()
+    share = left / (others + 1) if others and left is not None else None
+    try:
+        async with asyncio.timeout(share) as limit:
+            found = await anext(parts)
+    except TimeoutError:
+        if not limit.expired():
+            raise
+        return ProviderTimedOut(f"'{target.model}' had not begun its answer when its share of the time was over.")
+    except StopAsyncIteration:
+        return EngineFailed(f"'{target.model}' ended without an answer.")
+    except ELSEWHERE as error:
+        if error.code == "shutting_down":
+            raise
+        return error
+    if others and isinstance(found, Head) and (found.status >= 500 or found.status == 429):
+        return EngineFailed(f"'{target.model}' answered with status {found.status}.")
+    return found
+
+
+def resolved(resolve: Resolve, name: str, instead_of: Target) -> Target | None:
+    """A fall-back as the target of the same request; None: the name means nothing now, or not to this caller."""
+    try:
+        found = resolve(name)
+    except (NotFound, Forbidden):
+        return None
+    return replace(found, asked=instead_of.asked, routed=instead_of.routed)

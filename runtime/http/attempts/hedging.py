@@ -1,0 +1,124 @@
+"""A second attempt beside one whose first byte is late: whoever begins first answers, the other one is cancelled.
+
+| the first attempt         | the second one     | what follows                                                      |
+|---------------------------|--------------------|-------------------------------------------------------------------|
+| begins in time            | is not made        | it answers                                                        |
+| is late                   | may not be made    | it is waited for: no budget, an open breaker, nobody to ask       |
+| is late, begins           | has not begun      | it answers; the second is cancelled                               |
+| is late, has not begun    | begins             | the second answers; the first is cancelled                        |
+| is late, fails            | has not failed     | the second is the one attempt now                                 |
+| is late, has not failed   | fails              | the first goes on alone                                           |
+
+Each of the two is a row of the ledger; the one that was cancelled has the code `hedged`. A second attempt takes one of
+its provider's further attempts (a tenth of its traffic), and a model of this machine is only asked where it is loaded.
+"""
+
+import asyncio
+from collections import deque
+from dataclasses import replace
+
+from registry.errors import RoundhouseError
+from runtime.gateway.backend import Target
+from runtime.gateway.core import Gateway
+from runtime.gateway.record import Recorder
+from runtime.http.attempts.first import Answer, Resolve, first, resolved
+from runtime.http.dialect import Part, Parts
+
+Begun = tuple[Part | RoundhouseError, Parts]
+"""The first part, or why there is none, and where the rest comes from."""
+
+
+def delay(gateway: Gateway, target: Target, fallbacks: deque[str]) -> float | None:
+    """Seconds after which a second attempt is made; None: never."""
+    routed = target.routed
+    if routed is not None and routed.decision.hedge_after is not None and fallbacks:
+        return routed.decision.hedge_after
+    return gateway.hedge_after(target)
+
+
+async def hedged(
+    gateway: Gateway,
+    recorder: Recorder,
+    target: Target,
+    fallbacks: deque[str],
+    resolve: Resolve,
+    answer: Answer,
+    seconds: float,
+) -> Begun:
+    """As `first`, of one of two attempts. The fall-back that the second one asks is taken from `fallbacks`."""
+    mine, second = _Attempt(recorder, target, answer, len(fallbacks)), None
+    try:
+        await asyncio.wait({mine.task}, timeout=seconds)
+        other = None if mine.task.done() else _other(gateway, target, fallbacks, resolve)
+        if other is None:
+            return await mine.task, mine.parts
+        second = _Attempt(recorder.beside(other), other, answer, len(fallbacks) + 1)
+        await asyncio.wait({mine.task, second.task}, return_when=asyncio.FIRST_COMPLETED)
+        if mine.task.done():
+            error = mine.task.result()  # raises what is the client's own fault
+            if not isinstance(error, RoundhouseError):
+                await second.leave()
+                gateway.lost(second.recorder)
+                second.is_told = True
+                return error, mine.parts
+            await mine.leave()
+            gateway.failed_attempt(recorder, error)
+        elif (failed := second.failed()) is not None:
+            await second.leave()
+            gateway.failed_attempt(second.recorder, failed)
+            second.is_told = True
+            found = await mine.task
+            recorder.context = replace(recorder.context, attempt=second.number)
+            return found, mine.parts
+        else:
+            await mine.leave()
+            gateway.lost(recorder)
+        recorder.take_over(second.recorder)
+        second.is_told = True
+        return await second.task, second.parts
+    except BaseException:
+        await mine.leave()
+        if second is not None:
+            await second.leave()
+            if not second.is_told:
+                gateway.lost(second.recorder)
+        raise
+
+
+class _Attempt:
+    """Under way until `leave`."""
+
+    def __init__(self, recorder: Recorder, target: Target, answer: Answer, others: int) -> None:
+        self.recorder, self.number = recorder, recorder.context.attempt
+        self.is_told = False
+        """Its end is in the ledger, or will be with the request's."""
+        self.parts = answer(target, recorder)
+        self.task = asyncio.create_task(first(recorder, target, self.parts, others))
+
+    def failed(self) -> RoundhouseError | None:
+        """Once its task is done. The client's own fault is here one of this target: the other one may bear it."""
+        if isinstance(error := self.task.exception(), RoundhouseError):
+            return error
+        found = self.task.result()
+        return found if isinstance(found, RoundhouseError) else None
+
+    async def leave(self) -> None:
+        self.task.cancel()
+        await asyncio.wait({self.task})
+        if not self.task.cancelled():
+            self.task.exception()  # looked at, so that asyncio does not warn of it
+        await self.parts.aclose()
+
+
+def _other(gateway: Gateway, target: Target, fallbacks: deque[str], resolve: Resolve) -> Target | None:
+    """Whom the second attempt asks: the router's first fall-back that may be asked, else the same target."""
+    if target.routed is not None and target.routed.decision.hedge_after is not None:
+        while fallbacks:
+            if (found := resolved(resolve, fallbacks[0], target)) is not None:
+                if not gateway.spare(found):
+                    return None
+                fallbacks.popleft()
+                return found
+            fallbacks.popleft()
+        return None
+    return target if gateway.spare(target) else None

@@ -1,0 +1,30 @@
+"""`tests.fakes.provider` in a thread of its own, for servers that are other processes."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.fakes.provider import ProviderFake, Script, provider_fake
+
+
+@contextmanager
+def provider_in_thread(script: Script) -> Iterator[ProviderFake]:
+    loop, started, over = asyncio.new_event_loop(), threading.Event(), asyncio.Event()
+    found: list[ProviderFake] = []
+
+    async def serve() -> None:
+        async with provider_fake(script) as fake:
+            found.append(fake)
+            started.set()
+            await over.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
+    thread.start()
+    assert started.wait(60)
+    try:
+        yield found[0]
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(60)
+        loop.close()

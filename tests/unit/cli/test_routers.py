@@ -1,0 +1,202 @@
+"""`roundhouse routers` and `providers`: what is asked of the server, what is trained here, and what is printed."""
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from routing.intents.files import from_bytes
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+
+WHERE = {"weather": ("rain", "snow", "wind", "sun"), "money": ("euros", "dollars", "bills", "rent")}
+FORMS = ("is there {} today", "tell me of the {}", "{} again", "how much {} is it", "what about {} then", "{} please")
+
+
+def router(**more: Any) -> dict[str, Any]:
+    """A router as the server shows it."""
+    version = {"version": "v1", "digest": "sha256:" + "0" * 64, "created": 1.0, "bytes": 1, "source": "request"}
+    definition = {
+        "id": "support",
+        "targets": [{"name": "small"}, {"name": "big", "price": 3.0}],
+        "default": "small",
+        "intents": {"routes": {"weather": ["small"], "money": ["big"]}, "threshold": 0.5},
+    }
+    return {
+        "object": "router", "name": "support", "version": "v1", "digest": "sha256:" + "0" * 64, "versions": [version],
+        "aliases": {"prod": "v1"}, "models": [], "definition": definition, "prices": {"small": 1.0, "big": 3.0}, **more,
+    }  # fmt: skip
+
+
+def examples(folder: Path, *, target: bool = False) -> Path:
+    rows = [
+        {"text": form.format(word), ("target" if target else "intent"): {"weather": "small", "money": "big"}[label]
+         if target else label}
+        for label, words in WHERE.items() for form in FORMS for word in words
+    ]  # fmt: skip
+    rows += [] if target else [{"text": f"nothing of {n} that", "intent": None} for n in range(12)]
+    file = folder / "examples.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    return file
+
+
+def fitted(server: FakeServer, run: Run, folder: Path, *options: str) -> Any:
+    server.on("GET", "/v1/routers/support", router())
+    server.on("PUT", "/v1/routers/support/fitted/intents", router(version="v2"))
+    return run("routers", "fit", "support", str(examples(folder)), *options)
+
+
+def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    picture = tmp_path / "confusion.svg"
+    result = fitted(server, run, tmp_path, "--picture", str(picture), "--precision", "0.9")
+    assert result.exit_code == 0, result.output
+    assert "v2 counts now" in result.stdout
+    assert "by letters, on " in result.stdout
+    sent = base64.b64decode(server.asked[-1].json["safetensors"])
+    model: Any = from_bytes(sent, "intents")
+    assert (model.tell("rain again please").label, model.tell("how much rent").label) == ("weather", "money")
+    assert picture.read_text().lstrip().startswith("<svg")
+
+
+def test_fit_that_changes_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    result = fitted(server, run, tmp_path, "--dry-run", "--json")
+    told = json.loads(result.stdout)
+    assert (told["kind"], told["version"]) == ("intents", "v1")
+    assert [one["features"] for one in told["measured"]] == ["letters"]
+    assert [asked.method for asked in server.asked] == ["GET"]
+
+
+def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    def embed(asked: Asked) -> Answer:
+        """Of rain and of rent: two directions."""
+        rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in asked.json["input"]]
+        return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
+
+    server.on("POST", "/v1/embeddings", embed)
+    result = fitted(server, run, tmp_path, "--embedding", "vectors", "--json")
+    assert result.exit_code == 0, result.output
+    assert [one["features"] for one in json.loads(result.stdout)["measured"]] == ["letters", "letters and vector"]
+
+
+def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    rows = [
+        {"text": form.format(word), "accepted": {"small": int(label == "weather"), "big": 1 if n else 0}}
+        for label, words in WHERE.items()
+        for form in FORMS
+        for n, word in enumerate(words)
+    ]
+    file = tmp_path / "judged.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    server.on("GET", "/v1/routers/support", router())
+    server.on("PUT", "/v1/routers/support/fitted/complexity", router(version="v2"))
+    told = json.loads(run("routers", "fit", "support", str(file), "--json").stdout)
+    assert told["kind"] == "complexity"
+    assert all(1.0 <= point["price"] <= 3.0 for point in told["measured"]), "by the prices that the server told"
+
+
+@pytest.mark.parametrize(
+    ("lines", "word"),
+    [("{", "no JSON"), ('{"intent": "a"}', '"text"'), ("", "no examples"), ('{"text": "a", "intent": "b"}', "two")],
+    ids=["half", "no text", "empty", "one intent"],
+)
+def test_fit_says_what_is_wrong_with_a_file(
+    server: FakeServer, run: Run, tmp_path: Path, lines: str, word: str
+) -> None:
+    server.on("GET", "/v1/routers/support", router())
+    file = tmp_path / "x.jsonl"
+    file.write_text(lines)
+    result = run("routers", "fit", "support", str(file))
+    assert result.exit_code != 0
+    assert word in result.stderr
+
+
+def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    fitted(server, run, tmp_path)
+    model = server.asked[-1].json["safetensors"]
+    server.on("GET", "/v1/routers/support", router(models=["intents"]))
+    server.on("GET", "/v1/routers/support/fitted/intents", {"safetensors": model})
+    result = run("routers", "eval", "support", str(examples(tmp_path)), "--json")
+    told = json.loads(result.stdout)
+    assert told["router"] == "support@v1"
+    assert told["rows"] == 60
+    assert told["right"] > 0.9
+    assert {pair["target"] for pair in told["pairs"]} == {"small", "big"}
+    text = run("routers", "eval", "support", str(examples(tmp_path, target=True))).stdout
+    assert "went where they belong" in text
+    assert "BELONGS TO" in text
+
+
+def test_report_shows_acceptance_and_other_thresholds(server: FakeServer, run: Run) -> None:
+    outcome = {"target": "small", "reason": "intent", "requests": 4, "accepted": 0.75, "cost_micro": 1500.0}
+    unknown = {**outcome, "target": "big", "accepted": None}
+    point = {"threshold": 0.5, "answered": 0.9, "accepted": None, "cost_micro": 2000.0}
+    told = {"router": "support", "days": 1.0, "requests": 8, "outcomes": [outcome, unknown], "replay": [point]}
+    server.on("GET", "/v1/routers/support/report", told)
+    shown = run("routers", "report", "support", "--days", "1").stdout
+    assert server.asked[-1].query == "days=1.0"
+    assert "75.0%" in shown
+    assert "0.001500" in shown
+    assert "another threshold" in shown
+    assert json.loads(run("routers", "report", "support", "--json").stdout) == told
+
+
+def test_explain_show_alias_and_rollback(server: FakeServer, run: Run) -> None:
+    route = {
+        "router": "support@v1", "target": "small", "reason": "intent:weather", "score": 0.9,
+        "scores": {"weather": 0.9}, "alternatives": [], "fallbacks": ["big"], "saw": {"features": "letters"},
+    }  # fmt: skip
+    server.on("POST", "/v1/route", route)
+    assert "weather 0.900" in run("routers", "explain", "support", "rain").stdout
+    server.on("GET", "/v1/routers/support", router())
+    assert "@prod" in run("routers", "show", "support").stdout
+    server.on("PUT", "/v1/routers/support/aliases/next", router())
+    assert run("routers", "alias", "support", "next").exit_code == 0
+    assert server.asked[-1].json == {"version": "v1"}
+    server.on("POST", "/v1/routers/support/rollback", router())
+    assert run("routers", "rollback", "support", "v1").exit_code == 0
+    server.on("GET", "/v1/routers", {"object": "list", "data": [router()]})
+    assert "support" in run("routers", "list").stdout
+
+
+# --- providers -------------------------------------------------------------------------------------------------------
+BREAKER = {"id": "there/big", "state": "open", "seconds": 4.2, "failures_in_a_row": 5}
+PROVIDER = {"id": "there", "object": "provider", "protocol": "openai", "base_url": "https://example.com/v1",
+            "key_is_set": False, "running": 2, "connections": 8, "models": [BREAKER]}  # fmt: skip
+
+
+def test_providers_show_their_breakers_and_keys(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/providers", {"object": "list", "data": [PROVIDER]})
+    shown = run("providers", "list").stdout
+    for word in ("there/big", "open (4 s)", "NOT SET"):
+        assert word in shown
+    assert json.loads(run("providers", "list", "--json").stdout)["data"] == [PROVIDER]
+
+
+@pytest.mark.parametrize(
+    ("told", "code", "word"),
+    [
+        ({"ok": True, "message": "It has 2 models.", "missing": []}, 0, "It has 2 models."),
+        ({"ok": False, "message": "It has 2 models.", "missing": ["big"]}, 1, "It does not have: big."),
+        ({"ok": False, "message": "No connection.", "missing": []}, 1, "does not answer"),
+    ],
+    ids=["well", "one is missing", "nobody there"],
+)
+def test_a_provider_is_tried(server: FakeServer, run: Run, told: dict[str, Any], code: int, word: str) -> None:
+    server.on("POST", "/v1/providers/there/test", {"id": "there", "seconds": 0.1, **told})
+    result = run("providers", "test", "there")
+    assert result.exit_code == code
+    assert word in result.output
+
+
+def test_the_list_of_models_has_what_is_no_model_of_this_machine(server: FakeServer, run: Run) -> None:
+    elsewhere = {"id": "there/big", "owned_by": "there", "task": "chat", "aliases": ["b"], "description": ""}
+    card = {"id": "auto", "owned_by": "roundhouse", "kind": "router", "task": "chat", "description": "by intent"}
+    server.on("GET", "/v1/models", {"object": "list", "data": [elsewhere, card]})
+    shown = run("models", "list").stdout
+    assert "elsewhere, at there" in shown
+    assert "router" in shown
+    server.on("GET", "/v1/models/auto", card)
+    assert "by intent" in run("models", "show", "auto").stdout
