@@ -5,6 +5,7 @@ import random
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing
+from types import MappingProxyType
 from typing import Any
 
 from models.messages import (
@@ -31,6 +32,7 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
 Told = Callable[[str, str, str], None]
 """Provider, model and outcome of an attempt, for metrics."""
@@ -129,17 +131,32 @@ class Upstream:
         code = error.code if isinstance(error, ProviderFailed) else "left" if error is not None else "ok"
         self._told(self.provider.id, model.name, code)
 
-    def attempt(self, model: ProviderModel, shown: str, request_id: str, by: float | None = None) -> "Attempt":
-        """by: when the whole request has to be answered, on the loop's clock."""
-        return Attempt(self, model, shown, request_id, by)
+    def attempt(
+        self,
+        model: ProviderModel,
+        shown: str,
+        request_id: str,
+        by: float | None = None,
+        trace: Mapping[str, str] = NO_TRACE,
+    ) -> "Attempt":
+        """by: when the whole request has to be answered, on the loop's clock. trace: headers that are passed on."""
+        return Attempt(self, model, shown, request_id, by, trace)
 
 
 class Attempt:
     """One call, once. `usage` is what is known of it at any time."""
 
-    def __init__(self, upstream: Upstream, model: ProviderModel, shown: str, request_id: str, by: float | None) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: ProviderModel,
+        shown: str,
+        request_id: str,
+        by: float | None,
+        trace: Mapping[str, str] = NO_TRACE,
+    ) -> None:
         self._upstream, self._model, self._shown, self._request_id = upstream, model, shown, request_id
-        self._by = by
+        self._by, self._trace = by, trace
         self._heard: Heard | None = None
         self._passing: Passing | None = None
         self._sent = 0
@@ -207,7 +224,9 @@ class Attempt:
 
     # --- the chat family --------------------------------------------------------------------------------------------
     async def _chat(self, planned: Planned) -> Events:
-        async with self._upstream.connection.post(planned.surface, planned.body, self._request_id, self._by) as reply:
+        async with self._upstream.connection.post(
+            planned.surface, planned.body, self._request_id, self._by, self._trace
+        ) as reply:
             if reply.status != 200:
                 body = await self._refused(reply)
                 yield Started(reply.status, JSON)
@@ -281,7 +300,7 @@ class Attempt:
 
     # --- the other tasks --------------------------------------------------------------------------------------------
     async def _asked(self, surface: Surface, body: Any) -> bytes:
-        async with self._upstream.connection.post(surface, body, self._request_id, self._by) as reply:
+        async with self._upstream.connection.post(surface, body, self._request_id, self._by, self._trace) as reply:
             if reply.status == 200:
                 return await reply.whole()
             words = faults.read(await self._refused(reply))

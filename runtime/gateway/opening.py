@@ -37,6 +37,7 @@ from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
+from runtime.gateway.tracing.starting import start as start_tracing
 from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
@@ -84,7 +85,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         settings.data_dir, state, leased=lambda digest: any(queue.holds(digest) for queue in queues.values())
     )
 
-    console = Console()
+    console, tracing = Console(), start_tracing()
 
     def queue_of(recipe: Recipe) -> ModelQueue:
         queue = ModelQueue(
@@ -157,6 +158,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         providers,
         Providers(providers, metrics),
         console,
+        tracing,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -195,6 +197,8 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
             task.cancel()
         await providers.close()
         await residency.close()
+        if tracing is not None:
+            await tracing.close()
         await pool.close()
         await service.close()
         await ledger.close()
