@@ -44,6 +44,8 @@ class HttpCall(Message, frozen=True):
     """Lower goes first, and stays where the engine's memory is short."""
     tier: str = ""
     """`service_tier` of the answer; empty: it has none."""
+    trace: dict[str, str] = {}
+    """Headers that name its place in a trace: `traceparent`, `tracestate`."""
 
 
 class EmbedRequest(Message, frozen=True):

@@ -1,6 +1,6 @@
 """Metrics of the server."""
 
-from prometheus_client import Counter, Gauge, Histogram
+from prometheus_client import Counter, Gauge, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
 
 from docs.tables.markdown import code, table
@@ -33,4 +33,4 @@ def metrics() -> str:
     return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO, VLLM])
 
 
-_KINDS: dict[str, type] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram}
+_KINDS: dict[str, type] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram, "summary": Summary}

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextvars import Context
 from typing import Any
 
@@ -24,6 +24,7 @@ class Exchange:
         context: Context,
         request_id: str = "",
         priority: int = 0,
+        trace: Mapping[str, str] | None = None,
     ) -> None:
         self._gone = asyncio.Event()
         self._wake = asyncio.Event()
@@ -35,15 +36,25 @@ class Exchange:
         self._ended = False
         self.status = 0
         self.content_type = ""
-        running = self._run(app, path, method, body, request_id, priority)
+        running = self._run(app, path, method, body, request_id, priority, trace or {})
         self._task = asyncio.get_running_loop().create_task(running, context=context)
 
-    async def _run(self, app: AsgiApp, path: str, method: str, body: bytes, request_id: str, priority: int) -> None:
+    async def _run(
+        self,
+        app: AsgiApp,
+        path: str,
+        method: str,
+        body: bytes,
+        request_id: str,
+        priority: int,
+        trace: Mapping[str, str],
+    ) -> None:
         headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
         if request_id:
             headers.append((b"x-request-id", request_id.encode()))
         if priority:
             headers.append((b"x-vllm-priority", str(priority).encode()))
+        headers += [(name.encode(), value.encode("latin-1")) for name, value in trace.items()]
         scope = {
             "type": "http",
             # 2.4: who sends to a client that is gone gets an OSError, so Starlette needs no tasks to look out for it

@@ -43,7 +43,7 @@ class VllmEngine:
         self._adapters: EngineAdapters | None = None
         self._fields: fields.Fields = {}
         self._model = ""
-        self._typical, self._cuts, self._strict = False, False, False
+        self._typical, self._cuts, self._strict, self._traces = False, False, False, False
         self._state = "new"
         self._checker = Checker(lambda: process.start(self._engine, bounds), bounds)
         self._sleeper: Sleeper | None = None
@@ -100,6 +100,7 @@ class VllmEngine:
             self._fields, self._model = fields.known(self._app, effort=effort), recipe.id
             self._cuts, self._strict = recipe.on_too_many_tokens == "cut", recipe.strict
             self._typical = launch.samples_typically(self._engine)
+            self._traces = bool(arguments.otlp_traces_endpoint)  # else vLLM complains of the header
             self._children.watch(launch.processes(self._engine), self._child_died)
             await warm.warm(self._app, recipe.id)
             admission.guard(self._engine, self._checker)
@@ -227,8 +228,9 @@ class VllmEngine:
         context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
         body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
+        trace = request.trace if self._traces else {}
         exchange = Exchange(
-            self._app, request.path, request.method, body, context, request.request_id, request.priority
+            self._app, request.path, request.method, body, context, request.request_id, request.priority, trace
         )
         self._running.add(exchange)
         adapters.calls[request.served] += 1

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any
 
 from models.messages import (
@@ -28,6 +29,7 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
+NO_TRACE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
 
 
@@ -37,11 +39,20 @@ class Attempt:
     Args:
         shown: the name that the client is to see.
         by: when the whole request has to be answered, on the loop's clock.
+        trace: headers that are passed on.
     """
 
-    def __init__(self, upstream: Upstream, model: ProviderModel, shown: str, request_id: str, by: float | None) -> None:
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: ProviderModel,
+        shown: str,
+        request_id: str,
+        by: float | None,
+        trace: Mapping[str, str] = NO_TRACE,
+    ) -> None:
         self._upstream, self._model, self._shown, self._request_id = upstream, model, shown, request_id
-        self._by = by
+        self._by, self._trace = by, trace
         self._heard: Heard | None = None
         self._passing: Passing | None = None
         self._sent = 0
@@ -109,7 +120,9 @@ class Attempt:
 
     # --- the chat family --------------------------------------------------------------------------------------------
     async def _chat(self, planned: Planned) -> Events:
-        async with self._upstream.connection.post(planned.surface, planned.body, self._request_id, self._by) as reply:
+        async with self._upstream.connection.post(
+            planned.surface, planned.body, self._request_id, self._by, self._trace
+        ) as reply:
             if reply.status != 200:
                 body = await self._refused(reply)
                 yield Started(reply.status, JSON)
@@ -183,7 +196,7 @@ class Attempt:
 
     # --- the other tasks --------------------------------------------------------------------------------------------
     async def _asked(self, surface: Surface, body: Any) -> bytes:
-        async with self._upstream.connection.post(surface, body, self._request_id, self._by) as reply:
+        async with self._upstream.connection.post(surface, body, self._request_id, self._by, self._trace) as reply:
             if reply.status == 200:
                 return await reply.whole()
             words = faults.read(await self._refused(reply))

@@ -117,29 +117,30 @@ class Connection:
 
     @asynccontextmanager
     async def post(
-        self, surface: Surface, body: Body, request_id: str, by: float | None = None
+        self, surface: Surface, body: Body, request_id: str, by: float | None, trace: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
         """Raises ProviderFailed and what is below it. Leaving early closes the connection: the provider sees it.
 
         Args:
             by: when the whole request has to be answered, on the loop's clock; the recipe's bound is another one.
+            trace: headers that name its place in a trace.
         """
-        async with self._request("POST", surface, body, request_id, by) as reply:
+        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, by) as reply:
             yield reply
 
     async def models(self) -> bytes:
         """What it says that it has. Raises ProviderFailed."""
-        async with self._request("GET", "models", b"", "") as reply:
+        async with self._request("GET", "models", b"", {}) as reply:
             if reply.status != 200:
                 raise faults.failure(self._provider.id, reply.status, await reply.error_body(), reply.headers)
             return await reply.whole()
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, body: Body, request_id: str, by: float | None = None
+        self, method: str, path: str, body: Body, passed: Mapping[str, str], by: float | None = None
     ) -> AsyncIterator[Reply]:
         provider, loop = self._provider, asyncio.get_running_loop()
-        headers = self._headers(request_id)
+        headers = {**passed, **self._headers()}
         if isinstance(body, bytes) and body:
             headers["content-type"] = "application/json"
         first_by, whole_by = loop.time() + provider.timeouts.first_byte, loop.time() + provider.timeouts.whole
@@ -161,9 +162,9 @@ class Connection:
         finally:
             response.close() if not response.content.at_eof() else response.release()
 
-    def _headers(self, request_id: str) -> dict[str, str]:
+    def _headers(self) -> dict[str, str]:
         provider = self._provider
-        found = {"x-request-id": request_id} if request_id else {}
+        found = dict[str, str]()
         key = os.environ.get(provider.key_env) if provider.key_env else None
         if provider.key_env and not key:
             raise ProviderFailed(

@@ -1,9 +1,10 @@
 """What is known of one request beside its body: made once when it arrives, passed on, never looked up."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 from tenants.caller import EVERYBODY, Caller
 from tenants.classes import ServiceClass
@@ -36,6 +37,19 @@ class Asked:
     """The answer's body tells the class that is given: the client named one where its vendor does."""
 
 
+class Trace(Protocol):
+    """A request's place in a trace (`runtime.gateway.tracing`)."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """`traceparent`, and `tracestate` if there is one, for who works on it."""
+        ...
+
+    def calling(self, provider: str, model: str) -> AbstractContextManager[Mapping[str, str]]:
+        """Around one attempt at a provider: the headers that it is sent."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class RequestContext:
     """Who asks, how urgently, and since when."""
@@ -57,6 +71,8 @@ class RequestContext:
     preference: Preference = field(default_factory=Preference)
     headers: Sequence[tuple[bytes, bytes]] = field(default=(), repr=False)
     """As they came, keys among them; routers look at those that they name."""
+    trace: Trace | None = field(default=None, repr=False)
+    """None: no traces are kept."""
 
     @property
     def begin_by(self) -> float | None:

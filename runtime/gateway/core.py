@@ -32,6 +32,7 @@ from runtime.gateway.routing.targets import Targets
 from runtime.gateway.sinks.console import ConsoleSink
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
+from runtime.gateway.tracing.starting import Tracing
 from runtime.gateway.uploads import Uploads
 from runtime.gateway.views.now import Look
 from runtime.gateway.views.overview import Overview
@@ -83,6 +84,7 @@ class Gateway:
         providers: Directory,
         elsewhere: Providers,
         console: Console | None = None,
+        tracing: Tracing | None = None,
     ) -> None:
         self.settings, self.models, self.adapters, self.overview = settings, models, adapters, overview
         self.combiner, self.additions, self.editor = combiner, additions, editor
@@ -91,7 +93,9 @@ class Gateway:
         self._names, self._residency, self._backends = names, residency, tuple(backends)
         self.console = console or Console()
         self.look = Look(names, overview, self.console)
-        self._sinks: Sequence[Sink] = (ledger, limits, *sinks, ConsoleSink(self.console))
+        last: Sequence[Sink] = [ConsoleSink(self.console), *([] if tracing is None else [tracing])]
+        self._sinks: Sequence[Sink] = (ledger, limits, *sinks, *last)
+        self._tracing = tracing
         self.callers, self.usage, self._ledger, self._limits = callers, usage, ledger, limits
         self._device = DeviceTime()
         self.routers, self.providers = routers, providers
@@ -105,6 +109,8 @@ class Gateway:
     @contextmanager
     def record(self, context: RequestContext, endpoint: str) -> Iterator[Recorder]:
         """Around everything that is done for one request. At its end, whatever the end, each sink gets its record."""
+        if self._tracing is not None:
+            context = self._tracing.begin(context, endpoint)
         recorder = Recorder(context, endpoint, self._sinks, device=self._device)
         try:
             yield recorder

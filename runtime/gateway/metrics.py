@@ -2,13 +2,16 @@
 
 import contextlib
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 from prometheus_client.metrics import MetricWrapperBase
 
 _LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 _TOKEN = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56)
 _LOAD = (0.1, 0.25, 0.5, 1, 2, 4, 8, 15, 30, 60, 120, 300)
 _SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # one more series for each, and nobody asks
 
 
 class Metrics:
@@ -30,21 +33,22 @@ class Metrics:
         self.wait = Counter(
             "roundhouse_wait_seconds",
             "Where the time of requests went, by cause: queue, load, swap (bringing the adapter), prefill (until the "
-            "first byte), decode.",
+            "first byte), decode; provider: all of it that a provider took.",
             ["model", "cause"], registry=r,
         )  # fmt: skip
         self.first = Histogram(
-            "roundhouse_time_to_first_token_seconds", "From arrival to the first byte of the answer.",
-            ["model"], buckets=_LATENCY, registry=r,
+            "roundhouse_time_to_first_token_seconds",
+            "From arrival to the first byte of the answer. Its exemplars name requests.",
+            ["model", "class"], buckets=_LATENCY, registry=r,
         )  # fmt: skip
         self.per_token = Histogram(
             "roundhouse_time_per_output_token_seconds", "Mean time between a request's output tokens.",
-            ["model"], buckets=_TOKEN, registry=r,
+            ["model", "class"], buckets=_TOKEN, registry=r,
         )  # fmt: skip
         self.total = Histogram(
             "roundhouse_request_seconds",
             "From arrival to the end of the answer.",
-            ["model"],
+            ["model", "class"],
             buckets=_LATENCY,
             registry=r,
         )
@@ -57,9 +61,34 @@ class Metrics:
             "roundhouse_batch_size", "Inputs that shared an engine step (embed, rerank, speech).",
             ["model"], buckets=_SIZES, registry=r,
         )  # fmt: skip
+        self.errors = Counter(
+            "roundhouse_errors",
+            "Requests that were refused or failed, by the error's code; the 100 first codes, then `other`. Model `-`: "
+            "refused before it was known who would answer.",
+            ["model", "kind"], registry=r,
+        )  # fmt: skip
+        self.cost = Counter(
+            "roundhouse_cost", "List price of what was answered, in the server's currency.", ["model"], registry=r
+        )
+        self.judged = Counter(
+            "roundhouse_judged_answers",
+            "Answers that clients judged through /v1/feedback, by verdict (accepted, rejected).",
+            ["model", "verdict"], registry=r,
+        )  # fmt: skip
+        self.device_seconds = Counter(
+            "roundhouse_device_seconds", "The machine's time that requests took, each its part.", ["model"], registry=r
+        )
+        self.team_first = Summary(
+            "roundhouse_team_time_to_first_token_seconds", "From arrival to the first byte, by team and class.",
+            ["team", "service_class"], registry=r,
+        )  # fmt: skip
+        self.team_wait = Counter(
+            "roundhouse_team_wait_seconds", "Where the time of a team's requests went, by cause as above.",
+            ["team", "cause"], registry=r,
+        )  # fmt: skip
         self.team_requests = Counter(
             "roundhouse_team_requests",
-            "Requests by team, class and outcome; the 200 first teams, then `other`.",
+            "Requests by team, class and outcome (ok, HTTP status, how it ended); the 200 first teams, then `other`.",
             ["team", "service_class", "outcome"], registry=r,
         )  # fmt: skip
         self.team_tokens = Counter(
@@ -166,7 +195,9 @@ class Metrics:
         )  # fmt: skip
         self.restarts = Gauge("roundhouse_slot_restarts", "Slot processes that ended since the start.", registry=r)
         self.adapter = Gauge(
-            "roundhouse_adapter_tier", "1 for the tier that a registered adapter is in (device, host, disk).",
+            "roundhouse_adapter_tier",
+            "1 for the tier that an adapter is in (device, host, disk). Of more than 100 those in use, in memory "
+            "or busiest; of the rest the sums stand under `other`.",
             ["model", "adapter", "tier"], registry=r,
         )  # fmt: skip
         self.adapter_info = Gauge(
@@ -191,8 +222,20 @@ class Metrics:
             ["model", "adapter", "step"], registry=r,
         )  # fmt: skip
         self.adapter_requests = Counter(
-            "roundhouse_adapter_requests", "Requests answered with an adapter.", ["model", "adapter"], registry=r
-        )
+            "roundhouse_adapter_requests", "Requests answered with an adapter; the 100 busiest, then `other`.",
+            one, registry=r,
+        )  # fmt: skip
+        self.adapter_first = Histogram(
+            "roundhouse_adapter_time_to_first_token_seconds", "From arrival to the first byte, by adapter as above.",
+            one, buckets=_LATENCY, registry=r,
+        )  # fmt: skip
+        self.adapter_tokens = Counter(
+            "roundhouse_adapter_tokens", "Tokens by adapter as above and kind (prompt, completion).",
+            [*one, "kind"], registry=r,
+        )  # fmt: skip
+        self.of_adapters: tuple[MetricWrapperBase, ...] = (
+            self.adapter_requests, self.adapter_first, self.adapter_tokens,
+        )  # fmt: skip
         self.adapter_load = Histogram(
             "roundhouse_adapter_load_seconds",
             "Time to bring an adapter into a device place, by step (stage; place, with its probe; probe).",
@@ -224,7 +267,3 @@ class Metrics:
             if isinstance(series, MetricWrapperBase):
                 with contextlib.suppress(ValueError):  # it has no models
                     series.remove_by_labels({"model": model})
-
-    def render(self) -> bytes:
-        """The exposition text."""
-        return generate_latest(self.registry)

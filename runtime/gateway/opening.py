@@ -37,6 +37,7 @@ from runtime.gateway.sinks.log import RequestLog
 from runtime.gateway.sinks.metrics import RequestMetrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.gateway.sinks.teams import LimitMetrics, TeamMetrics
+from runtime.gateway.tracing.starting import start as start_tracing
 from runtime.gateway.views.adapter_facts import AdapterFacts
 from runtime.gateway.views.overview import Overview
 from runtime.residency.entry import ModelEntry
@@ -87,7 +88,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         bounds=settings.bounds,
     )
 
-    console = Console()
+    console, tracing = Console(), start_tracing()
 
     def queue_of(recipe: Recipe) -> ModelQueue:
         queue = ModelQueue(
@@ -160,6 +161,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         providers,
         Providers(providers, metrics),
         console,
+        tracing,
     )
     metrics.budget.set(device.budget)
     metrics.host_budget.set(device.host_budget)
@@ -198,6 +200,8 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
             task.cancel()
         await providers.close()
         await residency.close()
+        if tracing is not None:
+            await tracing.close()
         await pool.close()
         await service.close()
         await ledger.close()

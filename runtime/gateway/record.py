@@ -18,11 +18,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from models.messages import Usage
 from registry.errors import DeadlineExceeded, RoundhouseError
-from runtime.gateway.backend import Lease, NotYet, Target, total
+from runtime.gateway.backend import LOCAL, Lease, NotYet, Target, total
 from runtime.gateway.context import RequestContext
 from tenants.costs.device import DeviceTime
 from tenants.ledger.rows import Entry
@@ -40,6 +40,14 @@ class End(StrEnum):
     DEADLINE = "deadline"
     ENGINE_DIED = "engine_died"
     FAILED = "failed"
+
+
+class Stage(NamedTuple):
+    """A part of a request's way, in seconds since its body was there."""
+
+    name: str
+    since: float
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,7 @@ class RequestRecord:
     """`receive`, then `total`; of it `queue`, of that `load` and `swap`, once it had a turn; `first`
     until the first byte.
 
+    `before`: of `total`, until its last attempt began; `away`: of that, attempts at providers that failed.
     `device` is its part of the machine's time, `cold` of a load that it caused."""
     entry: Entry | None = None
     """How it began in the ledger, if there is one."""
@@ -74,16 +83,43 @@ class RequestRecord:
     first_goal: float | None = None
     """Seconds within which it was to begin."""
 
-    def causes(self) -> dict[str, float]:
-        """Where its time went: queue, load, swap, prefill (until the first byte), decode. None before it had a turn."""
+    def stages(self) -> list[Stage]:
+        """Of its last attempt, one after the other. None before it had a turn.
+
+        In which order it waited for the load, its turn and the adapter is not noted: it is told as it usually is.
+        """
         seconds = self.seconds
         if "queue" not in seconds:
+            return []
+        before, total = seconds.get("before", 0.0), seconds["total"]
+        turn = min(before + seconds["queue"], total)
+        if self.target is not None and self.target.backend != LOCAL:
+            return [Stage("provider", turn, total)]
+        swapping = turn - min(seconds.get("swap", 0.0), turn - before)
+        loaded = min(before + seconds["load"], swapping)
+        first = min(max(seconds.get("first", total), turn), total)
+        return [
+            Stage("load", before, loaded),
+            Stage("queue", loaded, swapping),
+            Stage("swap", swapping, turn),
+            Stage("prefill", turn, first),
+            Stage("decode", first, total),
+        ]
+
+    def causes(self) -> dict[str, float]:
+        """Where its time went: queue, load, swap, prefill (until the first byte), decode, and, where one was asked,
+        provider. None before it had a turn."""
+        stages = self.stages()
+        if not stages:
             return {}
-        total, first = seconds["total"], seconds.get("first", seconds["total"])
-        swap = seconds.get("swap", 0.0)
-        load = max(0.0, min(seconds["load"], seconds["queue"] - swap))
-        spent = {"load": load, "swap": swap, "prefill": first - seconds["queue"], "decode": total - first}
-        return {"queue": max(0.0, seconds["queue"] - load - swap), **{name: max(0.0, s) for name, s in spent.items()}}
+        spent = dict.fromkeys(("queue", "load", "swap", "prefill", "decode"), 0.0)
+        away = self.seconds.get("away", 0.0)
+        if away:
+            spent["provider"] = away
+        spent["queue"] = max(0.0, self.seconds.get("before", 0.0) - away)
+        for stage in stages:
+            spent[stage.name] = spent.get(stage.name, 0.0) + stage.until - stage.since
+        return spent
 
 
 class Sink(Protocol):
@@ -119,6 +155,7 @@ class Recorder:
         self._attempt_began = self._began
         self._failures: list[str] = []
         self._into: Recorder | None = None
+        self._away = 0.0
 
     def received(self) -> None:
         """Its body is there: from here on the time is ours."""
@@ -137,6 +174,8 @@ class Recorder:
         self.entry, self._leases, self._first, self._status = None, [], None, None
         self._mark, self._cold = None, 0.0
         self._attempt_began = self._clock()
+        if self.target is not None and self.target.backend != LOCAL:
+            self._away += record.seconds["total"]
         return record
 
     # --- two attempts at a time -------------------------------------------------------------------------------------
@@ -245,6 +284,8 @@ class Recorder:
 
     def _record(self, end: End, status: int | None, code: str | None, began: float) -> RequestRecord:
         seconds = {"receive": self._began - self.context.arrived, "total": self._clock() - began}
+        if self._attempt_began > began:
+            seconds["before"], seconds["away"] = self._attempt_began - began, self._away
         if self._leases:
             seconds["queue"], seconds["load"], seconds["swap"] = self._waited()
         if self._first is not None:

@@ -9,8 +9,9 @@ from tenants.ledger.rows import NAMES
 from tenants.storage.tables import HOURS, LEDGER
 
 
-def judge(database: Database, team: str, request: str, accepted: bool) -> None:
-    """The latest attempt of a team's request. Said again it changes what was said before.
+def judge(database: Database, team: str, request: str, accepted: bool) -> str | None:
+    """The latest attempt of a team's request. Said again it changes what was said before. Returns its model; None: it
+    was judged so already.
 
     Raises NotFound, Conflict for one that is under way, Unavailable.
     """
@@ -27,7 +28,7 @@ def judge(database: Database, team: str, request: str, accepted: bool) -> None:
         if row.state == "open":
             raise Conflict("This request is under way yet. Say it after its end.", code="request_running")
         if row.accepted == accepted:
-            return
+            return None
         connection.execute(sa.update(LEDGER).where(LEDGER.c.uid == row.uid).values(accepted=accepted))
         told, other = (HOURS.c.accepted, HOURS.c.rejected) if accepted else (HOURS.c.rejected, HOURS.c.accepted)
         alike = [HOURS.c[name] == getattr(row, name) for name in ("hour", *NAMES)]
@@ -35,3 +36,4 @@ def judge(database: Database, team: str, request: str, accepted: bool) -> None:
         if row.accepted is not None:
             changed[other] = other - 1
         connection.execute(sa.update(HOURS).where(*alike).values(changed))
+        return str(row.model)

@@ -136,13 +136,13 @@ class UsageReport:
 
         return read(self._table)
 
-    async def judge(self, caller: Caller, request: str, accepted: bool) -> None:
-        """Raises NotFound, Conflict, Unavailable."""
+    async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
+        """Returns the model that answered, unless it was judged so already. Raises NotFound, Conflict, Unavailable."""
         database = self.database()
         from tenants.costs.feedback import judge
 
         await self._ledger.written()
-        await asyncio.to_thread(judge, database, caller.team, request, accepted)
+        return await asyncio.to_thread(judge, database, caller.team, request, accepted)
 
 
 def _shown(asked: "Sequence[By]", one: "Used") -> UsedView:

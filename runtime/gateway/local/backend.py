@@ -200,6 +200,7 @@ class LocalLease:
             request_id=f"{self._context.id}-{secrets.token_hex(4)}",  # clients may send the same id twice
             priority=int(self._context.service_class),
             tier=TIERS[self._context.service_class] if self._context.asked.is_told else "",
+            trace=dict(self._context.trace.headers) if self._context.trace else {},
         )
 
     def _salted(self, call: ChatPayload) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 
 from models.messages import Event, Usage
 from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
@@ -74,13 +74,16 @@ class ProviderLease:
     async def run(self, call: Call) -> AsyncIterator[Event]:
         left = self._context.seconds_left()
         by = None if left is None else asyncio.get_running_loop().time() + left
-        attempt = Attempt(self._place.upstream, self._place.model, self._target.asked, self._context.id, by)
-        self._attempts.append(attempt)
-        events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
+        trace, place = self._context.trace, self._place
+        calling = trace.calling(self._target.backend, place.model.name) if trace is not None else nullcontext({})
         try:
-            async with aclosing(events):
-                async for event in events:
-                    yield event
+            with calling as headers:
+                attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, by, headers)
+                self._attempts.append(attempt)
+                events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
+                async with aclosing(events):
+                    async for event in events:
+                        yield event
         except ProviderTimedOut:
             if self._context.seconds_left() == 0.0:
                 raise DeadlineExceeded(

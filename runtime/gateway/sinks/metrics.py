@@ -1,21 +1,37 @@
 """A sink of request records: counts them by model, endpoint and outcome."""
 
+from collections.abc import Iterator
+
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.sinks.adapters import AdapterMetrics
+from runtime.gateway.sinks.labels import First
+from runtime.gateway.sinks.limits import cost_of
+from tenants.costs.prices import MILLION
+
+CODES = 100
+"""Of errors that have their own label: a provider's codes are its own."""
+EXEMPLAR = 128
+"""Letters of an exemplar, names and values together: OpenMetrics takes no more."""
 
 
 class RequestMetrics:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
+        self._codes, self._outcomes, self._adapters = First(CODES), First(CODES), AdapterMetrics(metrics)
 
     def take(self, record: RequestRecord) -> None:
         target, seconds, usage = record.target, record.seconds, record.usage
+        if record.code is not None and record.end is not End.DONE:
+            model = "-" if target is None else target.model
+            self._metrics.errors.labels(model, self._codes.of(record.code)).inc()
         if target is None:  # labels come from recipes, never from a request
             return
+        self._adapters.take(record)
         metrics, model = self._metrics, target.model
-        metrics.requests.labels(model, record.endpoint, outcome(record)).inc()
-        metrics.total.labels(model).observe(seconds["total"])
+        metrics.requests.labels(model, record.endpoint, self._outcomes.of(outcome(record))).inc()
         label = record.context.service_class.label
+        metrics.total.labels(model, label).observe(seconds["total"])
         metrics.class_requests.labels(model, label, record.end.value).inc()
         if "queue" in seconds:
             metrics.queue.labels(model).observe(seconds["queue"])
@@ -23,7 +39,7 @@ class RequestMetrics:
         for cause, spent in record.causes().items():
             metrics.wait.labels(model, cause).inc(spent)
         if "first" in seconds:
-            metrics.first.labels(model).observe(seconds["first"])
+            metrics.first.labels(model, label).observe(seconds["first"], dict(exemplar(record)))
             if record.first_goal is not None:
                 met = "met" if seconds["first"] <= record.first_goal else "missed"
                 metrics.pool_first.labels(model, record.pool, met).inc()
@@ -36,13 +52,28 @@ class RequestMetrics:
                 metrics.tokens.labels(model, kind).inc(count)
         if usage.completion_tokens > 1 and "first" in seconds:
             decoding = seconds["total"] - seconds["first"]
-            metrics.per_token.labels(model).observe(decoding / (usage.completion_tokens - 1))
+            metrics.per_token.labels(model, label).observe(decoding / (usage.completion_tokens - 1))
         if usage.audio_seconds:
             metrics.audio.labels(model).inc(usage.audio_seconds)
         if usage.batch:
             metrics.batch.labels(model).observe(usage.batch)
-        if target.adapter and "first" in seconds:
-            metrics.adapter_requests.labels(model, target.adapter).inc()
+        if "device" in seconds:
+            metrics.device_seconds.labels(model).inc(seconds["device"])
+        if cost := cost_of(record):
+            metrics.cost.labels(model).inc(cost / MILLION)
+
+
+def exemplar(record: RequestRecord) -> Iterator[tuple[str, str]]:
+    """Where to look a request up: its id, and its trace if that was sampled."""
+    left, trace = EXEMPLAR, record.context.trace
+    parent = trace.headers.get("traceparent", "") if trace else ""
+    found = {"request_id": record.context.id}
+    if parent and int(parent[-2:], 16) & 1:
+        found = {"trace_id": parent[3:35], **found}
+    for name, value in found.items():
+        left -= len(name) + len(value)
+        if left >= 0:
+            yield name, value
 
 
 def outcome(record: RequestRecord) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,11 +11,15 @@ from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
+from runtime.gateway.sinks.adapters import MOST
+from runtime.gateway.sinks.labels import OTHER
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue
 
 log = logging.getLogger("roundhouse.adapters")
 TIERS = ("device", "host", "disk")
+SUMMED = ("bytes", "running", "waiting", "hits", "misses", "evictions")
+"""Figures of which a sum says something."""
 
 
 class AdapterFacts:
@@ -97,6 +102,18 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
     )  # fmt: skip
 
 
+def bounded(rows: Sequence[AdapterRow], most: int = MOST) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
+    """The rows that are shown, and of the others the sums, by model and figure."""
+    if len(rows) <= most:
+        return rows, {}
+    in_order = sorted(rows, key=lambda one: (one.running + one.waiting, one.tier != "disk", one.hits + one.misses))
+    rest = Counter[tuple[str, str]]()
+    for one in in_order[:-most]:
+        for name in SUMMED:
+            rest[one.labels[0], name] += getattr(one, name)
+    return in_order[-most:], rest
+
+
 def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
     """Set the series of all adapters; those of adapters that are gone disappear. Blocks: some µs per series."""
     series = {
@@ -107,12 +124,15 @@ def fill(metrics: Metrics, rows: Sequence[AdapterRow]) -> None:
     for gauge in (*series.values(), metrics.adapter, metrics.adapter_info, metrics.adapter_last):
         gauge.clear()
     known = {one.labels for one in rows}
-    for family in metrics.adapter_requests.collect():
-        for sample in family.samples:
-            labels = (sample.labels["model"], sample.labels["adapter"])
-            if sample.name.endswith("_total") and labels not in known:
-                metrics.adapter_requests.remove(*labels)
-    for one in rows:
+    for of_adapter in metrics.of_adapters:
+        for family in of_adapter.collect():
+            for model, adapter in {(s.labels["model"], s.labels["adapter"]) for s in family.samples}:
+                if adapter != OTHER and (model, adapter) not in known:
+                    of_adapter.remove_by_labels({"model": model, "adapter": adapter})
+    shown, rest = bounded(rows)
+    for (model, name), value in rest.items():
+        series[name].labels(model, OTHER).set(value)
+    for one in shown:
         for name, gauge in series.items():
             gauge.labels(*one.labels).set(getattr(one, name))
         for tier in TIERS:

@@ -70,6 +70,17 @@ def merged(texts: Iterable[str], waiting: Mapping[str, int]) -> bytes:
     return "".join("\n".join((heads[name], *lines, "")) for name, lines in samples.items() if lines).encode()
 
 
+def with_families(own: bytes, text: bytes) -> bytes:
+    """OpenMetrics, with families of Prometheus text added, whose counters are named without `_total` there."""
+    lines = text.decode().splitlines()
+    counters = {words[2] for line in lines if line.startswith("# TYPE ") and (words := line.split())[3] == "counter"}
+    for number, line in enumerate(lines):
+        words = line.split(" ", 3)
+        if line.startswith("# ") and words[2] in counters:
+            lines[number] = " ".join((*words[:2], words[2].removesuffix("_total"), words[3]))
+    return b"".join((own.removesuffix(b"# EOF\n"), "".join(f"{line}\n" for line in lines).encode(), b"# EOF\n"))
+
+
 def _more(line: str, count: int) -> str:
     series, _, value = line.rpartition(" ")
     return f"{series} {float(value) + count}"

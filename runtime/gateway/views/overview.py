@@ -8,13 +8,15 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from registry.recipes.definition import Tier
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.models import Models
 from runtime.gateway.names import Names
 from runtime.gateway.views.adapter_facts import AdapterRow, fill, row
-from runtime.gateway.views.engine_series import engine_series
+from runtime.gateway.views.engine_series import engine_series, with_families
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
@@ -119,14 +121,20 @@ class Overview:
         held = self._residency.held_on_host()
         return HostView(device.host_total, device.host_budget, held, device.host_budget - held)
 
+    def judged(self, model: str, accepted: bool) -> None:
+        """A client has told whether an answer was of use."""
+        self._metrics.judged.labels(model, "accepted" if accepted else "rejected").inc()
+
     def left(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
         queues = self.queues.values()
         models = sum(entry.tier is not Tier.DISK for entry in self._residency.entries.values())
         return sum(q.running for q in queues), sum(q.waiting for q in queues), models
 
-    async def metrics(self) -> bytes:
-        """Prometheus text."""
+    async def metrics(self, accept: str = "") -> tuple[bytes, str]:
+        """What a client takes: Prometheus text or, with exemplars, OpenMetrics; and its content type."""
+        encode, content_type = choose_encoder(accept)
+        is_open = content_type.startswith("application/openmetrics-text")
         m = self._metrics
         rows: list[AdapterRow] = []
         for entry in self._residency.entries.values():
@@ -146,8 +154,8 @@ class Overview:
         m.restarts.set(self._pool.restarts)
         info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self.queues)
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
-            text = await asyncio.to_thread(_render, m, rows, self._device)
-        return text + info
+            text = await asyncio.to_thread(_render, m, rows, self._device, encode)
+        return (with_families(text, info) if is_open else text + info), content_type
 
     def _lora_info(self) -> bytes:
         """vLLM's own series name and labels, so that dashboards made for it go on working."""
@@ -174,7 +182,9 @@ class Overview:
         return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
 
 
-def _render(metrics: Metrics, rows: Sequence[AdapterRow], device: Device) -> bytes:
+def _render(
+    metrics: Metrics, rows: Sequence[AdapterRow], device: Device, encode: Callable[[Collector], bytes]
+) -> bytes:
     fill(metrics, rows)
     used, busy = used_of(device)
     for gauge, value in (
@@ -184,4 +194,4 @@ def _render(metrics: Metrics, rows: Sequence[AdapterRow], device: Device) -> byt
     ):
         if value is not None:
             gauge.labels(device.name).set(value)
-    return metrics.render()
+    return encode(metrics.registry)

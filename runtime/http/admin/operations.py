@@ -1,9 +1,10 @@
 """Health, readiness, metrics, status."""
 
 from importlib.metadata import version as installed
+from typing import Annotated
 
+from fastapi import Header
 from fastapi.responses import Response
-from prometheus_client import CONTENT_TYPE_LATEST
 
 from runtime.http.admin.answers import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
@@ -29,10 +30,11 @@ async def version() -> Response:
     return json_answer({"version": installed("roundhouse")})
 
 
-async def metrics(gateway: CurrentGateway) -> Response:
-    """Prometheus text."""
+async def metrics(gateway: CurrentGateway, accept: Annotated[str, Header(include_in_schema=False)] = "") -> Response:
+    """Prometheus text; OpenMetrics, which has exemplars, to who takes that."""
     gateway.elsewhere.measure()
-    return Response(await gateway.overview.metrics(), media_type=CONTENT_TYPE_LATEST)
+    text, content_type = await gateway.overview.metrics(accept)
+    return Response(text, headers={"content-type": content_type})
 
 
 async def status(gateway: CurrentGateway) -> Response:

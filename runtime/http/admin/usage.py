@@ -95,7 +95,9 @@ class FeedbackBody(BaseModel):
 
 async def feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Kept with the request's costs. Said again, it changes what was said before."""
-    await gateway.usage.judge(context.caller, body.request_id, body.accepted)
+    model = await gateway.usage.judge(context.caller, body.request_id, body.accepted)
+    if model is not None:
+        gateway.overview.judged(model, body.accepted)
     return json_answer({"object": "feedback", "request_id": body.request_id, "accepted": body.accepted})
 
 

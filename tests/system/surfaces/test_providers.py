@@ -1,16 +1,22 @@
-"""Another Roundhouse as a provider: real engines there, none here; routers whose targets speak the other protocol."""
+"""Another Roundhouse as a provider: real engines there, none here; routers whose targets speak the other protocol; one
+trace through both and the engine."""
 
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import anthropic
 import openai
 import pytest
+import yaml
 
 from tests.eventually import eventually
 from tests.fakes import traces
+from tests.fakes.collector import Collector, Received, collecting
 from tests.fakes.provider import HANG, Play, ProviderFake, Seen
 from tests.fakes.provider_thread import provider_in_thread
 from tests.system.serving import STARTER, Server
@@ -75,11 +81,30 @@ def script(seen: Seen) -> Play:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def collector() -> Iterator[Collector]:
+    with collecting() as found:
+        yield found
+
+
+def traced(service: str, collector: Collector) -> dict[str, str]:
+    """The environment of a server that sends its spans there, and of vLLM in it."""
+    variables = {
+        "OTEL_SERVICE_NAME": service, "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_BSP_SCHEDULE_DELAY": "100",
+        "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/protobuf",
+    }  # fmt: skip
+    return {**os.environ, **variables}
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -> Iterator[World]:
     folder = tmp_path_factory.mktemp("providers")
     with ExitStack() as stack:
         fake = stack.enter_context(provider_in_thread(script))
-        there = Server(folder / "there" / "data", [STARTER])
+        recipes = shutil.copytree(STARTER, folder / "recipes")
+        chat = yaml.safe_load((recipes / "starter-chat.yaml").read_text())
+        chat["engine"].setdefault("flags", {})["otlp_traces_endpoint"] = f"{collector.url}/v1/traces"
+        (recipes / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
+        there = Server(folder / "there" / "data", [recipes], env=traced("there", collector))
         stack.callback(there.close)
         providers = {"there": THERE.format(url=there.url)}
         for id_, protocol, url, model in (
@@ -90,7 +115,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
             providers[id_] = FAKE.format(id=id_, protocol=protocol, url=url, model=model)
         for id_, text in providers.items():
             (folder / f"{id_}.yaml").write_text(text)
-        here = Server(folder / "here" / "data", [folder / f"{id_}.yaml" for id_ in providers], "--slots", "1")
+        files = [folder / f"{id_}.yaml" for id_ in providers]
+        here = Server(folder / "here" / "data", files, "--slots", "1", env=traced("here", collector))
         stack.callback(here.close)
         there.wait_ready()
         here.wait_ready()
@@ -261,3 +287,39 @@ def test_routers_are_listed_with_what_their_targets_cost(world: World, gpt: open
     assert tags["to-gpt"]["details"]["family"] == "router"
     shown = world.here.http.post("/api/show", json={"model": "to-gpt:latest"}).json()
     assert shown["capabilities"] == ["completion", "tools", "vision"]
+
+
+def test_one_trace_goes_through_both_servers_into_the_engine(
+    servers: tuple[Server, Server], collector: Collector
+) -> None:
+    trace, secret = "5bd66ef5095369c7b0d1f8f4bd33716a", "zanzibar"
+    body = {"model": "there/starter-chat", "messages": [{"role": "user", "content": secret}], "max_tokens": 8}
+    headers = {"traceparent": f"00-{trace}-00f067aa0ba902b7-01", "X-Request-Id": "traced-1"}
+    answer = servers[1].http.post("/v1/chat/completions", json=body, headers=headers)
+    assert answer.status_code == 200
+
+    def spans() -> dict[tuple[str, str], Received]:
+        return {(span.service, span.name): span for span in collector.of(trace)}
+
+    wanted = {
+        ("here", "chat there/starter-chat"), ("here", "provider"), ("there", "chat starter-chat"),
+        ("there", "prefill"), ("there", "decode"), ("there", "llm_request"),
+    }  # fmt: skip
+    eventually(lambda: spans().keys() >= wanted, lambda: f"{sorted(spans())}\n{servers[0].tail()}")
+    found = spans()
+    first, asking = found["here", "chat there/starter-chat"], found["here", "provider"]
+    second = found["there", "chat starter-chat"]
+    assert first.parent == "00f067aa0ba902b7"
+    assert (asking.parent, second.parent) == (first.id, asking.id)
+    for name in ("prefill", "decode", "llm_request"):
+        assert found["there", name].parent == second.id
+    assert first.attributes["roundhouse.request.id"] == "traced-1"
+    usage = answer.json()["usage"]
+    for span in (first, second):
+        assert span.attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+    inner = [first, asking, second, found["there", "prefill"]]
+    for outer, one in pairwise(inner):
+        assert outer.span.start_time_unix_nano <= one.span.start_time_unix_nano
+        assert one.span.end_time_unix_nano <= outer.span.end_time_unix_nano + 10**7, "clocks of two processes"
+    said = answer.json()["choices"][0]["message"]["content"].strip()
+    assert not any(secret.encode() in body or (len(said) > 3 and said.encode() in body) for body in collector.raw)

@@ -39,6 +39,7 @@ from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.tracing.starting import Tracing
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
 from runtime.http.guard.layers import Layer
@@ -155,6 +156,7 @@ class FakeGateway:
         providers: Sequence[Provider] = (),
         limiter: Limiter | None = None,
         watch: KeyWatch | None = None,
+        tracing: Tracing | None = None,
         **settings: Any,
     ) -> None:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
@@ -227,6 +229,7 @@ class FakeGateway:
             self.queues,
             self.providers,
             Providers(self.providers, self.metrics),
+            tracing=tracing,
         )
 
     def service_stored(self, version: Version) -> StoredAdapter:

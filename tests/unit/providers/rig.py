@@ -11,6 +11,7 @@ import httpx2
 import openai
 
 from registry.recipes.provider import Provider
+from runtime.gateway.tracing.starting import Tracing
 from tests.fakes.provider import ProviderFake, Script, provider_fake
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -58,14 +59,16 @@ async def rigged(folder: Path, script: Script, protocol: str = "openai", **more:
 
 
 @asynccontextmanager
-async def rigged_with(folder: Path, scripts: dict[str, tuple[Script, str, dict[str, Any]]]) -> AsyncIterator[Rig]:
+async def rigged_with(
+    folder: Path, scripts: dict[str, tuple[Script, str, dict[str, Any]]], tracing: Tracing | None = None
+) -> AsyncIterator[Rig]:
     """Several, each with its script, protocol and more of its recipe."""
     async with AsyncExitStack() as stack:
         fakes, providers = [], []
         for id_, (script, protocol, more) in scripts.items():
             fakes.append(await stack.enter_async_context(provider_fake(script)))
             providers.append(provider(fakes[-1], id_, protocol, **more))
-        gateway = FakeGateway(folder, providers=providers)
+        gateway = FakeGateway(folder, providers=providers, tracing=tracing)
         stack.push_async_callback(gateway.providers.close)
         app = application(gateway)
         transport = httpx.ASGITransport(app=app)

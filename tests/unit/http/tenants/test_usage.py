@@ -187,9 +187,13 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     with kept.database.write() as connection:
         connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
     assert await kept.ask() == 200
-    for accepted in (False, True):
+    for accepted in (False, False, True):
         body = {"request_id": "r-1", "accepted": accepted}
         assert (await kept.call(SEARCH, "POST", "/v1/feedback", json=body)).status_code == 200
+    metrics = kept.gateway.metrics
+    judged = {word: metrics.judged.labels("chat", word)._value.get() for word in ("accepted", "rejected")}
+    assert judged == {"accepted": 1, "rejected": 1}, "what is said twice counts once"
+    assert metrics.cost.labels("chat")._value.get() == pytest.approx(13e-6)
     (found,) = (await kept.usage(SEARCH)).json()["data"]
     assert (found["cost"], found["cost_per_accepted"], found["rejected"]) == (13e-6, 13e-6, 0)
     assert found["device_seconds"] > 0

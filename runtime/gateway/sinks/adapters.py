@@ -1,0 +1,29 @@
+"""What is counted of each adapter: of the busiest by their names, of all others together."""
+
+from runtime.gateway.metrics import Metrics
+from runtime.gateway.record import RequestRecord
+from runtime.gateway.sinks.labels import OTHER, Busiest
+
+MOST = 100
+
+
+class AdapterMetrics:
+    def __init__(self, metrics: Metrics, most: int = MOST) -> None:
+        self._metrics, self._busiest = metrics, Busiest[tuple[str, str]](most)
+
+    def take(self, record: RequestRecord) -> None:
+        target, seconds, usage = record.target, record.seconds, record.usage
+        if target is None or target.adapter is None or "first" not in seconds:
+            return
+        metrics, labels = self._metrics, (target.model, target.adapter)
+        gone = self._busiest.came(labels)
+        if gone is not None:
+            for series in metrics.of_adapters:
+                series.remove_by_labels({"model": gone[0], "adapter": gone[1]})
+        if not self._busiest.has(labels):
+            labels = (target.model, OTHER)
+        metrics.adapter_requests.labels(*labels).inc()
+        metrics.adapter_first.labels(*labels).observe(seconds["first"])
+        for kind, count in (("prompt", usage.prompt_tokens), ("completion", usage.completion_tokens)):
+            if count:
+                metrics.adapter_tokens.labels(*labels, kind).inc(count)

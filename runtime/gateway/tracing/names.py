@@ -1,0 +1,55 @@
+"""Names of spans and attributes. Those of generative AI are still being developed: this is the one place to change.
+
+Of https://github.com/open-telemetry/semantic-conventions-genai as of November 2026. What has no name there begins with
+`roundhouse.`. No attribute ever holds what was asked or answered.
+"""
+
+OPERATION = "gen_ai.operation.name"
+PROVIDER = "gen_ai.provider.name"
+REQUEST_MODEL = "gen_ai.request.model"
+RESPONSE_MODEL = "gen_ai.response.model"
+MAX_TOKENS = "gen_ai.request.max_tokens"
+FIRST_CHUNK = "gen_ai.response.time_to_first_chunk"
+INPUT_TOKENS = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS = "gen_ai.usage.output_tokens"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+
+ERROR = "error.type"
+METHOD, ROUTE, STATUS = "http.request.method", "http.route", "http.response.status_code"
+
+REQUEST_ID = "roundhouse.request.id"
+TEAM = "roundhouse.team"
+CLASS = "roundhouse.class"
+SOURCE = "roundhouse.source"
+END = "roundhouse.end"
+ADAPTER = "roundhouse.adapter"
+ROUTER = "roundhouse.router"
+ATTEMPT = "roundhouse.attempt"
+AUDIO_SECONDS = "roundhouse.audio.seconds"
+BATCH = "roundhouse.batch.size"
+
+SYSTEM = "roundhouse"
+"""`gen_ai.provider.name` of what this server answers by itself."""
+
+OPERATIONS = {
+    "/v1/chat/completions": "chat",
+    "/v1/responses": "chat",
+    "/v1/messages": "chat",
+    "/api/chat": "chat",
+    "/v1/completions": "text_completion",
+    "/api/generate": "text_completion",
+    "/generate": "text_completion",
+    "/generate_stream": "text_completion",
+    "/": "text_completion",
+    "/v1/embeddings": "embeddings",
+    "/infinity/embeddings": "embeddings",
+    "/embed": "embeddings",
+    "/api/embed": "embeddings",
+    "/api/embeddings": "embeddings",
+}
+"""Of which there are names. Of other paths it is their last part, such as rerank or transcriptions."""
+
+
+def operation(path: str) -> str:
+    """`gen_ai.operation.name` of an endpoint."""
+    return OPERATIONS.get(path) or path.rsplit("/", 1)[-1]

@@ -1,0 +1,179 @@
+"""A request as spans: one for itself, below it one for each stage with its true start and end, made from its record.
+
+    chat starter-chat                      its arrival to its end; what it was, whom it asked, what it used
+     ├ receive · load · queue · swap       what took no time is left out
+     ├ prefill · decode
+     └ provider                            instead of these, one for each attempt; what the provider does is below it
+
+Only the first begins when the request does: its number goes to who works on it. A request that is not sampled costs
+that number and nothing else.
+"""
+
+import asyncio
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+from opentelemetry.trace.status import Status, StatusCode
+
+from registry.errors import RoundhouseError
+from runtime.gateway.backend import LOCAL
+from runtime.gateway.context import RequestContext
+from runtime.gateway.record import LEFT, End, RequestRecord
+from runtime.gateway.tracing import names
+
+PARENT = (b"traceparent", b"tracestate")
+SHORTEST = 1e-6
+"""Seconds; a stage that took less did not happen."""
+CLOSE_WITHIN = 3.0
+"""Seconds that a collector gets which does not answer when the server stops."""
+OUR_FAULTS = frozenset({End.FAILED, End.ENGINE_DIED, End.DEADLINE})
+W3C = TraceContextTextMapPropagator()
+Attributes = dict[str, str | int | float]
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """`runtime.gateway.context.Trace`."""
+
+    tracer: Tracer
+    span: Span
+    operation: str
+    began: int
+    """Nanoseconds of the epoch."""
+    headers: Mapping[str, str]
+
+    @contextmanager
+    def calling(self, provider: str, model: str) -> Iterator[Mapping[str, str]]:
+        attributes: Attributes = {
+            names.OPERATION: self.operation, names.PROVIDER: provider, names.REQUEST_MODEL: model,
+        }  # fmt: skip
+        span = self.tracer.start_span("provider", set_span_in_context(self.span), SpanKind.CLIENT, attributes)
+        try:
+            yield headers_of(span)
+        except LEFT:
+            raise
+        except Exception as error:  # its words may be the provider's, and those a prompt's
+            word = (error.code if isinstance(error, RoundhouseError) else None) or type(error).__name__
+            span.set_attribute(names.ERROR, word)
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+        finally:
+            span.end()
+
+
+class Spans:
+    """`runtime.gateway.tracing.starting.Tracing`: a sink of request records."""
+
+    def __init__(self, provider: TracerProvider) -> None:
+        self._provider, self._tracer = provider, provider.get_tracer("roundhouse")
+
+    def begin(self, context: RequestContext, endpoint: str) -> RequestContext:
+        carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
+        began = time.time_ns() - max(0, time.monotonic_ns() - int(context.arrived * 1e9))
+        operation = names.operation(endpoint)
+        attributes: Attributes = {names.OPERATION: operation, names.ROUTE: endpoint}  # samplers may look at them
+        parent = W3C.extract(carrier, Context())
+        span = self._tracer.start_span(operation, parent, SpanKind.SERVER, attributes, start_time=began)
+        return replace(context, trace=Traced(self._tracer, span, operation, began, headers_of(span)))
+
+    def take(self, record: RequestRecord) -> None:
+        trace = record.context.trace
+        if not isinstance(trace, Traced):
+            return
+        seconds, span = record.seconds, trace.span
+        there = trace.began + _ns(seconds["receive"])
+        end = there + _ns(seconds["total"])
+        if span.is_recording():
+            self._stage(trace, "receive", trace.began, there)
+            for stage in record.stages():
+                if stage.name != "provider":  # it has its spans, one for each attempt
+                    self._stage(trace, stage.name, there + _ns(stage.since), there + _ns(stage.until))
+            if record.target is not None:
+                span.update_name(f"{trace.operation} {record.target.model}")
+            span.set_attributes(attributes_of(record))
+            if record.end in OUR_FAULTS:
+                span.set_status(Status(StatusCode.ERROR))
+        span.end(end)
+
+    def _stage(self, trace: Traced, name: str, since: int, until: int) -> None:
+        if until - since >= _ns(SHORTEST):
+            self._tracer.start_span(name, set_span_in_context(trace.span), start_time=since).end(until)
+
+    async def close(self) -> None:
+        # a thread that nobody waits for: the SDK waits half a minute for a collector that is gone
+        done, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def shut() -> None:
+            self._provider.shutdown()
+            with suppress(RuntimeError):  # the loop was not waited with
+                loop.call_soon_threadsafe(done.set)
+
+        threading.Thread(target=shut, daemon=True, name="last-spans").start()
+        try:
+            async with asyncio.timeout(CLOSE_WITHIN):
+                await done.wait()
+        except TimeoutError:
+            return
+
+
+def attributes_of(record: RequestRecord) -> Attributes:
+    """What a request was, never what it said."""
+    context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
+    found: dict[str, str | int | float | None] = {
+        names.METHOD: "POST",
+        names.STATUS: record.status,
+        names.ERROR: record.code,
+        names.END: record.end.value,
+        names.REQUEST_ID: context.id,
+        names.TEAM: context.caller.team,
+        names.CLASS: context.service_class.label,
+        names.SOURCE: context.source,
+        names.ATTEMPT: context.attempt if context.attempt > 1 else None,
+        names.MAX_TOKENS: context.asked.most_tokens,
+        names.FIRST_CHUNK: seconds["receive"] + seconds["first"] if "first" in seconds else None,
+        names.INPUT_TOKENS: usage.prompt_tokens or None,
+        names.OUTPUT_TOKENS: usage.completion_tokens or None,
+        names.CACHED_TOKENS: usage.cached_tokens or None,
+        names.AUDIO_SECONDS: usage.audio_seconds or None,
+        names.BATCH: usage.batch or None,
+    }
+    if target is not None:
+        found |= {
+            names.PROVIDER: names.SYSTEM if target.backend == LOCAL else target.backend,
+            names.REQUEST_MODEL: target.asked[:128],
+            names.RESPONSE_MODEL: target.used,
+            names.ADAPTER: target.label,
+            names.ROUTER: None if target.routed is None else target.routed.router,
+        }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def headers_of(span: Span) -> dict[str, str]:
+    found: dict[str, str] = {}
+    W3C.inject(found, set_span_in_context(span, Context()))
+    return found
+
+
+def exporting(variables: Mapping[str, str]) -> Spans:
+    """Spans that go where the variables say, in batches, from a thread of their own."""
+    named = variables.get(OTEL_SERVICE_NAME) or f"{SERVICE_NAME}=" in variables.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    provider = TracerProvider(
+        resource=Resource.create({} if named else {SERVICE_NAME: "roundhouse"}), shutdown_on_exit=False
+    )
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return Spans(provider)
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)

@@ -1,0 +1,197 @@
+"""A request as spans: where they begin and end, below whom they are, and what is never on them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, Sampler
+from opentelemetry.trace import SpanKind
+from opentelemetry.trace.status import StatusCode
+
+from models.messages import Chunk, Finished, Started, Usage
+from registry.errors import EngineFailed
+from routing.providers import retry
+from runtime.gateway.tracing.names import operation
+from runtime.gateway.tracing.spans import Spans
+from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
+from tests.fakes import traces
+from tests.fakes.provider import Play
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.providers.rig import KEY, rigged_with
+
+PATH, SECRET = "/v1/chat/completions", "the word nobody may see"
+BODY = {"model": "chat", "messages": [{"role": "user", "content": SECRET}], "max_tokens": 9}
+TOLD = [
+    Started(status=200, content_type="application/json"),
+    Chunk(data=json.dumps({"choices": [SECRET]}).encode()),
+    Finished(usage=Usage(prompt_tokens=7, completion_tokens=3, cached_tokens=4)),
+]
+TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+class Kept:
+    """Spans in the order of their ends."""
+
+    def __init__(self, sampler: Sampler | None = None) -> None:
+        self._exporter = InMemorySpanExporter()
+        provider = TracerProvider(sampler=sampler)
+        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+        self.tracing = Spans(provider)
+
+    @property
+    def all(self) -> tuple[ReadableSpan, ...]:
+        return self._exporter.get_finished_spans()
+
+    def __getitem__(self, name: str) -> ReadableSpan:
+        [found] = [span for span in self.all if span.name == name]
+        return found
+
+
+@contextmanager
+def telling(gateway: FakeGateway, *events: Any) -> Iterator[None]:
+    gateway.links["chat"].script = lambda _: events
+    yield
+
+
+async def ask(gateway: FakeGateway, headers: dict[str, str | bytes] | None = None, **more: Any) -> httpx.Response:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        return await client.post(PATH, json=BODY | more, headers=headers)  # type: ignore[arg-type]
+
+
+def numbers(span: ReadableSpan) -> str:
+    return f"{span.context.trace_id:032x}-{span.context.span_id:016x}"
+
+
+def told(span: ReadableSpan) -> dict[str, Any]:
+    return dict(span.attributes or {})
+
+
+async def test_a_request_is_a_span_and_its_stages_lie_in_it(tmp_path: Path) -> None:
+    kept = Kept()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    with telling(gateway, *TOLD):
+        assert (await ask(gateway, {"x-request-id": "mine-1"})).status_code == 200
+    whole = kept["chat chat"]
+    assert whole.kind is SpanKind.SERVER
+    assert whole.parent is None
+    told_ = told(whole)
+    assert told_.pop("gen_ai.response.time_to_first_chunk") > 0
+    assert told_ == {
+        "gen_ai.operation.name": "chat", "gen_ai.provider.name": "roundhouse", "gen_ai.request.model": "chat",
+        "gen_ai.response.model": "chat", "gen_ai.request.max_tokens": 9, "gen_ai.usage.input_tokens": 7,
+        "gen_ai.usage.output_tokens": 3, "gen_ai.usage.cache_read.input_tokens": 4, "http.request.method": "POST",
+        "http.route": PATH, "http.response.status_code": 200, "roundhouse.request.id": "mine-1",
+        "roundhouse.team": "default", "roundhouse.class": "interactive", "roundhouse.source": "api",
+        "roundhouse.end": "done",
+    }  # fmt: skip
+    stages = [span for span in kept.all if span is not whole]
+    assert {span.name for span in stages} >= {"prefill", "decode"}
+    assert whole.start_time is not None
+    at = whole.start_time
+    for span in sorted(stages, key=lambda span: span.start_time or 0):
+        assert span.parent == whole.context
+        assert at <= (span.start_time or 0) < (span.end_time or 0) <= (whole.end_time or 0)
+        at = span.end_time or 0
+    [record] = gateway.records.all
+    length = ((whole.end_time or 0) - whole.start_time) / 1e9
+    assert length == pytest.approx(record.seconds["receive"] + record.seconds["total"], abs=1e-6)
+
+
+async def test_a_callers_trace_goes_on_into_the_engine(tmp_path: Path) -> None:
+    kept = Kept()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    with telling(gateway, *TOLD):
+        await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01", "tracestate": "a=b"})
+    whole = kept["chat chat"]
+    assert whole.parent is not None
+    assert (f"{whole.context.trace_id:032x}", f"{whole.parent.span_id:016x}") == (TRACE, CALLER)
+    [request] = gateway.links["chat"].requests
+    assert request.trace == {"traceparent": f"00-{TRACE}-{whole.context.span_id:016x}-01", "tracestate": "a=b"}
+
+
+@pytest.mark.parametrize("odd", ["", "x", f"00-{'0' * 32}-{CALLER}-01", f"00-{TRACE}-{CALLER}-01" * 50, "00-ü-1-1"])
+async def test_what_is_no_trace_begins_a_new_one(tmp_path: Path, odd: str) -> None:
+    kept = Kept()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    with telling(gateway, *TOLD):
+        answer = await ask(gateway, {"traceparent": odd.encode()})
+    assert answer.status_code == 200
+    assert kept["chat chat"].parent is None
+
+
+async def test_what_is_not_sampled_says_so_and_has_no_stages(tmp_path: Path) -> None:
+    kept = Kept(ALWAYS_OFF)
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    with telling(gateway, *TOLD):
+        await ask(gateway)
+    assert kept.all == ()
+    [request] = gateway.links["chat"].requests
+    assert int(request.trace["traceparent"][-2:], 16) & 1 == 0
+
+
+async def test_without_traces_nothing_is_passed_on(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path)
+    with telling(gateway, *TOLD):
+        await ask(gateway, {"traceparent": f"00-{TRACE}-{CALLER}-01"})
+    [request] = gateway.links["chat"].requests
+    assert request.trace == {}
+
+
+async def test_a_clients_fault_is_no_error_of_the_span_and_ours_is(tmp_path: Path) -> None:
+    kept = Kept()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing)
+    await ask(gateway, model="nobody")
+    refused = kept["chat"]
+    assert refused.status.status_code is StatusCode.UNSET
+    assert told(refused)["error.type"] == "model_not_found"
+    assert "gen_ai.request.model" not in told(refused)
+    with telling(gateway, EngineFailed("it broke over " + SECRET)):
+        await ask(gateway)
+    failed = kept["chat chat"]
+    assert failed.status.status_code is StatusCode.ERROR
+    assert told(failed)["error.type"] == "engine_failed"
+    assert all(SECRET not in span.to_json() for span in kept.all)
+
+
+async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)
+    monkeypatch.setattr(retry, "BASE", 0.001)
+    kept = Kept()
+    plays = [Play([json.dumps({"error": {"message": SECRET}}).encode()], status=503), traces.chat("big")]
+    scripts: Any = {"there": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
+    async with rigged_with(tmp_path, scripts, kept.tracing) as rig:
+        answer = await rig.chat()
+        assert answer.status_code == 200, answer.text
+        [record] = rig.gateway.records.all
+        seen = [request.headers["traceparent"] for request in rig.fake.seen]
+    attempts = [span for span in kept.all if span.name == "provider"]
+    whole = kept["chat there/big"]
+    assert [header[3:-3] for header in seen] == [numbers(span) for span in attempts]
+    assert [span.parent for span in attempts] == [whole.context] * 2
+    assert [span.kind for span in attempts] == [SpanKind.CLIENT] * 2
+    assert [span.status.status_code for span in attempts] == [StatusCode.ERROR, StatusCode.UNSET]
+    assert told(whole)["gen_ai.provider.name"] == "there"
+    assert told(whole)["roundhouse.attempt"] == 2
+    assert {span.name for span in kept.all} <= {"receive", "queue", "provider", "chat there/big"}
+    assert all(SECRET not in span.to_json() and KEY not in span.to_json() for span in kept.all)
+    causes = record.causes()
+    assert sum(causes.values()) == pytest.approx(record.seconds["total"])
+    assert causes["provider"] > 0
+    assert causes["queue"] > 0, "of the pause between the two"
+    assert causes["prefill"] == causes["decode"] == 0
+
+
+def test_each_path_has_an_operation() -> None:
+    found = {endpoint.path: operation(endpoint.path) for endpoint in (*ENDPOINTS.values(), *OLLAMA_ENDPOINTS)}
+    assert all(found.values())
+    assert (found["/v1/responses"], found["/rerank"]) == ("chat", "rerank")

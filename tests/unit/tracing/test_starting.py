@@ -1,0 +1,60 @@
+"""Traces are kept where OpenTelemetry's variables say so, and only then is anything of it imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+from runtime.gateway.tracing import starting
+
+URL = "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("variables", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": URL}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": URL}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_TRACES_EXPORTER": "otlp"}, True),
+        ({"OTEL_TRACES_EXPORTER": "none", "OTEL_EXPORTER_OTLP_ENDPOINT": URL}, False),
+        ({"OTEL_TRACES_EXPORTER": "console", "OTEL_EXPORTER_OTLP_ENDPOINT": URL}, False),
+        ({"OTEL_SDK_DISABLED": "TRUE", "OTEL_EXPORTER_OTLP_ENDPOINT": URL}, False),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
+)
+def test_wanted(variables: dict[str, str], wanted: bool) -> None:
+    assert starting.is_wanted(variables) is wanted
+
+
+def test_another_protocol_is_told_and_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    assert starting.start({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) is None
+    assert "HTTP only" in caplog.text
+
+
+def test_without_the_extra_it_is_told_and_no_fault(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(starting, "NEEDED", ("nothing.of.this.name", "email.nothing"))
+    assert starting.start({"OTEL_TRACES_EXPORTER": "otlp"}) is None
+    assert "roundhouse[otel]" in caplog.text
+
+
+async def test_a_collector_that_is_not_there_does_not_keep_the_server_from_stopping() -> None:
+    tracing = starting.start({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
+    assert tracing is not None
+    await tracing.close()
+
+
+IMPORTS = """
+import sys, runtime.gateway.opening, runtime.http.app
+from runtime.gateway.tracing.starting import start
+assert start({}) is None
+print([name for name in sys.modules if name.split(".")[0] == "opentelemetry"])
+"""
+
+
+def test_nothing_is_imported_when_off() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
