@@ -22,7 +22,7 @@ from typing import Protocol
 
 from models.messages import Usage
 from registry.errors import DeadlineExceeded, RoundhouseError
-from runtime.gateway.backend import Lease, NotYet, Target, total
+from runtime.gateway.backend import LOCAL, Lease, NotYet, Target, total
 from runtime.gateway.context import RequestContext
 from tenants.costs.device import DeviceTime
 from tenants.ledger.rows import Entry
@@ -75,10 +75,14 @@ class RequestRecord:
     """Seconds within which it was to begin."""
 
     def causes(self) -> dict[str, float]:
-        """Where its time went: queue, load, swap, prefill (until the first byte), decode. None before it had a turn."""
+        """Where its time went: queue, load, swap, prefill (until the first byte), decode; or provider, when it was sent
+        to one. Nothing before it had a turn.
+        """
         seconds = self.seconds
         if "queue" not in seconds:
             return {}
+        if self.target is not None and self.target.backend != LOCAL:
+            return {"queue": seconds["queue"], "provider": max(0.0, seconds["total"] - seconds["queue"])}
         total, first = seconds["total"], seconds.get("first", seconds["total"])
         swap = seconds.get("swap", 0.0)
         load = max(0.0, min(seconds["load"], seconds["queue"] - swap))

@@ -22,6 +22,7 @@ from runtime.http.admin.answers import (
     LoadStartedView,
 )
 from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
+from runtime.http.admin.requests import RequestView
 from runtime.http.openapi_parts import (
     CONFLICT,
     MANAGEMENT,
@@ -68,6 +69,7 @@ SCHEMAS: dict[str, Json] = {
         ModelEditedView,
         ModelRemovedView,
         ReloadedView,
+        RequestView,
     ),
     **_REGISTER_SCHEMAS,
     "ModelList": record(
@@ -177,6 +179,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "testProvider", _OPERATIONS, "Whether a provider answers", answer("ProviderCheck"), errors=MANAGEMENT
     ),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
+    ("get", "/v1/requests/{request_id}"): Operation(
+        "getRequest", _OPERATIONS, "All that is known of one request", answer("Request"), errors=MANAGEMENT
+    ),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT
     ),

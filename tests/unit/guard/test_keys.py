@@ -62,6 +62,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /health/ready": None,
     "GET /metrics": MODELS,
     "GET /v1/status": MODELS,
+    "GET /v1/requests/{request_id:path}": ANY,
     "GET /v1/providers": MODELS,
     "POST /v1/providers/{provider}/test": MODELS,
     "GET /v1/organization/usage/completions": {Scope.ADMIN},
