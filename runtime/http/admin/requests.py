@@ -29,7 +29,7 @@ async def show(gateway: CurrentGateway, context: CurrentContext, request_id: str
     rows = await gateway.usage.of_request(team, request_id)
     if found is None and not rows:
         raise NotFound(
-            f"Nothing is known of a request {quoted(request_id)} of yours. Send the X-Request-Id of its answer: the last "
+            f"Nothing is known of a request {quoted(request_id)} of yours. Send its answer's X-Request-Id: the last "
             f"{LAST:,} are kept, and what is in the ledger, which begins with the first team or key.",
             code="request_not_found",
         )
