@@ -44,6 +44,8 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     aliases: dict[str, str]
     models: list[str]
     """Which of 'intents' and 'complexity' are fitted."""
+    threshold: float | None
+    """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
     definition: dict[str, Any]
 
 
@@ -121,6 +123,7 @@ class Keeper:
                 for v in record.versions
             ],
             aliases={alias: f"v{number}" for alias, number in record.aliases.items()},
+            threshold=router.threshold,
             models=[kind for kind, model in fitted.items() if model is not None],
             definition=router.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True),
         )

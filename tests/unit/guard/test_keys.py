@@ -121,6 +121,7 @@ ROUTES: dict[str, set[Scope] | None] = {
     "GET /v1/adapters": ADAPTERS,
     "POST /v1/adapters": ADAPTERS,
     "POST /v1/adapters/combine": ADAPTERS,
+    "POST /v1/adapters/{name}/merge": ADAPTERS,
     "GET /v1/adapters/{name}": ADAPTERS,
     "DELETE /v1/adapters/{name}": ADAPTERS,
     "PUT /v1/adapters/{name}/aliases/{alias}": ADAPTERS,

@@ -15,7 +15,7 @@ from runtime.cli.output import console, emit, size
 from runtime.cli.remote.client import Client, Json
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Group, RenderableType
     from rich.table import Table
     from rich.text import Text
 
@@ -93,7 +93,7 @@ def page(now: Json) -> "Group":
     )
     stores = [_store(store) for store in (now["device"], now["host"]) if store]
     rings = [_ring(ring) for ring in now["rings"]]
-    parts = [head, told, Rule("memory", align="left"), *stores, _models(now), *rings]
+    parts: list[RenderableType] = [head, told, Rule("memory", align="left"), *stores, _models(now), *rings]
     parts += [Rule("why requests waited", align="left"), stacked(minute["causes"], 40)]
     if now["shares"]:
         parts += [Text(f"teams: {', '.join(f'{team} {seconds(spent)}' for team, spent in now['shares'].items())}")]
