@@ -13,7 +13,20 @@ MINUTE = 60
 MOST_SAMPLES = 200
 """First-byte times of one second that are kept."""
 MOST_TEAMS, OTHER = 20, "other"
-CAUSES = ("queue", "load", "swap", "prefill", "decode")
+CAUSES = ("queue", "load", "swap", "prefill", "decode", "provider")
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a router chose for a request, and why."""
+
+    router: str
+    """`auto@v1`"""
+    target: str
+    reason: str
+    score: float | None
+    scores: dict[str, float]
+    alternatives: list[str]
+    saw: dict[str, str]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +42,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     adapter: str
     digest: str
+    provider: str = ""
+    """Who answered elsewhere; '' is this machine."""
+    route: Route | None = None
+    """None: no router was asked."""
     service_class: str
     source: str
     end: str
@@ -84,7 +101,8 @@ class History:
         second.tokens += row.completion_tokens
         second.causes.update(row.causes)
         team = row.team if row.team in second.teams or len(second.teams) < MOST_TEAMS else OTHER
-        second.teams[team] += row.causes.get("prefill", 0.0) + row.causes.get("decode", 0.0)  # type: ignore[assignment]
+        spent = sum(row.causes.get(cause, 0.0) for cause in ("prefill", "decode", "provider"))
+        second.teams[team] += spent  # type: ignore[assignment]
         if row.first is not None and len(second.firsts) < MOST_SAMPLES:
             second.firsts.append(row.first)
 
@@ -152,7 +170,9 @@ def _p90(values: Iterable[float]) -> float | None:
 
 
 def _words(row: Row) -> str:
-    return f"{row.id} {row.team} {row.model} {row.adapter} {row.end} {row.status} {row.code} {row.endpoint}".lower()
+    route = f"{row.route.router} {row.route.reason}" if row.route else ""
+    who = f"{row.team} {row.asked} {row.model} {row.adapter} {row.provider} {route}"
+    return f"{row.id} {who} {row.end} {row.status} {row.code} {row.endpoint}".lower()
 
 
 def percents(causes: Mapping[str, float]) -> dict[str, float]:

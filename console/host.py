@@ -40,6 +40,17 @@ class Adapter(Protocol):
     def base(self) -> str: ...
 
 
+class Router(Protocol):
+    """A router, as `GET /v1/routers/{name}` tells of it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> Mapping[str, str]: ...
+    @property
+    def definition(self) -> Mapping[str, object]: ...
+
+
 class Plan(Protocol):
     """What a load would do, as `POST /v1/models/{id}/plan` tells of it."""
 
@@ -86,6 +97,7 @@ class Host(Protocol):
         ...
 
     def adapters(self) -> Sequence[Adapter]: ...
+    def routers(self) -> Sequence[Router]: ...
 
 
 @dataclass(frozen=True, slots=True)

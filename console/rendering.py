@@ -35,6 +35,18 @@ def seconds(value: float | None) -> str:
     return f"{value:.1f} s" if value < 120 else f"{value / 60:.0f} min"
 
 
+def money(value: float | None) -> str:
+    """0.0123 and 12.30: small sums are told to the millionth, as they are kept."""
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if value >= 10 or value == 0 else f"{value:.6f}".rstrip("0")
+
+
+def moment(value: float) -> str:
+    """2026-11-23 14:00, in UTC as sums of hours are."""
+    return time.strftime("%Y-%m-%d %H:%M", time.gmtime(value))
+
+
 def ago(moment: float | None) -> str:
     return "never" if not moment else humanize.naturaltime(time.time() - moment)
 
@@ -50,4 +62,4 @@ templates = Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-templates.filters.update(size=size, seconds=seconds, ago=ago, count=count)
+templates.filters.update(size=size, seconds=seconds, ago=ago, count=count, money=money, moment=moment)

@@ -69,9 +69,25 @@ async function press(button) {
   }
 }
 
+// <button data-alias="v1/adapters/x" data-version="v2">
+async function name(button) {
+  const { alias: path, version } = button.dataset;
+  const alias = prompt(`An alias for ${version}, such as prod`)?.trim();
+  if (!alias) return;
+  try {
+    await ask("PUT", api(`${path}/aliases/${encodeURIComponent(alias)}`), { version });
+    say(said(), `${alias} points at ${version}.`, "good");
+    document.dispatchEvent(new Event("changed"));
+  } catch (error) {
+    say(said(), error.message, "bad", error.faults);
+  }
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-call]");
   if (button) press(button);
+  const named = event.target.closest("[data-alias]");
+  if (named) name(named);
   if (event.target.closest("[data-sign-out]")) {
     ask("POST", "sign-out", {}).then(() => location.assign("sign-in"), (error) => say(said(), error.message, "bad"));
   }

@@ -17,6 +17,7 @@ PAGES = {
     "/v1/route": "routing.md",
     "/v1/reload": "models.md",
     "/v1/providers": "providers.md",
+    "/v1/requests": "console.md",
     "/v1/status": "operations.md",
     "/health": "operations.md",
     "/metrics": "operations.md",

@@ -28,6 +28,14 @@ class Router:
         return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
 
     @property
+    def threshold(self) -> float | None:
+        """Of its intents, as its definition says or as they were fitted; else of its complexity."""
+        if self.spec.intents is not None and self.intents is not None:
+            fitted = self.intents.heads.both or self.intents.heads.alone
+            return fitted.threshold if self.spec.intents.threshold is None else self.spec.intents.threshold
+        return self.spec.complexity.threshold if self.spec.complexity is not None and self.complexity else None
+
+    @property
     def label(self) -> str:
         """`auto@v1`, as answers tell it."""
         return f"{self.spec.id}@{self.tag}"

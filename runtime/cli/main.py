@@ -12,6 +12,8 @@ from runtime.cli.commands import adapters, backup, chat, doctor, inspect, models
 from runtime.cli.commands.routers import keeping as routers
 from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.commands.tenants import keys, limits, teams, usage
+from runtime.cli.commands.watching.logs import logs
+from runtime.cli.commands.watching.top import top
 from runtime.cli.failures import EXIT_CODES, Failure
 from runtime.cli.options import URL
 
@@ -75,6 +77,8 @@ app.command(cls=WithSettings, rich_help_panel="Server", epilog=EXIT_CODES)(serve
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(doctor.doctor)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.validate)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(inspect.status)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(top)
+app.command(rich_help_panel="Server", epilog=EXIT_CODES)(logs)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.backup)
 app.command(rich_help_panel="Server", epilog=EXIT_CODES)(backup.restore)
 app.add_typer(models.app, name="models", rich_help_panel="Server")

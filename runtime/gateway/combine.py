@@ -1,10 +1,15 @@
-"""The use case of one adapter made of several: look up, have a process make it, register what it made."""
+"""The use cases of one adapter made of several, and of one model made of base and adapter: a process makes them."""
 
+import asyncio
+import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.compose.jobs import Combine, Part
+from adapters.compose.model import check_room, merged, needs, size_of
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.fetch import disk_errors
@@ -32,8 +37,17 @@ class Combination:
     alias: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """A model in a folder of this machine."""
+
+    version: Version
+    output: Path
+    bytes: int
+
+
 class Combiner:
-    """It makes one adapter at a time: each takes a process and all its processor time."""
+    """It makes one adapter or model at a time: each takes a process and all its processor time."""
 
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False
@@ -44,11 +58,36 @@ class Combiner:
         Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
         Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
         """
+        with self._alone():
+            return await self._combine(wanted)
+
+    async def merge(self, name: str, folder: Path) -> Merged:
+        """Base and adapter as one model below `folder`; one that was made before is told again.
+
+        Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
+        """
+        target = self._names.catalog.resolve(name)
+        [version] = _versions([target])
+        base = self._adapters.base_for(version.key.name, version.key.base)
+        with self._alone():
+            await self._service.ready(version.digest)
+            words = re.sub(r"[^A-Za-z0-9._-]", "-", f"{version.key.base}-{version.key.name}-{version.digest[7:19]}")
+            out = folder / words
+            if out.is_dir():
+                return Merged(version, out, await asyncio.to_thread(size_of, out))
+            with disk_errors():
+                await asyncio.to_thread(_make_room, base.path, folder)
+                trusted = target.recipe.engine.flags.get("trust_remote_code") is True
+                stored = self._service.stored(version).path
+                return Merged(version, out, await merged(base.path, stored, out, trusted=trusted))
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
         if self._busy:
             raise Unavailable("Another combination is being made. Try again.", code="combine_busy", retry_after=10)
         self._busy = True
         try:
-            return await self._combine(wanted)
+            yield
         finally:
             self._busy = False
 
@@ -93,6 +132,11 @@ class Combiner:
             await compose(job, service.bounds.combine_seconds)
             source = MadeHere(Path(folder), _words(wanted, versions, kind))
             return await self._adapters.register(wanted.name, base.id, source, alias=wanted.alias)
+
+
+def _make_room(base: Path, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    check_room(needs(base), folder)
 
 
 def _versions(targets: list[Resolved]) -> list[Version]:

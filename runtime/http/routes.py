@@ -1,6 +1,6 @@
 """Every path of the server in one list: (path, handler, methods)."""
 
-from runtime.http.admin import adapters, combine, launch, models, operations, providers, usage
+from runtime.http.admin import adapters, combine, launch, models, operations, providers, requests, usage
 from runtime.http.audio.endpoints import TASKS
 from runtime.http.audio.endpoints import handle as audio
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
@@ -36,6 +36,7 @@ def routes() -> list[Route]:
         *combine.ROUTES,
         *operations.ROUTES,
         *providers.ROUTES,
+        *requests.ROUTES,
         *usage.ROUTES,
         *used.ROUTES,
         *projects.ROUTES,

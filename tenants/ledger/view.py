@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from registry.storage.database import Database
     from tenants.costs.compare import Compared, Row
     from tenants.costs.daily import Day
+    from tenants.ledger.lookup import LedgerRow
     from tenants.ledger.report import By, Used
 
 
@@ -128,6 +129,15 @@ class UsageReport:
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
         return await asyncio.to_thread(compared, database, prices, first, last, team)
+
+    async def of_request(self, team: str | None, request: str) -> "list[LedgerRow]":
+        """Its rows, newest first; none where no ledger is kept. team: None for all. Raises Unavailable."""
+        if self._ledger.database is None:
+            return []
+        from tenants.ledger.lookup import rows_of
+
+        await self._ledger.written()
+        return await asyncio.to_thread(rows_of, self._ledger.database, request, team)
 
     def _prices(self) -> "list[Row]":
         if self._table is None:

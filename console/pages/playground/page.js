@@ -17,7 +17,8 @@ function told(id, path, body, python, response) {
     : `curl ${api(path)} -H 'Content-Type: application/json' \\\n  -d ${quoted(json)}`;
   box.querySelector("[data-python]").textContent = python;
   if (!response) return;
-  const names = ["x-request-id", "x-roundhouse-model", "x-roundhouse-adapter", "x-roundhouse-warning", "server-timing"];
+  const names = ["x-request-id", "x-roundhouse-model", "x-roundhouse-adapter", "x-roundhouse-route", "x-roundhouse-class",
+    "x-roundhouse-warning", "x-roundhouse-limit-warning", "server-timing"];
   box.querySelector("[data-headers]").textContent = names.filter((name) => response.headers.has(name))
     .map((name) => `${name}: ${response.headers.get(name)}`).join("\n");
 }
@@ -51,6 +52,17 @@ async function* pieces(response) {
   }
 }
 
+// `auto@v1 starter-chat:iso-date intent:iso-date 0.998`, as the answer's header tells it.
+function routed(side, model, text, header) {
+  const where = side.element.querySelector("[data-route]");
+  where.hidden = !header;
+  if (!header) return;
+  const [router, target, reason, score] = header.split(" ");
+  const words = `${router} chose ${target}: ${reason}${score === "-" ? "" : `, ${score}`}. `;
+  const link = `routers?${new URLSearchParams({ name: model, text })}`;
+  where.replaceChildren(words, where.dataset.explained === undefined ? "" : make("a", { href: link }, "What else was near"));
+}
+
 async function turn(side, text) {
   const model = side.element.querySelector("select").value;
   side.messages.push({ role: "user", content: text });
@@ -64,6 +76,7 @@ async function turn(side, text) {
     const response = await ask("POST", api("v1/chat/completions"), body, { signal: stopped.signal });
     told(`chat-${side.side}`, "v1/chat/completions", body, python, response);
     const digest = response.headers.get("x-roundhouse-adapter") ?? response.headers.get("x-roundhouse-model") ?? "";
+    routed(side, model, text, response.headers.get("x-roundhouse-route"));
     let whole = "";
     for await (const piece of pieces(response)) {
       whole += piece;
@@ -147,23 +160,37 @@ $("rerank-form")?.addEventListener("submit", async (event) => {
 });
 
 // --- speech ---------------------------------------------------------------------------------------------------------
-async function transcribe(file) {
+const HEARD_EVERY = 1000; // ms between two looks at what the microphone has heard so far
+const HEARD_MOST = 60;    // seconds of a recording
+
+async function transcribed(file) {
   const body = new FormData();
   body.append("model", $("speech-form").elements.model.value);
-  body.append("file", file, file.name ?? "microphone.webm");
   body.append("response_format", "verbose_json");
   body.append("timestamp_granularities[]", "word");
-  const python = `${CLIENT(api("v1"))}text = client.audio.transcriptions.create(model=${JSON.stringify(body.get("model"))}, file=open("talk.wav", "rb"))`;
+  body.append("file", file, file.name);
+  const python = `${CLIENT(api("v1"))}text = client.audio.transcriptions.create(\n    model=${JSON.stringify(body.get("model"))}, file=open(${JSON.stringify(file.name)}, "rb"),\n    response_format="verbose_json", timestamp_granularities=["word"]\n)`;
   told("speech", "v1/audio/transcriptions", body, python);
+  const answer = await ask("POST", api("v1/audio/transcriptions"), body);
+  told("speech", "v1/audio/transcriptions", body, python, answer);
+  return answer.json();
+}
+
+// Words as spans; those behind the first `known` are lit, as they have just come.
+function write(found, known = Infinity) {
+  const words = found.words ?? [];
+  const spans = words.map((word, i) => make("span", { class: i >= known ? "lit" : "" }, `${word.word.trim()} `));
+  $("words").replaceChildren(...(spans.length ? spans : [found.text]));
+  return words.map((word, i) => [word, spans[i]]);
+}
+
+async function transcribe(file) {
   const player = $("player");
+  if (player.src) URL.revokeObjectURL(player.src);
   player.src = URL.createObjectURL(file);
   player.hidden = false;
   try {
-    const response = await ask("POST", api("v1/audio/transcriptions"), body);
-    told("speech", "v1/audio/transcriptions", body, python, response);
-    const found = await response.json();
-    const spans = (found.words ?? []).map((word) => [word, make("span", {}, `${word.word.trim()} `)]);
-    $("words").replaceChildren(...(spans.length ? spans.map(([, span]) => span) : [found.text]));
+    const spans = write(await transcribed(file));
     player.ontimeupdate = () => spans.forEach(([word, span]) => span.classList.toggle("lit", player.currentTime >= word.start && player.currentTime < word.end));
   } catch (error) { say($("words"), error.message, "bad", error.faults); }
 }
@@ -173,20 +200,41 @@ $("speech-form")?.addEventListener("submit", (event) => {
   transcribe(event.target.elements.file.files[0]);
 });
 
+// What was heard so far is written down each second, one question at a time; at the end all of it once more.
 let recorder;
-$("record")?.addEventListener("click", async () => {
-  if (recorder?.state === "recording") { recorder.stop(); return; }
-  try {
-    const heard = await navigator.mediaDevices.getUserMedia({ audio: true });
-    const parts = [];
-    recorder = new MediaRecorder(heard);
-    recorder.ondataavailable = (event) => parts.push(event.data);
-    recorder.onstop = () => {
-      heard.getTracks().forEach((track) => track.stop());
-      $("record").textContent = "Use the microphone";
-      transcribe(new File(parts, "microphone.webm", { type: "audio/webm" }));
-    };
-    recorder.start();
-    $("record").textContent = "Stop and write it down";
-  } catch (error) { say($("words"), `The microphone cannot be used: ${error.message}`, "bad"); }
+async function listen() {
+  const heard = await navigator.mediaDevices.getUserMedia({ audio: true });
+  const parts = [];
+  const soFar = () => new File(parts, "microphone.webm", { type: "audio/webm" });
+  let known = 0;
+  let busy = false;
+  recorder = new MediaRecorder(heard);
+  recorder.ondataavailable = async (event) => {
+    parts.push(event.data);
+    $("recording").textContent = `recording, ${parts.length} s`;
+    if (parts.length >= HEARD_MOST && recorder.state === "recording") recorder.stop();
+    if (busy || recorder.state !== "recording") return;
+    busy = true;
+    try {
+      const found = await transcribed(soFar());
+      if (recorder.state === "recording") { write(found, known); known = found.words?.length ?? 0; }
+    } catch { /* too little was heard yet: the next second tells more */ } finally { busy = false; }
+  };
+  recorder.onstop = () => {
+    heard.getTracks().forEach((track) => track.stop());
+    $("record").textContent = "Use the microphone";
+    $("record").setAttribute("aria-pressed", "false");
+    $("recording").textContent = "";
+    transcribe(soFar());
+  };
+  $("words").replaceChildren();
+  recorder.start(HEARD_EVERY);
+  $("record").textContent = "Stop and write it down";
+  $("record").setAttribute("aria-pressed", "true");
+  $("recording").textContent = "recording";
+}
+
+$("record")?.addEventListener("click", () => {
+  if (recorder?.state === "recording") recorder.stop();
+  else listen().catch((error) => say($("words"), `The microphone cannot be used: ${error.message}`, "bad"));
 });

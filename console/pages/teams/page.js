@@ -64,3 +64,31 @@ document.getElementById("rows").addEventListener("click", (event) => {
     send("teams/rotate", { id: button.dataset.rotate }, show);
   }
 });
+
+document.getElementById("limit").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const told = document.getElementById("limited");
+  const { subject, kind, amount, model, mode } = event.target.elements;
+  const [owner, whose] = subject.value.split(" ");
+  const body = { owner, subject: whose ?? "", kind: kind.value, amount: amount.value.trim(), model: model.value.trim(), mode: mode.value };
+  const isTrial = event.submitter?.value === "simulate";
+  try {
+    const found = await (await ask("POST", isTrial ? "teams/simulate" : "teams/limit", body)).json();
+    if (isTrial) {
+      const when = found.refused ? ` The first at ${new Date(found.first * 1e3).toLocaleString()}, the last at ${new Date(found.last * 1e3).toLocaleString()}.` : "";
+      say(told, `${found.amount} ${found.words} would have refused ${found.refused} of ${found.requests} requests of the last ${found.days} days.${when}`, found.refused ? "" : "good");
+      return;
+    }
+    say(told, `Set: ${found.words}. It counts within a second.`, "good");
+    changed();
+  } catch (error) {
+    say(told, error.message, "bad", error.faults);
+  }
+});
+
+document.querySelector('[data-part="list"]').addEventListener("click", (event) => {
+  const button = event.target.closest("[data-weight]");
+  if (!button) return;
+  const weight = Number(prompt(`The weight of ${button.dataset.weight} beside other teams`, button.dataset.now) ?? NaN);
+  if (weight) send("teams/weight", { id: button.dataset.weight, weight }, (team) => { say(where, `${team.id} weighs ${team.weight} now.`, "good"); });
+});

@@ -1,4 +1,6 @@
-"""Teams and their keys. What a key is, is shown once, when it is made."""
+"""Teams, their keys and limits. What a key is, is shown once, when it is made; a limit is tried out before it counts
+on what the ledger knows.
+"""
 
 import asyncio
 import time
@@ -11,17 +13,27 @@ from registry.errors import BadRequest
 from tenants.caller import EVERY, SCOPES, Scope
 
 if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
     from tenants.keys.table import KeyTable
+    from tenants.limits.records import Limit
+    from tenants.limits.simulate import Outcome
+    from tenants.limits.table import LimitTable
 
 T = TypeVar("T")
 
 
 async def context(visit: Visit) -> Context:
-    found: dict[str, object] = {"teams": [], "keys": [], "now": time.time(), "all_scopes": sorted(SCOPES)}
+    from tenants.limits.records import Kind, Mode
+
+    found: dict[str, object] = {"teams": [], "keys": [], "limits": [], "now": time.time(), "all_scopes": sorted(SCOPES)}
+    found |= {"kinds": list(Kind), "modes": list(Mode), "whole": 1.0, "shares": visit.host.console.history.shares()}
     if not visit.host.place.has_tables():
         return found
     teams, keys = await _tables(visit, lambda tables: (tables.list_teams(), tables.list_keys()))
-    return found | {"teams": teams, "keys": sorted(keys, key=lambda key: key.created, reverse=True)}
+    whole = sum(team.weight for team in teams if not team.archived) or 1.0
+    limits = await _database(visit, lambda database: _limits(database).all())
+    newest = sorted(keys, key=lambda key: key.created, reverse=True)
+    return found | {"teams": teams, "keys": newest, "limits": limits, "whole": whole}
 
 
 async def team(visit: Visit, body: Mapping[str, object]) -> Context:
@@ -63,6 +75,68 @@ async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
     return {"id": made.id, "team": made.team, "value": text}
 
 
+async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
+    """A team's part of the engines, beside those of others that wait."""
+    id_, value = _text(body, "id"), body.get("weight")
+    if not isinstance(value, int | float):
+        raise BadRequest("Send `weight` as a number.", param="weight")
+    changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=float(value)))
+    return {"id": changed.id, "weight": changed.weight}
+
+
+async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Set a limit, in the place of the one of its kind."""
+    wanted = _limit(body)
+    made = await _database(visit, lambda database: _limits(database).set(wanted))
+    return {"id": made.id, "words": made.words}
+
+
+async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
+    id_ = _text(body, "id")
+    gone = await _database(visit, lambda database: _limits(database).remove(id_))
+    return {"id": gone.id}
+
+
+async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
+    """What a limit would have refused of the last days' requests. It is not set."""
+    wanted, days = _limit(body), body.get("days", 7)
+    if not (isinstance(days, int) and 1 <= days <= 90):
+        raise BadRequest("Try it on the last 1 to 90 days.", param="days")
+    found = await _database(visit, lambda database: _simulated(database, wanted, days))
+    words = {"words": wanted.words, "amount": wanted.shown, "days": days}
+    return {**words, "requests": found.requests, "refused": found.refused, "first": found.first, "last": found.last}
+
+
+def _limits(database: "Database") -> "LimitTable":
+    from tenants.limits.table import LimitTable
+
+    return LimitTable(database)
+
+
+def _simulated(database: "Database", wanted: "Limit", days: int) -> "Outcome":
+    from tenants.limits.limiter import UTC
+    from tenants.limits.simulate import simulate
+
+    now = time.time()
+    zone = _limits(database).zones().get(wanted.subject, UTC)
+    return simulate(database, wanted, zone, now - days * 86_400, now)
+
+
+def _limit(body: Mapping[str, object]) -> "Limit":
+    """Raises BadRequest."""
+    from tenants.limits.records import Kind, Limit, Mode, amount_of
+
+    owner, subject = _text(body, "owner", "team"), _text(body, "subject")
+    try:
+        kind, mode = Kind(_text(body, "kind")), Mode(_text(body, "mode", "enforce"))
+    except ValueError:
+        raise BadRequest(f"A limit is one of {', '.join(Kind)}; its mode is enforce, warn or shadow.") from None
+    if owner not in ("team", "key"):
+        raise BadRequest("A limit is of a team or of a key.", param="owner")
+    amount = amount_of(kind, _text(body, "amount"))
+    return Limit("", "team" if owner == "team" else "key", subject, kind, amount, mode, _text(body, "model", ""))
+
+
 def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -> str:
     value = body.get(name, otherwise)
     if not isinstance(value, str) or len(value) > 4096:
@@ -71,18 +145,33 @@ def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -
 
 
 async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:
+    from tenants.keys import pepper
+    from tenants.keys.table import KeyTable
+
+    place = visit.host.place
+    return await _database(visit, lambda database: use(KeyTable(database, pepper.load(place.data_dir, place.pepper))))
+
+
+async def _database(visit: Visit, use: "Callable[[Database], T]") -> T:
     place = visit.host.place
 
     def used() -> T:
-        from tenants.keys import pepper
-        from tenants.keys.table import KeyTable
         from tenants.storage.opening import open_tables
 
         with closing(open_tables(place.data_dir, place.database)) as database:
-            return use(KeyTable(database, pepper.load(place.data_dir, place.pepper)))
+            return use(database)
 
     return await asyncio.to_thread(used)
 
 
-ACTIONS = {"team": team, "key": key, "revoke": revoke, "rotate": rotate}
-PAGE = Page("Teams", 70, frozenset((Scope.ADMIN,)), context, frozenset(("rows", "list")), ACTIONS)
+ACTIONS = {
+    "team": team,
+    "key": key,
+    "revoke": revoke,
+    "rotate": rotate,
+    "weight": weight,
+    "limit": limit,
+    "unlimit": unlimit,
+    "simulate": simulate,
+}
+PAGE = Page("Teams", 70, frozenset((Scope.ADMIN,)), context, frozenset(("rows", "list", "limits")), ACTIONS)

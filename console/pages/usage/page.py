@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 import msgspec
 
 from console.host import Context, Page, Visit
-from registry.errors import NotFound
+from registry.errors import BadRequest, NotFound
 from tenants.caller import Scope
 from tenants.ledger.view import FIELDS, UsageReportView
 
@@ -17,7 +17,9 @@ SPANS = {
     "7d": (7 * 86_400, "hour", "7 days"),
     "30d": (30 * 86_400, "day", "30 days"),
 }
-BY = ("model", "adapter", "team", "key", "endpoint", "class")
+BY = ("model", "adapter", "team", "key", "endpoint", "class", "hour", "day")
+SHOWN = 200
+"""Rows of the table; the CSV has all."""
 
 
 async def context(visit: Visit) -> Context:
@@ -29,16 +31,26 @@ async def context(visit: Visit) -> Context:
     window = {"from": str(end - seconds), "to": str(end)}
     found: dict[str, object] = {"span": span, "by": by, "spans": SPANS, "bys": BY, "field": FIELDS[str(by)], "rows": []}
     found |= {"is_kept": True, "series": "[]", "csv": "", "query": urlencode({**window, "group_by": by})}
+    found |= {"currency": "", "total": None, "compared": [], "why_not": ""}
     try:
         rows = await _used(visit, window, [str(by)])
-        hours = await _used(visit, window, [step])
+        hours = rows if by == step else await _used(visit, window, [step])
+        [total] = (await _used(visit, window, [])).data
     except NotFound:
         return found | {"is_kept": False}
-    ordered = sorted(rows.data, key=lambda row: row.requests, reverse=True)
+    by_time = by in ("hour", "day")
+    ordered = rows.data[::-1] if by_time else sorted(rows.data, key=lambda row: row.requests, reverse=True)
+    found |= {"currency": rows.currency, "total": total, "more": max(0, len(ordered) - SHOWN), "by_time": by_time}
+    try:
+        compared = await visit.host.usage.compare(visit.caller, None, None, window["from"], window["to"])
+    except (NotFound, BadRequest) as error:
+        found |= {"why_not": error.message}
+    else:
+        found |= {"compared": compared}
     points = [[getattr(row, step), row.requests, row.input_tokens, row.output_tokens] for row in hours.data]
     columns = [list(column) for column in zip(*points, strict=True)] if points else []
     series = msgspec.json.encode(columns).decode()
-    return found | {"rows": ordered, "series": series, "csv": _csv(rows, FIELDS[str(by)])}
+    return found | {"rows": ordered[:SHOWN], "series": series, "csv": _csv(rows, FIELDS[str(by)])}
 
 
 async def _used(visit: Visit, window: dict[str, str], by: list[str]) -> UsageReportView:

@@ -1,7 +1,5 @@
 """`roundhouse adapters merge`: base and adapter as one model folder, made beside the server."""
 
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,16 +7,12 @@ import typer
 
 from runtime.cli.failures import Failure, Refused, ServerFailed
 from runtime.cli.options import AdapterName, AsJson
-from runtime.cli.output import emit, note, short, size
+from runtime.cli.output import emit, note, short
 from runtime.cli.remote.progress import bar
 
 if TYPE_CHECKING:
-    from adapters.compose.jobs import Merge
     from registry.catalog import Resolved
     from runtime.server.settings import Settings
-
-LIBRARIES = 1 << 30
-"""Bytes that the process needs beside the base's weights."""
 
 
 def merge(
@@ -69,7 +63,9 @@ def _target(settings: "Settings", name: str) -> "Resolved":
 
 
 def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool) -> dict[str, object]:
-    from adapters.compose.jobs import Merge
+    import asyncio
+
+    from adapters.compose.model import check_room, merged, needs
     from adapters.store import Store
     from models.sources.resolve import resolve
 
@@ -79,15 +75,16 @@ def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool)
     base = resolve(target.recipe.source, Path.cwd(), download=False)
     adapter = Store(settings.data_dir / "store").check(target.version.digest)
     output.parent.mkdir(parents=True, exist_ok=True)
-    _has_room(base, output.parent, quiet)
+    wanted = needs(base)
+    if not quiet:
+        note(f"needs {wanted.words}")
+    check_room(wanted, output.parent)
     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
-    made = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-    try:
-        _run(Merge(base=base, adapter=adapter, out=made, trust_remote_code=trusted), quiet)
-        made.chmod(0o755)
-        made.rename(output)  # at once and whole, or not at all
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
+    with bar(not quiet) as shown:
+        done = merged(
+            base, adapter, output, trusted=trusted, tell=lambda progress: shown.show(progress.text, progress.fraction)
+        )
+        size_ = asyncio.run(done)
     version = target.version
     return {
         "object": "adapter.merged",
@@ -96,30 +93,5 @@ def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool)
         "version": version.tag,
         "digest": version.digest,
         "output": str(output),
-        "bytes": sum(file.stat().st_size for file in output.iterdir()),
+        "bytes": size_,
     }
-
-
-def _has_room(base: Path, parent: Path, quiet: bool) -> None:
-    """The base is held once, in its own dtype, and written once. Raises Refused where that cannot go well."""
-    import psutil
-
-    from registry.files.weights import read_weights
-
-    weights = read_weights(base).bytes
-    memory, disk = weights + LIBRARIES, weights
-    if not quiet:
-        note(f"needs about {size(memory)} of memory and {size(disk)} of disk")
-    if (free := psutil.virtual_memory().available) < memory:
-        raise Refused(f"Merging needs about {size(memory)} of memory, and {size(free)} are free.")
-    if (free := shutil.disk_usage(parent).free) < disk:
-        raise Refused(f"Merging needs about {size(disk)} of disk, and {size(free)} are free in {parent}.")
-
-
-def _run(job: "Merge", quiet: bool) -> None:
-    import asyncio
-
-    from adapters.compose.run import compose
-
-    with bar(not quiet) as shown:
-        asyncio.run(compose(job, tell=lambda progress: shown.show(progress.text, progress.fraction)))

@@ -44,6 +44,8 @@ class RouterView(msgspec.Struct, frozen=True, kw_only=True):
     aliases: dict[str, str]
     models: list[str]
     """Which of 'intents' and 'complexity' are fitted."""
+    threshold: float | None
+    """Below which its intents abstain, or that the expected acceptance must reach; None: nothing is fitted."""
     definition: dict[str, Any]
     prices: dict[str, float] = {}
     """Of a million tokens, of those targets that the caller may use: what decisions compare them by."""
@@ -123,6 +125,7 @@ class Keeper:
                 for v in record.versions
             ],
             aliases={alias: f"v{number}" for alias, number in record.aliases.items()},
+            threshold=router.threshold,
             models=[kind for kind, model in fitted.items() if model is not None],
             definition=router.spec.model_dump(mode="json", exclude={"source", "version"}, exclude_defaults=True),
         )

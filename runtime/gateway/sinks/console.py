@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable
 
 from console.decisions import Decisions
-from console.history import Row
+from console.history import Route, Row
 from console.kept import Console
+from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.record import RequestRecord
 
 
@@ -25,6 +26,8 @@ class ConsoleSink:
                 model=target.model if target else "",
                 adapter=(target.adapter or "") if target else "",
                 digest=target.version.digest if target and target.version else "",
+                provider=target.backend if target and target.backend != LOCAL else "",
+                route=_route(target),
                 service_class=context.service_class.name.lower(),
                 source=context.source,
                 end=record.end.value,
@@ -38,6 +41,21 @@ class ConsoleSink:
                 audio_seconds=usage.audio_seconds,
             )
         )
+
+
+def _route(target: Target | None) -> Route | None:
+    if target is None or target.routed is None:
+        return None
+    decision = target.routed.decision
+    return Route(
+        router=target.routed.router,
+        target=decision.target,
+        reason=decision.reason,
+        score=decision.score,
+        scores=dict(decision.scores),
+        alternatives=list(decision.alternatives),
+        saw=dict(decision.saw),
+    )
 
 
 def swaps(

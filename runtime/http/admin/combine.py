@@ -1,14 +1,16 @@
-"""`POST /v1/adapters/combine`: one adapter from several of one base."""
+"""`POST /v1/adapters/combine`: one adapter from several of one base; `/merge`: one model of base and adapter."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
+import msgspec
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from adapters.compose.plan import MOST_PARTS, Method
 from registry.names import AdapterName
 from runtime.gateway.combine import Combination
-from runtime.http.admin.answers import registered
+from runtime.http.admin.adapters import Name
+from runtime.http.admin.answers import json_answer, registered
 from runtime.http.middleware import CurrentGateway
 from runtime.http.sending import Route
 
@@ -38,4 +40,35 @@ async def combine(gateway: CurrentGateway, body: CombineBody) -> Response:
     return registered(await gateway.combiner.combine(wanted))
 
 
-ROUTES: list[Route] = [("/v1/adapters/combine", combine, ["POST"])]
+class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
+    """A model in a folder of the server's machine, which `POST /v1/models` takes as its source."""
+
+    object: Literal["adapter.merged"] = "adapter.merged"
+    name: str
+    base: str
+    version: str
+    digest: str
+    output: str
+    bytes: int
+
+
+async def merge(gateway: CurrentGateway, name: Name) -> Response:
+    """Write base and adapter as one model into the server's data directory. It takes the base's memory once more."""
+    done = await gateway.combiner.merge(name, gateway.settings.data_dir / "merged")
+    key, version = done.version.key, done.version
+    return json_answer(
+        AdapterMergedView(
+            name=key.name,
+            base=key.base,
+            version=version.tag,
+            digest=version.digest,
+            output=str(done.output),
+            bytes=done.bytes,
+        )
+    )
+
+
+ROUTES: list[Route] = [
+    ("/v1/adapters/combine", combine, ["POST"]),
+    ("/v1/adapters/{name}/merge", merge, ["POST"]),
+]

@@ -22,6 +22,8 @@ from runtime.http.admin.answers import (
     LoadStartedView,
 )
 from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterRequest
+from runtime.http.admin.combine import AdapterMergedView
+from runtime.http.admin.requests import RequestView
 from runtime.http.openapi_parts import (
     CONFLICT,
     MANAGEMENT,
@@ -71,6 +73,8 @@ SCHEMAS: dict[str, Json] = {
         ModelEditedView,
         ModelRemovedView,
         ReloadedView,
+        RequestView,
+        AdapterMergedView,
     ),
     **_REGISTER_SCHEMAS,
     "ModelList": record({"object": {"const": "list"}, "data": array(either(*map(ref, _CARDS)))}),
@@ -180,6 +184,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         "testProvider", _OPERATIONS, "Whether a provider answers", answer("ProviderCheck"), errors=MANAGEMENT
     ),
     ("get", "/v1/status"): Operation("status", _OPERATIONS, "What is resident where", answer("Status"), errors=()),
+    ("get", "/v1/requests/{request_id}"): Operation(
+        "getRequest", _OPERATIONS, "All that is known of one request", answer("Request"), errors=MANAGEMENT
+    ),
     ("get", "/v1/adapters"): Operation(
         "listAdapters", _ADAPTERS, "List adapters", answer("AdapterList"), errors=MANAGEMENT
     ),
@@ -200,6 +207,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         description="A process of its own makes it with peft, from adapters of one base; it is then checked and "
         "registered as any other. The same content again changes nothing (200).",
         errors=(*CONFLICT, 422, 500, 503), others={"201": other_answer("A new version.", "Adapter")},
+    ),
+    ("post", "/v1/adapters/{name}/merge"): Operation(
+        "mergeAdapter", _ADAPTERS, "Write base and adapter as one model", answer("AdapterMerged"),
+        description="Into the server's data directory; `output` can be added with POST /v1/models. It takes the base's "
+        "memory and disk once more. A version that was merged before is told again.",
+        errors=(*CONFLICT, 422, 500, 503),
     ),
     ("get", "/v1/adapters/{name}"): Operation(
         "getAdapter", _ADAPTERS, "Show an adapter", answer("Adapter"), errors=MANAGEMENT

@@ -38,6 +38,7 @@ _RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/api/delete": (_ADAPTERS | _MODELS, _ADAPTERS | _MODELS),
     "/v1/providers": (_MODELS, _MODELS),
     "/v1/status": (_MODELS, _MODELS),
+    "/v1/requests": (SCOPES, SCOPES),
     "/metrics": (_MODELS, _MODELS),
     "/v1/usage": (_USAGE, _USAGE),
     "/v1/feedback": (_INFER, _INFER),

@@ -10,6 +10,7 @@ from console.kept import Console
 from console.now import Now
 from console.web import Web
 from runtime.gateway.core import Gateway
+from runtime.gateway.routing.keeper import RouterView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import error_response
@@ -59,6 +60,9 @@ class Handed:
 
     def adapters(self) -> list[AdapterView]:
         return self._gateway.adapters.all()
+
+    def routers(self) -> list[RouterView]:
+        return self._gateway.routers.all()
 
 
 def _handed(scope: Asgi) -> Handed:

@@ -44,6 +44,8 @@ def test_all_commands_are_there() -> None:
         "restore",
         "validate",
         "status",
+        "top",
+        "logs",
         "chat",
         "embed",
         "rerank",

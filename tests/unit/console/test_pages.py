@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 
 from console.files import files
-from console.history import Row
+from console.history import Route, Row
 from console.vendored import VENDORED
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
 
 SLUGS = sorted(pages())
 STATIC = Path(__file__).parents[3] / "console" / "static"
+MARKUP = "<script>alert(1)</script>"
 WIRE = 120 * 1024
 """Bytes of a first paint."""
 
@@ -123,6 +124,27 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
         assert "req-slow" in part
         assert "req-quick" not in part
         assert "<html" not in part
+
+
+async def test_why_it_was_routed_there_and_who_answered_elsewhere(console: Console) -> None:
+    route = Route(
+        router="auto@v1",
+        target="there/large",
+        reason="intent:legal",
+        score=0.97,
+        scores={"legal": 0.97, MARKUP: 0.02},
+        alternatives=["chat"],
+        saw={"features": "letters"},
+    )
+    async with console() as shown:
+        history = shown.gateway.gateway.console.history
+        history.take(row(model="there/large", provider="there", route=route, causes={"queue": 0.01, "provider": 0.4}))
+        page = await shown.page("requests")
+        for words in ("why: intent:legal", "auto@v1 chose there/large, score 0.970", "Also near: chat", "at there"):
+            assert words in page, words
+        assert "provider 400 ms" in page
+        assert MARKUP not in page
+        assert "req-1" in await shown.page("requests?part=rows&words=auto@v1 there")
 
 
 async def test_a_real_request_leaves_a_row_without_its_text(console: Console) -> None:

@@ -111,7 +111,7 @@ async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:
         body = {"model": "chat", "messages": [{"role": "user", "content": "hi"}]}
         await shown.client.post("/v1/chat/completions", json=body)
         text = (await shown.client.get("/metrics")).text
-        for cause in CAUSES:
+        for cause in set(CAUSES) - {"provider"}:
             assert f'roundhouse_wait_seconds_total{{cause="{cause}",model="chat"}}' in text
 
 

@@ -216,3 +216,22 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", table)
     (row,) = (await kept.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
     assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)
+
+
+async def test_one_request_is_told_with_its_ledger_rows_to_its_own_team(kept: Kept) -> None:
+    await kept.ask(SEARCH)
+    mine = await kept.call(SEARCH, "GET", "/v1/requests/r-1")
+    found = mine.json()
+    assert (mine.status_code, found["record"]["end"], found["record"]["causes"].keys() >= {"queue"}) == (
+        200,
+        "done",
+        True,
+    )
+    assert [(row["team"], row["state"], row["completion_tokens"]) for row in found["ledger"]] == [
+        ("search", "ended", 3)
+    ]
+    assert "messages" not in mine.text
+    assert (await kept.call(ADMIN, "GET", "/v1/requests/r-1")).status_code == 200
+    other = await kept.call(SPEECH, "GET", "/v1/requests/r-1")
+    assert (other.status_code, other.json()["error"]["code"]) == (404, "request_not_found")
+    assert "search" not in other.text, "not even whose it is"

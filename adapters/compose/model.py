@@ -1,0 +1,73 @@
+"""Base and adapter as one model in a folder of its own, which appears whole or not at all."""
+
+import asyncio
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import humanize
+import psutil
+
+from adapters.compose.jobs import Merge, Progress
+from adapters.compose.run import compose
+from registry.errors import Unavailable
+from registry.files.weights import read_weights
+
+LIBRARIES = 1 << 30
+"""Bytes that the process needs beside the base's weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes: the base is held once, in its own dtype, and written once."""
+
+    memory: int
+    disk: int
+
+    @property
+    def words(self) -> str:
+        return f"about {_size(self.memory)} of memory and {_size(self.disk)} of disk"
+
+
+def needs(base: Path) -> Needs:
+    weights = read_weights(base).bytes
+    return Needs(weights + LIBRARIES, weights)
+
+
+def check_room(wanted: Needs, folder: Path) -> None:
+    """Raises Unavailable (out_of_memory, disk_full)."""
+    if (free := psutil.virtual_memory().available) < wanted.memory:
+        words = f"Merging needs about {_size(wanted.memory)} of memory, and {_size(free)} are free."
+        raise Unavailable(words, code="out_of_memory", retry_after=60)
+    if (free := shutil.disk_usage(folder).free) < wanted.disk:
+        words = f"Merging needs about {_size(wanted.disk)} of disk, and {_size(free)} are free in {folder}."
+        raise Unavailable(words, code="disk_full", retry_after=60)
+
+
+async def merged(
+    base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[Progress], None] = lambda _: None
+) -> int:
+    """Write it to `out`, which is new or an empty folder. The bytes that it has. Raises as `compose` does, OSError."""
+    made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    try:
+        await compose(Merge(base=base, adapter=adapter, out=made, trust_remote_code=trusted), tell=tell)
+        return await asyncio.to_thread(_appear, made, out)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def _appear(made: Path, out: Path) -> int:
+    """At once and whole, or not at all."""
+    made.chmod(0o755)
+    made.rename(out)
+    return size_of(out)
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.iterdir())
+
+
+def _size(count: int) -> str:
+    return humanize.naturalsize(count, binary=True)

@@ -1,0 +1,17 @@
+"""Routers: whom one would choose for a sentence and why, what its threshold costs and gives, versions and aliases."""
+
+from console.host import Context, Page, Visit
+from tenants.caller import Scope
+
+
+async def context(visit: Visit) -> Context:
+    asked = visit.request.query_params
+    return {
+        "routers": visit.host.routers(),
+        "chosen": asked.get("name", "")[:200],
+        "text": asked.get("text", "")[:2000],
+        "may_ask": visit.may(Scope.INFER),
+    }
+
+
+PAGE = Page("Routers", 55, frozenset((Scope.MODELS,)), context, frozenset(("rows",)))

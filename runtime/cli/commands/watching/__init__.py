@@ -1,0 +1,1 @@
+"""Commands that watch a server: what it does now, and how one request went."""

@@ -1,0 +1,216 @@
+"""`roundhouse top` and `roundhouse logs` against a fake server."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_server import Answer, FakeServer
+
+EVENTS = {"Content-Type": "text/event-stream"}
+
+
+def now(**more: Any) -> dict[str, Any]:
+    minute = {
+        "requests": 12,
+        "tokens": 600,
+        "swaps": 3,
+        "first_p90": 0.02,
+        "firsts": [],
+        "rates": [],
+        "swap_rates": [],
+        "request_rates": [],
+        "causes": {"queue": 0.5, "load": 0.0, "swap": 0.1, "prefill": 1, "decode": 3, "provider": 0},
+    }
+    model = {
+        "id": "starter-chat",
+        "task": "chat",
+        "state": "loading",
+        "bytes": 2**20,
+        "host_bytes": 0,
+        "running": 1,
+        "waiting": 2,
+        "pinned": True,
+        "idle_seconds": None,
+        "wake_seconds": None,
+        "phase": "weights",
+        "percent": 40.0,
+        "detail": "1 of 2 files",
+        "failure": "",
+    }
+    ring = {
+        "model": "starter-chat",
+        "state": "ready",
+        "places": 4,
+        "host_used": 1,
+        "host_places": 8,
+        "running": 1,
+        "waiting": 0,
+        "adapters": 9,
+        "away": [],
+        "stalls": [
+            {"number": 0, "adapter": "legal", "state": "run", "running": 1},
+            {"number": 2, "adapter": "polite", "state": "swap"},
+        ],
+    }
+    told = {
+        "number": 1,
+        "at": 995.0,
+        "kind": "swap",
+        "model": "starter-chat",
+        "subject": "legal",
+        "words": "takes the place of",
+        "object": "polite",
+        "more": "staged in 1.0 ms",
+        "seconds": 0.002,
+    }
+    found = {
+        "at": 1000.0,
+        "phase": "ready",
+        "uptime": 90.0,
+        "device": {"label": "cpu", "budget": 2**30, "held": 2**20},
+        "host": None,
+        "models": [model],
+        "rings": [ring],
+        "running": 1,
+        "waiting": 2,
+        "longest_wait": 0.4,
+        "minute": minute,
+        "decisions": [told],
+        "shares": {"search": 3.0},
+    }
+    return {**found, **more}
+
+
+def streamed(*looks: dict[str, Any]) -> Answer:
+    events = "".join(f"event: now\ndata: {json.dumps(look)}\n\n" for look in looks)
+    return Answer(f"retry: 1000\n\n{events}", headers=EVENTS)
+
+
+def test_top_shows_one_look_where_nobody_watches(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/console/events", streamed(now(), now(phase="stopping")))
+    result = run("top")
+    assert result.exit_code == 0, result.stderr
+    for words in (
+        "ready",
+        "1 running, 2 waiting, the longest for 400.0 ms",
+        "loading 40 %, pinned",
+        "2 of 4 places  ●·◐·",
+        "legal, polite",
+        "queue 500.0 ms",
+        "search 3.0 s",
+        "legal takes the place of polite",
+    ):
+        assert words in result.stdout, words
+    assert "stopping" not in result.stdout
+
+
+def test_top_speaks_json_once_or_a_line_a_look(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/console/events", streamed(now(), now(phase="stopping")))
+    assert json.loads(run("top", "--once", "--json").stdout)["phase"] == "ready"
+    result = run("top", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [line.get("phase") for line in lines[:2]] == ["ready", "stopping"]
+    assert result.exit_code == 4, "the stream is over"
+
+
+def test_top_of_a_server_that_decided_nothing(server: FakeServer, run: Run) -> None:
+    quiet = now(decisions=[], shares=None, rings=[])
+    quiet["minute"] |= {"causes": dict.fromkeys(quiet["minute"]["causes"], 0.0), "first_p90": None}
+    server.on("GET", "/console/events", streamed(quiet))
+    shown = run("top", "--once").stdout
+    assert "no request ended in the last minute" in shown
+    assert "none yet" in shown
+
+
+def test_top_says_that_there_is_no_stream(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/console/events", Answer({"object": "other"}))
+    result = run("top")
+    assert (result.exit_code, "no stream of events" in result.stderr) == (4, True)
+
+
+ROUTE = {
+    "router": "auto@v1",
+    "target": "starter-chat:iso-date",
+    "reason": "intent:iso-date",
+    "score": 0.998,
+    "scores": {"iso-date": 0.998, "acronym": 0.001},
+    "alternatives": ["starter-chat:acronym"],
+    "saw": {"features": "letters"},
+}
+RECORD = {
+    "id": "req-1",
+    "at": 1000.0,
+    "team": "search",
+    "endpoint": "/v1/chat/completions",
+    "asked": "auto",
+    "model": "starter-chat",
+    "adapter": "iso-date",
+    "digest": "sha256:" + "ab" * 32,
+    "provider": "",
+    "route": ROUTE,
+    "service_class": "interactive",
+    "source": "api",
+    "end": "done",
+    "status": 200,
+    "code": None,
+    "causes": {"queue": 0.1, "load": 0.0, "swap": 0.1, "prefill": 0.2, "decode": 0.4},
+    "total": 0.8,
+    "first": 0.4,
+    "prompt_tokens": 7,
+    "completion_tokens": 9,
+    "audio_seconds": 0.0,
+}
+ROW = {
+    "uid": "u",
+    "attempt": 1,
+    "at": 999.0,
+    "team": "search",
+    "key": "abcdefgh",
+    "state": "ended",
+    "model": "starter-chat",
+    "revision": "1f2e",
+    "adapter": "iso-date@sha256:ab",
+    "prompt_tokens": 7,
+    "cached_tokens": 3,
+    "completion_tokens": 9,
+    "device_us": 400_000,
+    "cold_ms": 0,
+    "cost_micro": 1234,
+    "own_micro": 55,
+    "reserved_tokens": 64,
+    "reserved_micro": 0,
+    "accepted": True,
+}
+
+
+def test_logs_tells_all_of_one_request(server: FakeServer, run: Run) -> None:
+    server.on(
+        "GET", "/v1/requests/req-1", Answer({"object": "request", "id": "req-1", "record": RECORD, "ledger": [ROW]})
+    )
+    shown = run("logs", "req-1").stdout
+    for words in ("done 200", "starter-chat:iso-date sha256:abab", "auto@v1", "intent:iso-date 0.998", "also near"):
+        assert words in shown, words
+    for words in ("attempt 1", "0.001234", "accepted", "saw features", "7 in (3 cached), 9 out"):
+        assert words in shown, words
+    queue, swap, decode = (
+        next(line for line in shown.splitlines() if line.startswith(name)) for name in ("queue", "swap", "decode")
+    )
+    assert queue.index("█") < swap.index("█") < decode.index("█"), "each begins where the one before ended"
+    assert decode.count("█") == 24
+
+
+@pytest.mark.parametrize("record", [RECORD, None], ids=["both", "ledger"])
+def test_logs_as_json_is_the_servers_own(server: FakeServer, run: Run, record: dict[str, Any] | None) -> None:
+    body = {"object": "request", "id": "a/b", "record": record, "ledger": [ROW]}
+    server.on("GET", "/v1/requests/a%2Fb", Answer(body))
+    assert json.loads(run("logs", "a/b", "--json").stdout) == body
+    assert run("logs", "a/b").exit_code == 0
+
+
+def test_logs_of_what_nobody_knows(server: FakeServer, run: Run) -> None:
+    told = {"error": {"message": "Nothing is known of a request 'x' of yours.", "code": "request_not_found"}}
+    server.on("GET", "/v1/requests/x", Answer(told, status=404))
+    result = run("logs", "x")
+    assert (result.exit_code, "Nothing is known" in result.stderr) == (1, True)
