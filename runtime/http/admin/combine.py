@@ -9,13 +9,13 @@ from adapters.compose.plan import MOST_PARTS, Method
 from registry.names import AdapterName
 from runtime.gateway.combine import Combination
 from runtime.http.admin.answers import registered
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 
 
 class PartBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-    name: str = Field(description="as in requests: name, name@version, base:name")
+    name: str = Field(description="as in requests: name, name@version, base:name, team/name")
     weight: float = Field(ge=-10, le=10, allow_inf_nan=False, description="what its change of the base counts")
 
 
@@ -32,10 +32,10 @@ class CombineBody(BaseModel):
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
 
 
-async def combine(gateway: CurrentGateway, body: CombineBody) -> Response:
+async def combine(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
     parts = tuple((part.name, part.weight) for part in body.adapters)
     wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
-    return registered(await gateway.combiner.combine(wanted))
+    return registered(await gateway.combiner.combine(wanted, context.caller))
 
 
 ROUTES: list[Route] = [("/v1/adapters/combine", combine, ["POST"])]
