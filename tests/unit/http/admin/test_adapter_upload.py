@@ -81,7 +81,8 @@ async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway
         return Registered(made, made.current, True)
 
     gateway.service.register = register
-    fields = part("alias", b"prod") + part("shared", b"true") + part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
+    fields = part("alias", b"prod") + part("shared", b"true")
+    fields += part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text
     assert asked == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
