@@ -14,7 +14,7 @@ from adapters.store import Store
 from adapters.types import Base, Checked, StoredAdapter
 from registry.bounds import Bounds
 from registry.errors import BadRequest, Conflict
-from registry.names import ADAPTER, NAME_RULE
+from registry.names import ADAPTER, DEFAULT_TEAM, NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered, Version
 from registry.state.adapters import check_alias
 from registry.state.database import State
@@ -67,9 +67,17 @@ class AdapterService:
             return await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to)
 
     async def register(
-        self, name: str, base: Base, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
+        self,
+        name: str,
+        base: Base,
+        source: AdapterSource,
+        *,
+        probe: Probe | None = None,
+        alias: str | None = None,
+        team: str = DEFAULT_TEAM,
+        shared: bool | None = None,
     ) -> Registered:
-        """Check, normalise, store, and make it the current version of `name` on `base`. Serialised per name.
+        """Check, normalise, store, and make it the current version of the team's `name` on `base`. Serialised per name.
 
         The same content again makes no new version (`created` is False). `alias` moves to it in the same moment.
         Errors as in `validate`, and EngineFailed (check_failed), Unavailable (disk_full): nothing has changed then.
@@ -78,24 +86,26 @@ class AdapterService:
             raise BadRequest(f"'{name[:80]}' is no adapter name: {NAME_RULE}.", param="name")
         if alias is not None:
             check_alias(alias)
-        key = AdapterKey(base.id, name)
+        key = AdapterKey(base.id, name, team)
         async with self._named(key), self._fetcher.fetched(source) as got:
             with disk_errors(), self.store.writing() as out:
                 checked = await self.checker.check(got.path, base, self.bounds, unpack_to=got.unpack_to, out=out)
                 new = NewVersion(checked.digest, checked.rank, checked.bytes, got.words, probe)
                 # Once begun a commit runs to its end, whether or not the caller is still there.
-                registered = await _uncancelled(self._commit(key, out, new, alias))
+                registered = await _uncancelled(self._commit(key, out, new, alias, shared))
         log.info(
             "adapter registered",
             extra={"adapter": str(key), "version": registered.version.tag, "digest": checked.digest},
         )
         return registered
 
-    async def _commit(self, key: AdapterKey, out: Path, new: NewVersion, alias: str | None) -> Registered:
+    async def _commit(
+        self, key: AdapterKey, out: Path, new: NewVersion, alias: str | None, shared: bool | None
+    ) -> Registered:
         """Files first, then the state, then the promise: a crash in between leaves garbage, never a dangling name."""
         async with self._store_lock:
             await asyncio.to_thread(self.store.commit, out, new.digest)
-            registered = self._state.adapters.register(key, new, alias)
+            registered = self._state.adapters.register(key, new, alias, shared)
         await asyncio.to_thread(self._state.sync)
         return registered
 
@@ -117,33 +127,36 @@ class AdapterService:
         """All adapters, or those of one base."""
         return [adapter for adapter in self._state.adapters.all() if base is None or adapter.key.base == base]
 
-    def show(self, base: str, name: str) -> Adapter:
+    def show(self, key: AdapterKey) -> Adapter:
         """Raises NotFound."""
-        return self._state.adapters.get(AdapterKey(base, name))
+        return self._state.adapters.get(key)
 
     # --- changes -------------------------------------------------------------------------------------------------
-    async def alias(self, base: str, name: str, alias: str, ref: str | None = None) -> Adapter:
+    async def alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
         """Point `alias` at the version that `ref` names ('v3', 'sha256:…', another alias; None: the current one)."""
-        return await self._changed(base, name, lambda key: self._state.adapters.set_alias(key, alias, ref))
+        return await self._changed(key, lambda: self._state.adapters.set_alias(key, alias, ref))
 
-    async def unalias(self, base: str, name: str, alias: str) -> Adapter:
-        return await self._changed(base, name, lambda key: self._state.adapters.remove_alias(key, alias))
+    async def unalias(self, key: AdapterKey, alias: str) -> Adapter:
+        return await self._changed(key, lambda: self._state.adapters.remove_alias(key, alias))
 
-    async def rollback(self, base: str, name: str, ref: str | None = None) -> Adapter:
+    async def rollback(self, key: AdapterKey, ref: str | None = None) -> Adapter:
         """Make the version before the current one (or the one that `ref` names) the current one."""
         table = self._state.adapters
-        return await self._changed(base, name, lambda key: table.point(key, ref) if ref else table.rollback(key))
+        return await self._changed(key, lambda: table.point(key, ref) if ref else table.rollback(key))
 
-    async def pin(self, base: str, name: str, pinned: bool) -> Adapter:
-        return await self._changed(base, name, lambda key: self._state.adapters.pin(key, pinned))
+    async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
+        return await self._changed(key, lambda: self._state.adapters.pin(key, pinned))
 
-    async def remove(self, base: str, name: str, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
+    async def share(self, key: AdapterKey, shared: bool) -> Adapter:
+        """Let all teams use it, or only its own."""
+        return await self._changed(key, lambda: self._state.adapters.share(key, shared))
+
+    async def remove(self, key: AdapterKey, ref: str | None = None, *, force: bool = False) -> tuple[str, ...]:
         """Remove an adapter, or one version of it. Returns the digests that nothing refers to any more.
 
         Raises Conflict while leased, aliased, pinned or (a version) current, unless forced. The caller tells the
         placement to forget the digests; files go with the next `collect` that finds no lease.
         """
-        key = AdapterKey(base, name)
         async with self._named(key):
             adapter = self._state.adapters.get(key)
             going = adapter.versions if ref is None else (adapter.version(ref),)
@@ -173,10 +186,9 @@ class AdapterService:
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------
-    async def _changed(self, base: str, name: str, change: Callable[[AdapterKey], Adapter]) -> Adapter:
-        key = AdapterKey(base, name)
+    async def _changed(self, key: AdapterKey, change: Callable[[], Adapter]) -> Adapter:
         async with self._named(key):
-            adapter = change(key)
+            adapter = change()
             await asyncio.to_thread(self._state.sync)
             return adapter
 

@@ -1,4 +1,4 @@
-"""Which model, and which adapter, a name in a request means.
+"""Which model, and which adapter, a name in a team's request means.
 
     name                      means
  1. exact model id            that model (`gpt-oss:120b` too, though it holds a ':')
@@ -7,16 +7,18 @@
  3. adapter[@ref]             that adapter, if only one base has one of this name
  4. base:adapter[@ref]        that adapter on that base (id or alias), split at the last ':'
 
-`ref` is a version (v3), a digest (sha256:…) or one of the adapter's aliases (prod). Nothing else resolves: an unknown
-name is an error that lists what exists, never a default.
+`adapter` is `name` or `team/name` (`registry.ownership`), `ref` a version (v3), a digest (sha256:…) or one of the
+adapter's aliases (prod). Nothing else resolves: an unknown name is an error that lists what exists, never a default.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass
 from typing import NoReturn
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
+from registry.ownership import TeamAdapters
 from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, Version
 from registry.wording import LISTED, nearest, quoted
@@ -35,20 +37,28 @@ class Resolved:
 
     recipe: Recipe
     adapter_name: str | None = None
+    """`AdapterKey.label`: the same for every team."""
     version: Version | None = None
 
 
 class Catalog:
-    """An immutable snapshot of models, aliases and adapters. The gateway replaces it when the state changes.
+    """An immutable snapshot of models, aliases and adapters, as one team sees it (`of`: as another one does).
+
+    The gateway replaces it when the state changes.
 
     Args:
         recipes: from `registry.recipes.loading.load_recipes`, which refuses clashes among them.
         adapters: `State.adapters.all()`. Those of bases that have no recipe do not resolve.
         aliases: `State.models.aliases()`. Recipes win over them.
+        ever: `State.adapters.ever()`: names that adapters have, or had.
     """
 
     def __init__(
-        self, recipes: Iterable[Recipe], adapters: Iterable[Adapter] = (), aliases: Mapping[str, str] | None = None
+        self,
+        recipes: Iterable[Recipe],
+        adapters: Iterable[Adapter] = (),
+        aliases: Mapping[str, str] | None = None,
+        ever: Iterable[AdapterKey] = (),
     ) -> None:
         self.recipes: Mapping[str, Recipe] = {recipe.id: recipe for recipe in recipes}
         """Model id to recipe."""
@@ -58,11 +68,13 @@ class Catalog:
         self.aliases: Mapping[str, str] = {**usable, **written}
         """Alias to model id, of recipes and run time together."""
         self._written = frozenset(written)
-        self._adapters = {adapter.key: adapter for adapter in adapters}
-        self._by_name: dict[str, tuple[AdapterKey, ...]] = {}
-        for key in self._adapters:
-            if key.base in self.recipes:
-                self._by_name[key.name] = (*self._by_name.get(key.name, ()), key)
+        self._owned = TeamAdapters(adapters, ever, self.recipes)
+
+    def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
+        """The same as a team sees it. all_teams: also what others do not share, as administrators do."""
+        seen = copy(self)
+        seen._owned = self._owned.of(team, all_teams)
+        return seen
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -73,7 +85,7 @@ class Catalog:
             for alias, model in self._given.items()
             if self.aliases.get(alias) != model
         ]
-        for key in self._adapters:
+        for key in self._owned.all:
             if key.base not in self.recipes:
                 notes.append(f"adapter '{key}' is out of use: there is no recipe for its base")
             for name in self._taken(key):
@@ -81,10 +93,13 @@ class Catalog:
         return tuple(notes)
 
     def only(self, sees: Callable[[str, str | None], bool]) -> "Catalog":
-        """What of it somebody sees. sees: asked with a model's id and with an adapter's name on it."""
+        """What of it somebody of this team sees. sees: asked with a model's id and with an adapter's name on it."""
         recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
-        adapters = [a for a in self._adapters.values() if sees(a.key.base, None) and sees(a.key.base, a.key.name)]
-        return Catalog(recipes, adapters, self._given)
+        owned = self._owned
+        adapters = [a for a in owned.all.values() if sees(a.key.base, None) and sees(a.key.base, owned.spelled(a.key))]
+        found = Catalog(recipes, adapters, self._given, owned.ever)
+        found._owned = found._owned.of(owned.team)
+        return found
 
     # --- resolution ------------------------------------------------------------------------------------------------
     def resolve(self, name: str, *tasks: Task) -> Resolved:
@@ -119,13 +134,13 @@ class Catalog:
         ref = tail if at else None
         if head in self.recipes or head in self.aliases:
             return Resolved(self._version(self.aliases.get(head, head), tail))
-        if keys := self._by_name.get(head):
+        if keys := self._owned.find(head):
             return self._target(_only(head, keys), ref)
         base, colon, adapter = head.rpartition(":")
         base = self.aliases.get(base, base)
         if colon and base in self.recipes:
             return self._qualified(base, adapter, ref)
-        _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._by_name])
+        _unknown(name, "model or adapter", [*self.recipes, *self.aliases, *self._owned.names()])
 
     def _version(self, model: str, version: str) -> Recipe:
         """The current version of a model, or a former one that is still served."""
@@ -143,32 +158,42 @@ class Catalog:
         )
 
     def _qualified(self, base: str, adapter: str, ref: str | None) -> Resolved:
-        if (key := AdapterKey(base, adapter)) not in self._adapters:
-            _unknown(adapter, "adapter", [k.name for k in self._adapters if k.base == base], on=base)
-        return self._target(key, ref)
+        found = self._owned.find(adapter, base)
+        if not found:
+            _unknown(adapter, "adapter", self._owned.names(base), on=base)
+        return self._target(found[0], ref)
 
     def _target(self, key: AdapterKey, ref: str | None) -> Resolved:
-        return Resolved(self.recipes[key.base], key.name, self._adapters[key].version(ref))
+        return Resolved(self.recipes[key.base], key.label, self._owned.all[key].version(ref))
 
     # --- adapters --------------------------------------------------------------------------------------------------
     def adapter(self, name: str) -> Adapter:
-        """The adapter that 'name' or 'base:name' means, for calls that manage adapters: never a model.
+        """The adapter that a name means, with or without 'base:', for calls that manage adapters: never a model.
 
         Raises NotFound (adapter_not_found) or BadRequest (ambiguous_model).
         """
-        if keys := self._by_name.get(name):
-            return self._adapters[_only(name, keys)]
-        base, colon, bare = name.rpartition(":")
-        found = self._adapters.get(AdapterKey(self.aliases.get(base, base), bare)) if colon else None
-        if found is None and (name in self.recipes or name in self.aliases):
+        owned = self._owned
+        if keys := owned.find(name):
+            return owned.all[_only(name, keys)]
+        base, colon, written = name.rpartition(":")
+        base = self.aliases.get(base, base)
+        if colon and (found := owned.find(written, base) or owned.without_model(base, written)):
+            return owned.all[found[0]]
+        if name in self.recipes or name in self.aliases:
             raise NotFound(f"'{name}' is a model, not an adapter; see /v1/models/{name}.", code="adapter_not_found")
-        if found is None:
-            _unknown(name, "adapter", list(self._by_name), code="adapter_not_found")
-        return found
+        _unknown(name, "adapter", owned.names(), code="adapter_not_found")
 
     def adapters(self, base: str | None = None) -> tuple[Adapter, ...]:
-        """All adapters, or those of one base (an id)."""
-        return tuple(a for a in self._adapters.values() if base is None or a.key.base == base)
+        """Those that the team sees, on all bases or on one (an id)."""
+        return self._owned.seen(base)
+
+    def sees(self, key: AdapterKey) -> bool:
+        """May the team use an adapter that is there, and know of it?"""
+        return self._owned.sees(key)
+
+    def spelled(self, key: AdapterKey) -> str:
+        """An adapter's name as the team writes it."""
+        return self._owned.spelled(key)
 
     # --- may this name be given? -----------------------------------------------------------------------------------
     def check_adapter(self, key: AdapterKey) -> Recipe:
@@ -186,7 +211,7 @@ class Catalog:
                 code="adapters_not_supported",
                 param="base",
             )
-        for name in self._taken(AdapterKey(recipe.id, key.name)):
+        for name in self._taken(key._replace(base=recipe.id)):
             raise Conflict(
                 f"'{name}' is a model's name. Choose another name for the adapter.", code="name_in_use", param="name"
             )
@@ -195,7 +220,8 @@ class Catalog:
     def _taken(self, key: AdapterKey) -> list[str]:
         """Spellings of an adapter's name that mean a model: models come first in `resolve`."""
         bases = [key.base, *(alias for alias, model in self.aliases.items() if model == key.base)]
-        spellings = (key.name, *(f"{base}:{key.name}" for base in bases))
+        names = (key.name, f"{key.team}/{key.name}")
+        spellings = (*names, *(f"{base}:{name}" for base in bases for name in names))
         return [name for name in spellings if name in self.recipes or name in self.aliases]
 
     def check_alias(self, alias: str, model: str) -> Recipe:
@@ -207,17 +233,25 @@ class Catalog:
         recipe = self.model(model)
         if not MODEL.match(alias):
             raise BadRequest(f"{quoted(alias)} is no alias: {MODEL_RULE}.", param="alias")
-        base, _, adapter = alias.rpartition(":")
         used = {
             "a model's id": alias in self.recipes,
             "an alias in a recipe": alias in self._written,
-            "an adapter's name": alias in self._by_name
-            or AdapterKey(self.aliases.get(base, base), adapter) in self._adapters,
+            "an adapter's name": self.is_adapter(alias),
         }
         for what, taken in used.items():
             if taken:
                 raise Conflict(f"'{alias}' is {what} already. Choose another alias.", code="name_in_use", param="alias")
         return recipe
+
+    def is_here(self, name: str) -> bool:
+        """Does the team mean a model or an adapter of this machine by it, whatever else has this name?"""
+        head = name.partition("@")[0]
+        return name in self.recipes or name in self.aliases or bool(self._owned.find(head))
+
+    def is_adapter(self, name: str) -> bool:
+        """Does any team write an adapter so? What is new and for all teams may not be called by it."""
+        base, colon, written = name.rpartition(":")
+        return self._owned.is_name(written, self.aliases.get(base, base) if colon else None)
 
 
 def _made_for(target: Resolved, tasks: Collection[Task]) -> Resolved:

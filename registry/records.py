@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from registry.errors import NotFound
-from registry.names import DIGEST_PREFIX, VERSION
+from registry.names import DEFAULT_TEAM, DIGEST_PREFIX, VERSION
 
 PROBE_BYTES = 160
 """Of UTF-8, that a probe may expect: the beginning of an answer is enough."""
@@ -16,16 +16,22 @@ ROUTERS = "@routers"
 
 
 class AdapterKey(NamedTuple):
-    """One adapter: its base model's id and its own name. The same name may exist on two bases.
+    """One adapter: its base model's id, its own name, and whose it is. A team may have the same name on two bases.
 
     Routers have versions, aliases and a way back as adapters do, and are kept as such, with `ROUTERS` as their base.
     """
 
     base: str
     name: str
+    team: str = DEFAULT_TEAM
 
     def __str__(self) -> str:
-        return self.name if self.base == ROUTERS else f"{self.base}:{self.name}"
+        return self.name if self.base == ROUTERS else f"{self.base}:{self.label}"
+
+    @property
+    def label(self) -> str:
+        """One name that is the same for everybody: `name` of the team `default`, `team/name` of any other."""
+        return self.name if self.team == DEFAULT_TEAM else f"{self.team}/{self.name}"
 
     @property
     def what(self) -> str:
@@ -85,6 +91,8 @@ class Adapter:
     versions: tuple[Version, ...]
     aliases: Mapping[str, int] = field(default_factory=dict)
     """Alias to version number."""
+    shared: bool = False
+    """All teams may use it, and not only its own."""
 
     def version(self, ref: str | None = None) -> Version:
         """The version that `ref` names: None (the current one), 'v3', 'sha256:…' (12 digits or more) or an alias.

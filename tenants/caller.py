@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from fnmatch import fnmatchcase
 
+from registry.names import DEFAULT_TEAM
 from tenants.classes import ServiceClass
 
-DEFAULT_TEAM = "default"
 EVERY = ("*",)
 """Patterns that every name fits."""
 

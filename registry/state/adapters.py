@@ -40,11 +40,19 @@ class AdapterTable:
         with self._database.read() as db:
             return _one(db, key)
 
+    def ever(self) -> frozenset[AdapterKey]:
+        """Every name that was ever given, also those of adapters that were deleted."""
+        with self._database.read() as db:
+            return frozenset(AdapterKey(*row) for row in db.execute("SELECT base, name, team FROM numbers"))
+
     # --- versions --------------------------------------------------------------------------------------------------
-    def register(self, key: AdapterKey, new: NewVersion, alias: str | None = None) -> Registered:
+    def register(
+        self, key: AdapterKey, new: NewVersion, alias: str | None = None, shared: bool | None = None
+    ) -> Registered:
         """Make `new` the current version, and point `alias` to it: both, or nothing.
 
-        BadRequest for a name, digest or alias that does not match its pattern.
+        shared: None leaves it as it is; a new adapter is then its team's alone. Raises BadRequest for a name, digest or
+        alias that does not match its pattern.
         """
         if alias is not None:
             check_alias(alias)
@@ -54,24 +62,25 @@ class AdapterTable:
             raise BadRequest("A digest is 'sha256:' and 64 hex digits.", param="digest")
         with self._database.write() as db:
             registered = self._register(db, key, new)
-            if alias is None:
-                return registered
-            adapter = self._move_alias(db, key, alias, registered.version.tag)
-            return Registered(adapter, registered.version, registered.created)
+            if alias is not None:
+                self._move_alias(db, key, alias, registered.version.tag)
+            if shared is not None:
+                self._share(db, key, shared)
+            return Registered(_one(db, key), registered.version, registered.created)
 
     def _register(self, db: sqlite3.Connection, key: AdapterKey, new: NewVersion) -> Registered:
         now = self._clock()
-        row = db.execute("SELECT id FROM adapters WHERE base = ? AND name = ?", key).fetchone()
+        row = db.execute("SELECT id FROM adapters WHERE base = ? AND name = ? AND team = ?", key).fetchone()
         if row is not None:
             adapter = _one(db, key)
             if adapter.current.digest == new.digest:
                 return self._same_content(db, adapter, new.probe)
             number_of = int(row["id"])
         else:
-            made = db.execute("INSERT INTO adapters (base, name, created) VALUES (?, ?, ?)", (*key, now))
+            made = db.execute("INSERT INTO adapters (base, name, team, created) VALUES (?, ?, ?, ?)", (*key, now))
             number_of = int(made.lastrowid or 0)
         (number,) = db.execute(
-            "INSERT INTO numbers VALUES (?, ?, 1) ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last", key
+            "INSERT INTO numbers VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last", key
         ).fetchone()
         db.execute("INSERT INTO digests VALUES (?, ?) ON CONFLICT DO NOTHING", (new.digest, new.bytes))
         probe = new.probe
@@ -184,6 +193,16 @@ class AdapterTable:
                 db.execute("UPDATE adapters SET pinned = ? WHERE id = ?", (pinned, _id(db, key)))
             return _one(db, key)
 
+    def share(self, key: AdapterKey, shared: bool) -> Adapter:
+        """Let all teams use it, or only its own. Safe to repeat."""
+        with self._database.write() as db:
+            _one(db, key)
+            self._share(db, key, shared)
+            return _one(db, key)
+
+    def _share(self, db: sqlite3.Connection, key: AdapterKey, shared: bool) -> None:
+        db.execute("UPDATE adapters SET shared = ? WHERE id = ?", (shared, _id(db, key)))
+
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
         """Digests that no version refers to: once registered ones, and those of `on_disk` that never were."""
@@ -213,11 +232,11 @@ def check_alias(alias: str) -> None:
 
 
 def _id(db: sqlite3.Connection, key: AdapterKey) -> int:
-    return int(db.execute("SELECT id FROM adapters WHERE base = ? AND name = ?", key).fetchone()[0])
+    return int(db.execute("SELECT id FROM adapters WHERE base = ? AND name = ? AND team = ?", key).fetchone()[0])
 
 
 def _one(db: sqlite3.Connection, key: AdapterKey) -> Adapter:
-    found = _read(db, "a.base = ? AND a.name = ?", key)
+    found = _read(db, "a.base = ? AND a.name = ? AND a.team = ?", key)
     if not found and key.base == ROUTERS:
         raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
     if not found:
@@ -229,10 +248,10 @@ def _read(db: sqlite3.Connection, where: str, values: tuple[str, ...]) -> tuple[
     """Adapters with versions, aliases and current version; three queries, however many there are."""
     heads = db.execute(
         "SELECT a.*, (SELECT number FROM currents c WHERE c.adapter = a.id ORDER BY seq DESC LIMIT 1) AS current "
-        f"FROM adapters a WHERE {where} ORDER BY a.base, a.name",
+        f"FROM adapters a WHERE {where} ORDER BY a.base, a.name, a.team",
         values,
     ).fetchall()
-    keys = {row["id"]: AdapterKey(row["base"], row["name"]) for row in heads}
+    keys = {row["id"]: AdapterKey(row["base"], row["name"], row["team"]) for row in heads}
     versions: dict[int, list[Version]] = {id_: [] for id_ in keys}
     query = "FROM {} v JOIN adapters a ON a.id = v.adapter WHERE " + where
     for row in db.execute("SELECT v.* " + query.format("versions") + " ORDER BY v.adapter, v.number", values):
@@ -248,7 +267,7 @@ def _read(db: sqlite3.Connection, where: str, values: tuple[str, ...]) -> tuple[
         Adapter(
             key=keys[row["id"]], created=row["created"], pinned=bool(row["pinned"]),
             current=next(v for v in versions[row["id"]] if v.number == row["current"]),
-            versions=tuple(versions[row["id"]]), aliases=aliases[row["id"]],
+            versions=tuple(versions[row["id"]]), aliases=aliases[row["id"]], shared=bool(row["shared"]),
         )
         for row in heads
     )  # fmt: skip

@@ -72,6 +72,23 @@ MIGRATIONS: Sequence[str] = (
     ALTER TABLE loads ADD COLUMN margin_seen REAL NOT NULL DEFAULT 0;
     DELETE FROM loads WHERE device = 'cpu';
     """,
+    """
+    -- Adapters have an owner. What was there before was everybody's, and stays so.
+    CREATE TABLE owned_numbers (
+        base TEXT NOT NULL, name TEXT NOT NULL, team TEXT NOT NULL, last INTEGER NOT NULL,
+        PRIMARY KEY (base, name, team)
+    ) STRICT;
+    INSERT INTO owned_numbers SELECT base, name, 'default', last FROM numbers;
+    DROP TABLE numbers;
+    ALTER TABLE owned_numbers RENAME TO numbers;
+    CREATE TABLE owned_adapters (
+        id INTEGER PRIMARY KEY, base TEXT NOT NULL, name TEXT NOT NULL, team TEXT NOT NULL, created REAL NOT NULL,
+        pinned INTEGER NOT NULL DEFAULT 0, shared INTEGER NOT NULL DEFAULT 0, UNIQUE (base, name, team)
+    ) STRICT;
+    INSERT INTO owned_adapters SELECT id, base, name, 'default', created, pinned, 1 FROM adapters;
+    DROP TABLE adapters;
+    ALTER TABLE owned_adapters RENAME TO adapters;
+    """,
 )
 
 
@@ -190,6 +207,7 @@ def _look(path: Path) -> sqlite3.Connection:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("PRAGMA foreign_keys = OFF")  # a table that is built anew takes nothing with it
     connection.execute("BEGIN IMMEDIATE")
     try:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -202,10 +220,13 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
             for statement in _statements(script):
                 connection.execute(statement)
             connection.execute(f"PRAGMA user_version = {number}")
+        if connection.execute("PRAGMA foreign_key_check").fetchone() is not None:
+            raise RuntimeError(f"{path} could not be brought to this version: rows of it refer to nothing.")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
+    connection.execute("PRAGMA foreign_keys = ON")
 
 
 def _statements(script: str) -> Iterator[str]:

@@ -29,7 +29,7 @@ AsJson = Annotated[
 Force = Annotated[bool, typer.Option("--force", help="Also if it is pinned; to remove: if it has adapters, too.")]
 ModelName = Annotated[str, typer.Argument(metavar="MODEL", help="Id or alias of a model.", show_default=False)]
 AdapterName = Annotated[
-    str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="Name of an adapter, or BASE:NAME, or TEAM/NAME.", show_default=False)
 ]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from adapters.service import AdapterService
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
-from registry.errors import BadRequest, RoundhouseError, Unavailable, Unfit
+from registry.errors import BadRequest, Forbidden, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.local.backend import reference
@@ -17,6 +17,7 @@ from runtime.gateway.views.values import AdapterView, adapter_view
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
+from tenants.caller import Caller, Scope
 
 log = logging.getLogger("roundhouse.gateway")
 
@@ -55,19 +56,30 @@ class Adapters:
         """Where archives are put that are about to be registered."""
         return self._service.incoming
 
-    def all(self, base: str | None = None) -> list[AdapterView]:
-        entry = self._base(base) if base else None
-        return [self._view(adapter) for adapter in self._service.list(entry.id if entry else None)]
+    def all(self, caller: Caller, base: str | None = None) -> list[AdapterView]:
+        """The team's own and shared ones; for an administrator those of all teams."""
+        entry, managed = self._base(base) if base else None, self._names.managed_by(caller)
+        adapters = managed.adapters(entry.id if entry else None)
+        return [self._view(adapter, caller) for adapter in adapters if adapter.key.base in managed.recipes]
 
-    def show(self, name: str) -> AdapterView:
-        key = self._key(name)
-        return self._view(self._service.show(key.base, key.name))
+    def show(self, name: str, caller: Caller) -> AdapterView:
+        """Raises NotFound, BadRequest (ambiguous_model)."""
+        key = self._names.managed_by(caller).adapter(name).key
+        return self._view(self._service.show(key), caller)
 
-    def _view(self, adapter: Adapter) -> AdapterView:
-        return adapter_view(adapter, self._queues[self._residency.get(adapter.key.base).id])
+    def _view(self, adapter: Adapter, caller: Caller) -> AdapterView:
+        queue = self._queues[self._residency.get(adapter.key.base).id]
+        return adapter_view(adapter, self._names.managed_by(caller).spelled(adapter.key), queue)
 
-    def _key(self, name: str) -> AdapterKey:
-        return self._names.catalog.adapter(name).key
+    def _own(self, name: str, caller: Caller) -> AdapterKey:
+        """An adapter that the caller may change. Raises NotFound, BadRequest, Forbidden (not_your_adapter)."""
+        key = self._names.managed_by(caller).adapter(name).key
+        if key.team != caller.team and Scope.ADMIN not in caller.scopes:
+            raise Forbidden(
+                f"'{name}' belongs to the team '{key.team}', which shares it: your team may use it, and not change it.",
+                code="not_your_adapter",
+            )
+        return key
 
     def _base(self, name: str) -> ModelEntry:
         found = self._names.catalog.resolve(name)
@@ -83,48 +95,61 @@ class Adapters:
             raise BadRequest(f"Say which base: 'base_model_name' is needed here. Models that take adapters: {names}.")
         return takers[0]
 
-    def check_name(self, base: str, name: str | None) -> None:
+    def check_name(self, base: str, name: str | None, caller: Caller) -> None:
         """May an adapter be registered under these names? Before its upload. Raises NotFound, BadRequest, Conflict."""
         entry = self._base(base)
         if name is not None:
-            self._names.catalog.check_adapter(AdapterKey(entry.id, name))
+            self._names.check_adapter(AdapterKey(entry.id, name, caller.team))
 
     # --- registration -----------------------------------------------------------------------------------------------
-    async def check(self, name: str, base: str, source: AdapterSource) -> tuple[str, Checked]:
+    async def check(self, name: str, base: str, source: AdapterSource, caller: Caller) -> tuple[str, Checked]:
         """Everything but storing it: the base's id, and what was found. Raises Unfit with every fault at once."""
-        where = self.base_for(name, base)
+        where = self.base_for(name, base, caller.team)
         return where.id, await self._service.validate(where, source)
 
     async def register(
-        self, name: str, base: str, source: AdapterSource, *, probe: Probe | None = None, alias: str | None = None
+        self,
+        name: str,
+        base: str,
+        source: AdapterSource,
+        caller: Caller,
+        *,
+        probe: Probe | None = None,
+        alias: str | None = None,
+        shared: bool | None = None,
     ) -> Registration:
-        """A name that exists gets a new version; the same content again changes nothing."""
-        where = self.base_for(name, base)
-        done = await self._service.register(name, where, source, probe=probe, alias=alias)
-        return Registration(self._changed(done.adapter), done.version.tag, done.created)
+        """A name that the team has gets a new version; the same content again changes nothing.
+
+        shared: for all teams; None: as it was, and a new one is the team's alone.
+        """
+        where, team = self.base_for(name, base, caller.team), caller.team
+        done = await self._service.register(name, where, source, probe=probe, alias=alias, team=team, shared=shared)
+        return Registration(self._changed(done.adapter, caller), done.version.tag, done.created)
 
     async def register_of(self, recipe: Recipe) -> None:
-        """The adapters of a recipe whose names are not there yet. What is refused is kept in `faults`."""
+        """The adapters of a recipe whose names are not there yet: everybody's. What is refused is kept in `faults`."""
         for wanted in recipe.adapters:
-            if any(a.key == AdapterKey(recipe.id, wanted.name) for a in self._service.list(recipe.id)):
+            key = AdapterKey(recipe.id, wanted.name)
+            if any(a.key == key for a in self._service.list(recipe.id)):
                 continue
             try:
-                base = self._checked_base(self._residency.get(recipe.id), wanted.name)
-                await self._service.register(wanted.name, base, wanted.source)
+                base = self._checked_base(self._residency.get(recipe.id), key)
+                await self._service.register(wanted.name, base, wanted.source, shared=True)
                 if wanted.pin:
-                    await self._service.pin(recipe.id, wanted.name, True)
+                    await self._service.pin(key, True)
             except RoundhouseError as error:
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
                 self.faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
                 log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
 
-    def base_for(self, name: str, base: str) -> Base:
-        """The model that an adapter `name` may be registered for. Raises as a registration does before any work."""
-        return self._checked_base(self._base(base), name)
+    def base_for(self, name: str, base: str, team: str) -> Base:
+        """The model that a team may register `name` for. Raises as a registration does before any work."""
+        entry = self._base(base)
+        return self._checked_base(entry, AdapterKey(entry.id, name, team))
 
-    def _checked_base(self, entry: ModelEntry, name: str) -> Base:
-        """The model as the base of an adapter `name`. Raises as `Catalog.check_adapter`; Unavailable without files."""
-        self._names.catalog.check_adapter(AdapterKey(entry.id, name))
+    def _checked_base(self, entry: ModelEntry, key: AdapterKey) -> Base:
+        """The model as the base of an adapter. Raises as `Names.check_adapter`; Unavailable without files."""
+        self._names.check_adapter(key)
         if entry.broken is not None:
             raise entry.broken
         if entry.path is None:
@@ -136,10 +161,10 @@ class Adapters:
         return Base(entry.id, entry.path, entry.recipe.memory.adapters.max_rank)
 
     # --- changes ----------------------------------------------------------------------------------------------------
-    async def remove(self, name: str, version: str | None = None, *, force: bool = False) -> Removal:
+    async def remove(self, name: str, version: str | None, caller: Caller, *, force: bool = False) -> Removal:
         """Remove an adapter or one version of it. Raises Conflict while requests use it or aliases point to it."""
-        key = self._key(name)
-        gone = await self._service.remove(key.base, key.name, version, force=force)
+        key = self._own(name, caller)
+        gone = await self._service.remove(key, version, force=force)
         self._names.refresh()
         if queue := self._queues.get(key.base):  # its recipe may be gone
             for digest in gone:
@@ -147,25 +172,25 @@ class Adapters:
         await self._service.collect()
         return Removal(key, gone)
 
-    async def set_alias(self, name: str, alias: str, version: str) -> AdapterView:
-        key = self._key(name)
-        return self._changed(await self._service.alias(key.base, key.name, alias, version))
+    async def set_alias(self, name: str, alias: str, version: str, caller: Caller) -> AdapterView:
+        return self._changed(await self._service.alias(self._own(name, caller), alias, version), caller)
 
-    async def remove_alias(self, name: str, alias: str) -> AdapterView:
-        key = self._key(name)
-        return self._changed(await self._service.unalias(key.base, key.name, alias))
+    async def remove_alias(self, name: str, alias: str, caller: Caller) -> AdapterView:
+        return self._changed(await self._service.unalias(self._own(name, caller), alias), caller)
 
-    async def rollback(self, name: str, version: str | None = None) -> AdapterView:
+    async def rollback(self, name: str, version: str | None, caller: Caller) -> AdapterView:
         """Make the version before the current one, or the one that is named, the current one."""
-        key = self._key(name)
-        return self._changed(await self._service.rollback(key.base, key.name, version))
+        return self._changed(await self._service.rollback(self._own(name, caller), version), caller)
 
-    async def pin(self, name: str, pinned: bool) -> AdapterView:
+    async def share(self, name: str, shared: bool, caller: Caller) -> AdapterView:
+        """Let all teams use it, or only its own."""
+        return self._changed(await self._service.share(self._own(name, caller), shared), caller)
+
+    async def pin(self, name: str, pinned: bool, caller: Caller) -> AdapterView:
         """Keep the current version in its device place, or no longer so. Raises Conflict when no place stays open."""
-        key = self._key(name)
-        adapter = self._service.show(key.base, key.name)
-        self._hold_pins(replace(adapter, pinned=pinned))  # a Conflict leaves the registry as it was
-        return self._changed(await self._service.pin(key.base, key.name, pinned))
+        key = self._own(name, caller)
+        self._hold_pins(replace(self._service.show(key), pinned=pinned))  # a Conflict leaves the registry as it was
+        return self._changed(await self._service.pin(key, pinned), caller)
 
     def hold_all_pins(self) -> None:
         """At the start: those that were pinned before."""
@@ -173,11 +198,11 @@ class Adapters:
             if adapter.key.base in self._queues:
                 self._hold_pins(adapter)
 
-    def _changed(self, adapter: Adapter) -> AdapterView:
+    def _changed(self, adapter: Adapter, caller: Caller) -> AdapterView:
         """After every change of an adapter: names and pins follow."""
         self._names.refresh()
         self._hold_pins(adapter)
-        return self._view(adapter)
+        return self._view(adapter, caller)
 
     def _hold_pins(self, adapter: Adapter) -> None:
         """Have the placement hold the current version of a pinned adapter, and no other version of it."""

@@ -22,6 +22,7 @@ from registry.records import Version
 from registry.state.adapters import check_alias
 from runtime.gateway.adapters import Adapters, Registration
 from runtime.gateway.names import Names
+from tenants.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +53,23 @@ class Combiner:
     def __init__(self, names: Names, service: AdapterService, adapters: Adapters) -> None:
         self._names, self._service, self._adapters, self._busy = names, service, adapters, False
 
-    async def combine(self, wanted: Combination) -> Registration:
+    async def combine(self, wanted: Combination, caller: Caller) -> Registration:
         """Make it, and register it as any other adapter is.
 
         Raises BadRequest, NotFound, Conflict before any work; Unavailable (combine_busy, compose_timeout, disk_full),
         Conflict (adapter_deleted), EngineFailed (compose_failed); Unfit as a registration does.
         """
         with self._alone():
-            return await self._combine(wanted)
+            return await self._combine(wanted, caller)
 
-    async def merge(self, name: str, folder: Path) -> Merged:
+    async def merge(self, name: str, caller: Caller, folder: Path) -> Merged:
         """Base and adapter as one model below `folder`; one that was made before is told again.
 
         Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
         """
-        target = self._names.catalog.resolve(name)
+        target = self._names.find(name, caller)
         [version] = _versions([target])
-        base = self._adapters.base_for(version.key.name, version.key.base)
+        base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
         with self._alone():
             await self._service.ready(version.digest)
             words = re.sub(r"[^A-Za-z0-9._-]", "-", f"{version.key.base}-{version.key.name}-{version.digest[7:19]}")
@@ -91,20 +92,20 @@ class Combiner:
         finally:
             self._busy = False
 
-    async def _combine(self, wanted: Combination) -> Registration:
+    async def _combine(self, wanted: Combination, caller: Caller) -> Registration:
         service = self._service
         if wanted.alias is not None:
             check_alias(wanted.alias)
-        targets = [self._names.catalog.resolve(name) for name, _ in wanted.parts]
+        targets = [self._names.find(name, caller) for name, _ in wanted.parts]
         versions = _versions(targets)
-        base = self._adapters.base_for(wanted.name, versions[0].key.base)
+        base = self._adapters.base_for(wanted.name, versions[0].key.base, caller.team)
         kind, rank = plan(wanted.method, [v.rank for v in versions], base.max_rank, halves=wanted.halves)
         parts = []
         for version, (_, weight) in zip(versions, wanted.parts, strict=True):
             await service.ready(version.digest)
             parts.append(Part(folder=service.stored(version).path, weight=weight))
         try:
-            return await self._make(wanted, base, versions, parts, kind, rank)
+            return await self._make(wanted, caller, base, versions, parts, kind, rank)
         except EngineFailed:
             if gone := [name for (name, _), part in zip(wanted.parts, parts, strict=True) if not part.folder.is_dir()]:
                 raise Conflict(
@@ -114,7 +115,14 @@ class Combiner:
             raise
 
     async def _make(
-        self, wanted: Combination, base: Base, versions: list[Version], parts: list[Part], kind: str, rank: int
+        self,
+        wanted: Combination,
+        caller: Caller,
+        base: Base,
+        versions: list[Version],
+        parts: list[Part],
+        kind: str,
+        rank: int,
     ) -> Registration:
         service = self._service
         with disk_errors():
@@ -131,7 +139,7 @@ class Combiner:
             )
             await compose(job, service.bounds.combine_seconds)
             source = MadeHere(Path(folder), _words(wanted, versions, kind))
-            return await self._adapters.register(wanted.name, base.id, source, alias=wanted.alias)
+            return await self._adapters.register(wanted.name, base.id, source, caller, alias=wanted.alias)
 
 
 def _make_room(base: Path, folder: Path) -> None:
@@ -156,6 +164,6 @@ def _versions(targets: list[Resolved]) -> list[Version]:
 def _words(wanted: Combination, versions: list[Version], kind: str) -> str:
     """'0.7 × legal@v2 + 0.3 × polite@v1, cat': what the version's source says."""
     weighted = zip(versions, wanted.parts, strict=True)
-    terms = " + ".join(f"{weight:g} × {version.key.name}@{version.tag}" for version, (_, weight) in weighted)
+    terms = " + ".join(f"{weight:g} × {version.key.label}@{version.tag}" for version, (_, weight) in weighted)
     more = f", density {wanted.density:g}" if wanted.method != "linear" else ""
     return f"{terms}, {kind}{more}" + (f", seed {wanted.seed}" if wanted.method == "dare" else "")

@@ -36,19 +36,21 @@ class Models:
         """All models that the caller may use, then all such adapters."""
         catalog = self._names.seen_by(caller)
         entries = [entry for entry in self._residency.entries.values() if entry.id in catalog.recipes]
-        cards = [adapter_card(a, e) for e in entries for a in catalog.adapters(e.id)]
+        cards = [adapter_card(a, catalog.spelled(a.key), e) for e in entries for a in catalog.adapters(e.id)]
         return [*(self._view(entry, catalog) for entry in entries), *cards]
 
     def views(self) -> list[ModelView]:
+        """As the server's operator sees them: with the adapters of all teams."""
         return [self._view(entry) for entry in self._residency.entries.values()]
 
     def show(self, name: str, caller: Caller = EVERYBODY) -> ModelView | AdapterCardView:
         """One model or adapter, with the progress of a load that is under way. Raises NotFound, Forbidden."""
         found = self._names.find(name, caller)
         entry = self._residency.get(found.recipe.id)
+        catalog = self._names.seen_by(caller)
         if found.version is None:
-            return self._view(entry, self._names.seen_by(caller))
-        return adapter_card(self._state.adapters.get(found.version.key), entry)
+            return self._view(entry, catalog)
+        return adapter_card(self._state.adapters.get(found.version.key), catalog.spelled(found.version.key), entry)
 
     def untagged(self, name: str) -> str:
         """A name as Ollama's clients write it, without `:latest`."""
@@ -59,8 +61,8 @@ class Models:
         return file_facts(self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
-        catalog = catalog or self._names.catalog
-        adapters = [adapter.key.name for adapter in catalog.adapters(entry.id)]
+        catalog = catalog or self._names.everything
+        adapters = [catalog.spelled(adapter.key) for adapter in catalog.adapters(entry.id)]
         return model_view(entry, self._queues[entry.id], self._tier(entry), catalog.aliases, adapters)
 
     def _tier(self, entry: ModelEntry) -> Tier:

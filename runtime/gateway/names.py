@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from cachetools import LRUCache
 
 from registry.catalog import Catalog, Resolved
-from registry.errors import BadRequest, Forbidden, NotFound
+from registry.errors import BadRequest, Conflict, Forbidden, NotFound
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe, Task
+from registry.records import AdapterKey
 from registry.state.database import State
 from registry.wording import quoted
-from tenants.caller import Caller
+from tenants.caller import Caller, Scope
 
 SEEN = 64
 """Catalogs of limited keys that are kept."""
@@ -29,15 +31,20 @@ class Wanted:
     """Where the dialect has no name for a model, the only one of its task is meant."""
     tagged: bool = False
     """As Ollama names models: `name:latest` means `name`."""
+    written_by: str | None = None
+    """The team that wrote the name down, as a router's targets are; None: the caller's."""
 
 
 class Names:
-    """`catalog` is a snapshot: whoever changes the state calls `refresh`."""
+    """`catalog` is a snapshot, as the team `default` sees it: whoever changes the state calls `refresh`.
+
+    `everything`: the same with the adapters of all teams, for what belongs to nobody: metrics, status.
+    """
 
     def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
         self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)
-        self.catalog = self._read()
+        self.refresh()
 
     def serve(self, recipes: Sequence[Recipe]) -> None:
         """These are the recipes from now on."""
@@ -45,42 +52,59 @@ class Names:
         self.refresh()
 
     def refresh(self) -> None:
-        self.catalog = self._read()
+        table = self._state.adapters
+        self.catalog = Catalog(self.recipes, table.all(), self._state.models.aliases(), table.ever())
+        self.everything = self.catalog.of(DEFAULT_TEAM, all_teams=True)
         self._seen.clear()
-
-    def _read(self) -> Catalog:
-        return Catalog(self.recipes, self._state.adapters.all(), self._state.models.aliases())
 
     # --- what a caller sees -----------------------------------------------------------------------------------------
     def seen_by(self, caller: Caller) -> Catalog:
-        """The catalog without what its key may not use."""
+        """The catalog as the team sees it, without what the key may not use."""
         if not caller.is_limited:
-            return self.catalog
+            return self.catalog.of(caller.team)
         found = self._seen.get(caller)
         if found is None:
-            found = self._seen[caller] = self.catalog.only(caller.sees)
+            found = self._seen[caller] = self.catalog.of(caller.team).only(caller.sees)
         return found
+
+    def managed_by(self, caller: Caller) -> Catalog:
+        """What it may look after: an administrator sees the adapters of all teams."""
+        return self.catalog.of(caller.team, all_teams=Scope.ADMIN in caller.scopes)
+
+    def check_adapter(self, key: AdapterKey) -> Recipe:
+        """As the catalog's, and Conflict (name_in_use) for a router's name."""
+        if any(router.key.name == key.name for router in self._state.routers.all()):
+            raise Conflict(
+                f"'{key.name}' is a router's name. Choose another name for the adapter.",
+                code="name_in_use",
+                param="name",
+            )
+        return self.catalog.check_adapter(key)
 
     def find(self, name: str, caller: Caller) -> Resolved:
         """What a name means for a caller, whatever the task. Raises NotFound, BadRequest, Forbidden."""
-        return self._for(caller, lambda catalog: (name, catalog.resolve(name)))[1]
+        return self._for(caller, caller.team, lambda catalog: (name, catalog.resolve(name)))[1]
 
     def resolve(self, wanted: Wanted, caller: Caller) -> tuple[str, Resolved]:
         """The name that was meant, and what it means.
 
         Raises BadRequest for what is no name or the wrong task, NotFound with what exists, Forbidden.
         """
-        return self._for(caller, lambda catalog: self._resolve(catalog, wanted))
+        return self._for(caller, wanted.written_by or caller.team, lambda catalog: self._resolve(catalog, wanted))
 
-    def _for(self, caller: Caller, look: Callable[[Catalog], tuple[str, Resolved]]) -> tuple[str, Resolved]:
-        """The same weights for everybody, or none: only errors and ambiguities depend on what the caller sees."""
+    def _for(self, caller: Caller, team: str, look: Callable[[Catalog], tuple[str, Resolved]]) -> tuple[str, Resolved]:
+        """The same weights for everybody of a team, or none: a key's patterns change only errors and ambiguities."""
+        seen = self.catalog.of(caller.team)
         try:
-            name, found = look(self.catalog)
+            name, found = look(self.catalog.of(team))
         except (NotFound, BadRequest):
-            if not caller.is_limited:
+            if not caller.is_limited or team != caller.team:
                 raise
             return look(self.seen_by(caller))
-        if not caller.sees(found.recipe.id, found.adapter_name):
+        key = None if found.version is None else found.version.key
+        if key is not None and not seen.sees(key):
+            raise NotFound(f"There is no model or adapter {quoted(name)}.", param="model")
+        if not caller.sees(found.recipe.id, None if key is None else seen.spelled(key)):
             raise Forbidden(
                 f"This key may not use {quoted(name)}. GET /v1/models lists what it may use.",
                 code="model_not_allowed",

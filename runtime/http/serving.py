@@ -12,6 +12,7 @@ import msgspec
 
 from models.messages import Event
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
 from runtime.gateway.charging.demand import pairs_of
@@ -83,7 +84,9 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             recorder,
             target,
             () if target.routed is None else target.routed.decision.fallbacks,
-            lambda name: gateway.resolve(replace(parsed.wanted, name=name, adapter=None), recorder.context.caller),
+            lambda name: gateway.resolve(
+                replace(parsed.wanted, name=name, adapter=None, written_by=DEFAULT_TEAM), recorder.context.caller
+            ),
             lambda found, noted: _parts(gateway, noted, parsed, found),
         )
         if target.routed is not None:

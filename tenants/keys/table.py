@@ -9,9 +9,10 @@ from typing import Any
 import sqlalchemy as sa
 
 from registry.errors import Conflict, NotFound
+from registry.names import DEFAULT_TEAM
 from registry.storage.database import Database
 from registry.wording import nearest, quoted
-from tenants.caller import DEFAULT_TEAM, Scope
+from tenants.caller import Scope
 from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import Known

@@ -85,6 +85,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (401, "team_archived"): "unit/tenants/test_keyring.py",
     (403, "insufficient_scope"): "unit/http/tenants/test_usage.py",
     (403, "model_not_allowed"): "unit/guard/test_keys.py",
+    (403, "not_your_adapter"): "system/tenants/test_isolation.py",
     (404, "no_ledger"): "unit/http/tenants/test_usage.py",
     (404, "no_prices"): "unit/http/tenants/test_usage.py",
     (404, "account_not_found"): "unit/http/tenants/test_administration.py",

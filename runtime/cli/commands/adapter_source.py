@@ -23,6 +23,7 @@ def send(
     dry_run: bool = False,
     alias: str | None = None,
     probe: tuple[str, str] | None = None,
+    shared: bool | None = None,
     quiet: bool = False,
 ) -> Json:
     """Register or check an adapter; the server's answer. `probe`: a prompt, and how its greedy answer begins.
@@ -30,6 +31,8 @@ def send(
     Raises Refused for a source that is not there.
     """
     about: dict[str, Any] = {"name": name, "base": base, **({"alias": alias} if alias else {})}
+    if shared is not None:
+        about["shared"] = shared
     params = {"dry_run": "true"} if dry_run else {}
     path = Path(source).expanduser()
     if path.is_file():
@@ -84,7 +87,8 @@ def _pack(folder: Path, into: Path) -> Path:
 def _upload(
     client: Client, about: Json, probe: tuple[str, str] | None, archive: Path, params: Json, quiet: bool
 ) -> Json:
-    fields = {**about, **{f"probe_{word}": text for word, text in zip(PROBE, probe or (), strict=False)}}
+    fields = {name: str(value).lower() if isinstance(value, bool) else value for name, value in about.items()}
+    fields |= {f"probe_{word}": text for word, text in zip(PROBE, probe or (), strict=False)}
     with ExitStack() as stack:
         shown = stack.enter_context(bar(not quiet))
         sent = (archive.name, stack.enter_context(shown.open(archive)), "application/octet-stream")

@@ -13,7 +13,7 @@ from runtime.cli.remote.client import Client, Json, part
 from runtime.cli.remote.versions import pointed, rolled_back, version_lines
 
 app = typer.Typer(
-    no_args_is_help=True, help="Add, list, show, point, roll back, pin, combine, merge and remove LoRA adapters."
+    no_args_is_help=True, help="Add, list, show, share, point, roll back, pin, combine, merge and remove LoRA adapters."
 )
 
 NewName = Annotated[str, typer.Argument(metavar="NAME", help="The name that requests will use.", show_default=False)]
@@ -35,7 +35,7 @@ def list_(
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """List adapters with their version, where they are and how they are used.
+    """List your team's adapters and the shared ones: their version, where they are and how they are used.
 
     Example: roundhouse adapters list --base starter-chat
     """
@@ -48,6 +48,7 @@ def list_(
         [
             a["name"],
             a["base"],
+            a["team"] + (" (shared)" if a["shared"] else ""),
             a["version"],
             str(a["rank"]),
             size(a["bytes"]),
@@ -57,7 +58,7 @@ def list_(
         ]
         for a in found["data"]
     ]
-    columns = ["NAME", "BASE", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
+    columns = ["NAME", "BASE", "TEAM", "VERSION", "RANK", "SIZE", "WHERE", "PINNED", "LAST USED"]
     table(columns, rows, right=["RANK", "SIZE"])
 
 
@@ -71,18 +72,25 @@ def add(
         tuple[str, str] | None,
         typer.Option(metavar="PROMPT EXPECTED", help="A prompt, and how the greedy answer to it must begin."),
     ] = None,
+    shared: Annotated[
+        bool | None,
+        typer.Option(
+            "--shared/--not-shared",
+            help="Whether all teams may use it. [default: as it was; a new one is not]",
+        ),
+    ] = None,
     upload: Upload = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
-    """Register an adapter, or a new version of one, while the server runs.
+    """Register an adapter, or a new version of one, while the server runs. It belongs to the team of your key.
 
     Examples: roundhouse adapters add legal ./out/legal --base llama-8b;
     roundhouse adapters add legal legal.tar.gz --base llama-8b;
     roundhouse adapters add legal acme/legal-lora@4f2c9d1 --base llama-8b --alias prod
     """
     with Client(url) as client:
-        found = send(client, name, base, source, upload=upload, alias=alias, probe=probe, quiet=as_json)
+        found = send(client, name, base, source, upload=upload, alias=alias, probe=probe, shared=shared, quiet=as_json)
     if as_json:
         emit(found)
         return
@@ -198,6 +206,22 @@ def unpin(name: AdapterName, url: Url = DEFAULT_URL, as_json: AsJson = False) ->
         _told(client.delete(f"/v1/adapters/{part(name)}/pin"), as_json)
 
 
+@app.command()
+def share(
+    name: AdapterName,
+    stop: Annotated[bool, typer.Option("--stop", help="Let only your own team use it again.")] = False,
+    url: Url = DEFAULT_URL,
+    as_json: AsJson = False,
+) -> None:
+    """Let all teams use an adapter of your team, as TEAM/NAME.
+
+    Example: roundhouse adapters share legal; roundhouse adapters share legal --stop
+    """
+    path = f"/v1/adapters/{part(name)}/shared"
+    with Client(url) as client:
+        _told(client.delete(path) if stop else client.put(path), as_json)
+
+
 app.command(cls=Weighted)(combine)
 app.command()(merge)
 
@@ -221,6 +245,7 @@ def _told(adapter: Json, as_json: bool) -> None:
     pairs(
         [
             ("adapter", f"{adapter['name']} on {adapter['base']}"),
+            ("team", adapter["team"] + (", shared with all teams" if adapter["shared"] else "")),
             ("current", f"{adapter['version']} {adapter['digest']}"),
             ("rank, size", f"{adapter['rank']}, {size(adapter['bytes'])}"),
             ("source", adapter["source"]),

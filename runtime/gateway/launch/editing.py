@@ -154,7 +154,7 @@ class Editor:
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:
             raise Conflict(f"Model '{model}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
-        if adapters := [adapter.key.name for adapter in self._names.catalog.adapters(model)]:
+        if adapters := [adapter.key.label for adapter in self._names.everything.adapters(model)]:
             raise Conflict(
                 f"Model '{model}' is the base of {len(adapters)} adapters ({', '.join(adapters[:5])}). Remove those "
                 "first, or send force=true: then they stay, out of use, until it comes back.",

@@ -70,8 +70,8 @@ class Directory:
 
     def find(self, name: object, caller: Caller) -> Place | None:
         """None: it is no provider's model, so something here, or nothing. Raises Forbidden."""
-        catalog = self._names.catalog
-        if not isinstance(name, str) or name in catalog.recipes or name in catalog.aliases:
+        catalog = self._names.catalog.of(caller.team)
+        if not isinstance(name, str) or catalog.is_here(name):
             return None
         place = self._places.get(name) or self._aliases.get(name)
         if place is None:

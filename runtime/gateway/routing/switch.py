@@ -10,6 +10,7 @@ import numpy as np
 
 from models.messages import EmbedRequest, EmbedResult
 from registry.errors import BadRequest, RoundhouseError
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from routing.deciding.decide import decide
 from routing.decision import Decision
@@ -48,7 +49,7 @@ class Switch:
         Raises Unavailable (no_route), BadRequest (wrong_task), and what resolving the target raises.
         """
         asked, decision = await self.explain(router, endpoint, calls, wanted.task, context)
-        target = self._resolve(Wanted(wanted.task, decision.target), context.caller)
+        target = self._resolve(Wanted(wanted.task, decision.target, written_by=DEFAULT_TEAM), context.caller)
         self._conversations.hold(asked.conversation, decision.target, router.spec.conversation.stay)
         return replace(target, asked=str(wanted.name), routed=Routed(router.label, decision))
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from registry.errors import RoundhouseError
 from registry.files.abilities import Ability
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec, RouterTarget
 from routing.facts import Facts, TargetFacts
@@ -38,7 +39,7 @@ class Targets:
 
     def _fact(self, one: RouterTarget, task: Task, caller: Caller, afforded: Afforded) -> TargetFacts:
         try:
-            target = self._resolve(Wanted(task, one.name), caller)
+            target = self._resolve(Wanted(task, one.name, written_by=DEFAULT_TEAM), caller)
         except RoundhouseError as error:
             return TargetFacts(usable=False, why_not=error.code)
         is_local = target.backend == LOCAL

@@ -35,7 +35,7 @@ class AdapterFacts:
         await self._service.ready(digest)
 
     def probes(self, digest: str) -> Sequence[Probe | None]:
-        catalog = self._names.catalog
+        catalog = self._names.everything
         if self._seen is not catalog:  # the registry has changed
             self._seen, self._probes = catalog, _by_digest(catalog.adapters(self._model))
         return self._probes.get(digest, ())
@@ -93,7 +93,7 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
     status = queue.policy.status(current.digest)
     stats = queue.effects.stats.get(current.digest)
     return AdapterRow(
-        labels=(adapter.key.base, adapter.key.name),
+        labels=(adapter.key.base, adapter.key.label),
         tier="disk" if status.tier == "staging" else status.tier,
         digest=current.digest, version=current.tag, rank=current.rank, bytes=current.bytes, pinned=adapter.pinned,
         running=status.running, waiting=status.waiting, hits=status.hits, misses=status.misses,

@@ -53,14 +53,14 @@ class Look:
         return self._names_of(model).get(digest, digest[7:15])
 
     def _names_of(self, model: str) -> Mapping[str, str]:
-        if self._catalog is not self._names.catalog:
-            self._catalog, self._known = self._names.catalog, {}
+        if self._catalog is not self._names.everything:
+            self._catalog, self._known = self._names.everything, {}
         if model not in self._known:
             found: dict[str, str] = {}
-            for adapter in self._names.catalog.adapters(model):
+            for adapter in self._names.everything.adapters(model):
                 for version in adapter.versions:
                     is_current = version is adapter.current
-                    found[version.digest] = adapter.key.name if is_current else f"{adapter.key.name}@{version.tag}"
+                    found[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
             self._known[model] = found
         return self._known[model]
 

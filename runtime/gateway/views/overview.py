@@ -150,7 +150,7 @@ class Overview:
             for pool in entry.recipe.pools:
                 m.pool_running.labels(entry.id, pool).set(queue.policy.running_in(pool))
                 m.pool_waiting.labels(entry.id, pool).set(queue.policy.waiting_in(pool))
-            rows += [row(adapter, queue) for adapter in self._names.catalog.adapters(entry.id)]
+            rows += [row(adapter, queue) for adapter in self._names.everything.adapters(entry.id)]
         m.restarts.set(self._pool.restarts)
         info = self._lora_info() + await engine_series(list(self._residency.entries.values()), self.queues)
         async with self._rendering:  # in a thread: with 1,000 adapters the text takes longer than a token
@@ -170,10 +170,10 @@ class Overview:
                 continue
             queue = self.queues[entry.id]
             running, waiting = [], []
-            for adapter in self._names.catalog.adapters(entry.id):
+            for adapter in self._names.everything.adapters(entry.id):
                 statuses = [queue.policy.status(digest) for digest in {v.digest for v in adapter.versions}]
-                running += [adapter.key.name] if any(status.running for status in statuses) else []
-                waiting += [adapter.key.name] if any(status.waiting for status in statuses) else []
+                running += [adapter.key.label] if any(status.running for status in statuses) else []
+                waiting += [adapter.key.label] if any(status.waiting for status in statuses) else []
             labels = (
                 f'max_lora="{places}",running_lora_adapters="{",".join(running)}",'
                 f'waiting_lora_adapters="{",".join(waiting)}"'

@@ -201,7 +201,11 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
 
     object: Literal["adapter"] = "adapter"
     name: str
+    """As the caller writes it: `name`, or `team/name`."""
     base: str
+    team: str
+    shared: bool
+    """All teams may use it."""
     version: Tag
     digest: Digest
     rank: int
@@ -223,9 +227,9 @@ class AdapterView(msgspec.Struct, frozen=True, kw_only=True):
     probe: ProbeView | None
 
 
-def adapter_card(adapter: Adapter, entry: ModelEntry) -> AdapterCardView:
+def adapter_card(adapter: Adapter, name: str, entry: ModelEntry) -> AdapterCardView:
     return AdapterCardView(
-        id=adapter.key.name,
+        id=name,
         created=int(adapter.created),
         owned_by=entry.recipe.owned_by,
         root=str(adapter.key),
@@ -241,13 +245,16 @@ def version_view(version: Version) -> VersionView:
     return VersionView(version.tag, version.digest, version.rank, version.bytes, int(version.created), version.source)
 
 
-def adapter_view(adapter: Adapter, queue: ModelQueue) -> AdapterView:
+def adapter_view(adapter: Adapter, name: str, queue: ModelQueue) -> AdapterView:
+    """name: as whoever asks writes it."""
     current = adapter.current
     status = queue.policy.status(current.digest)
     stats = queue.effects.stats.get(current.digest)
     return AdapterView(
-        name=adapter.key.name,
+        name=name,
         base=adapter.key.base,
+        team=adapter.key.team,
+        shared=adapter.shared,
         version=current.tag,
         digest=current.digest,
         rank=current.rank,

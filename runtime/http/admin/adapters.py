@@ -18,38 +18,49 @@ from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, Ada
 from runtime.http.admin.bodies import AliasBody, RegisterRequest, RollbackBody, VllmLoadBody, VllmUnloadBody
 from runtime.http.admin.folders import check_folder
 from runtime.http.bodies import parse_object, read_body
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 from runtime.http.upload import receive
+from tenants.caller import Caller
 
-FORM_FIELDS = ("name", "base", "alias", "probe_prompt", "probe_expected")
+FORM_FIELDS = ("name", "base", "alias", "shared", "probe_prompt", "probe_expected")
 Name = Annotated[
-    str, Path(alias="name", description="adapter name, or base:name where two bases have one of this name")
+    str,
+    Path(
+        alias="name",
+        description="adapter name; base:name where two bases have one of this name; team/name for another team's",
+    ),
 ]
 
 
-async def list_(gateway: CurrentGateway, base: Annotated[str | None, Query()] = None) -> Response:
-    return json_answer(AdapterListView(gateway.adapters.all(base)))
+async def list_(
+    gateway: CurrentGateway, context: CurrentContext, base: Annotated[str | None, Query()] = None
+) -> Response:
+    """Those of the caller's team and those that are shared; a key with the scope `admin` sees all."""
+    return json_answer(AdapterListView(gateway.adapters.all(context.caller, base)))
 
 
-async def show(gateway: CurrentGateway, name: Name) -> Response:
-    return json_answer(gateway.adapters.show(name))
+async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    return json_answer(gateway.adapters.show(name, context.caller))
 
 
-async def register(request: Request, gateway: CurrentGateway, dry_run: Annotated[bool, Query()] = False) -> Response:
+async def register(
+    request: Request, gateway: CurrentGateway, context: CurrentContext, dry_run: Annotated[bool, Query()] = False
+) -> Response:
     """JSON `{name, base, source}`, or multipart with `name`, `base` and a tar, tar.gz or zip in `file`.
 
-    The form takes `alias` too, and a probe as `probe_prompt` and `probe_expected`.
+    The form takes `alias` and `shared` too, and a probe as `probe_prompt` and `probe_expected`.
     """
+    caller = context.caller
     if request.headers.get("content-type", "").startswith("multipart/form-data"):
-        return await _upload(request, gateway, dry_run)
+        return await _upload(request, gateway, caller, dry_run)
     body = _typed(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
     if isinstance(body.source, PathSource):
-        await _check_folder(gateway, body.base, body.name, body.source.path, "source.path")
-    return await _register(gateway, body, body.source, dry_run)
+        await _check_folder(gateway, body.base, body.name, caller, body.source.path, "source.path")
+    return await _register(gateway, body, body.source, caller, dry_run)
 
 
-async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response:
+async def _upload(request: Request, gateway: Gateway, caller: Caller, dry_run: bool) -> Response:
     adapters = gateway.adapters
     limit = gateway.settings.max_adapter
     fields: dict[str, str] = {}
@@ -60,13 +71,13 @@ async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response
             raise BadRequest(f"The form's fields are {', '.join(FORM_FIELDS)}, once each, and 'file'.", param=name)
         fields[name] = value
         if "base" in fields:
-            adapters.check_name(fields["base"], fields.get("name"))
+            adapters.check_name(fields["base"], fields.get("name"), caller)
 
     try:
         kept = (gateway.uploads, adapters.incoming)
         async with receive(request, *kept, limit, on_field, "archive", ".archive") as upload:
             body = _typed(RegisterRequest, _form(fields))
-            return await _register(gateway, body, UploadedArchive(upload.path), dry_run)
+            return await _register(gateway, body, UploadedArchive(upload.path), caller, dry_run)
     except ClientDisconnect:
         return Response(status_code=499)  # nobody reads it
     except Unavailable as error:
@@ -77,17 +88,19 @@ async def _upload(request: Request, gateway: Gateway, dry_run: bool) -> Response
         ) from error
 
 
-async def _check_folder(gateway: Gateway, base: str, name: str, path: str, param: str) -> None:
+async def _check_folder(gateway: Gateway, base: str, name: str, caller: Caller, path: str, param: str) -> None:
     """Names first: a wrong one must not tell what lies on the server's disks."""
-    gateway.adapters.check_name(base, name)
+    gateway.adapters.check_name(base, name, caller)
     roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
     await asyncio.to_thread(check_folder, path, roots, param)
 
 
-async def _register(gateway: Gateway, body: RegisterRequest, source: AdapterSource, dry_run: bool) -> Response:
+async def _register(
+    gateway: Gateway, body: RegisterRequest, source: AdapterSource, caller: Caller, dry_run: bool
+) -> Response:
     name = body.name
     if dry_run:
-        base, checked = await gateway.adapters.check(name, body.base, source)
+        base, checked = await gateway.adapters.check(name, body.base, source, caller)
         return json_answer(
             AdapterCheckView(
                 name=name,
@@ -99,66 +112,85 @@ async def _register(gateway: Gateway, body: RegisterRequest, source: AdapterSour
             )
         )
     probe = Probe(body.probe.prompt, body.probe.expected) if body.probe else None
-    done = await gateway.adapters.register(name, body.base, source, probe=probe, alias=body.alias)
+    done = await gateway.adapters.register(
+        name, body.base, source, caller, probe=probe, alias=body.alias, shared=body.shared
+    )
     return registered(done)
 
 
 async def remove(
     gateway: CurrentGateway,
+    context: CurrentContext,
     name: Name,
     version: Annotated[str | None, Query()] = None,
     force: Annotated[bool, Query()] = False,
 ) -> Response:
     """Remove an adapter or one version of it. Refused while requests use it or aliases point to it."""
-    gone = await gateway.adapters.remove(name, version, force=force)
+    gone = await gateway.adapters.remove(name, version, context.caller, force=force)
     return json_answer(AdapterDeletedView(name=gone.key.name, base=gone.key.base, digests=list(gone.digests)))
 
 
-async def set_alias(gateway: CurrentGateway, name: Name, alias: str, body: AliasBody) -> Response:
-    return json_answer(await gateway.adapters.set_alias(name, alias, body.version))
+async def set_alias(
+    gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str, body: AliasBody
+) -> Response:
+    return json_answer(await gateway.adapters.set_alias(name, alias, body.version, context.caller))
 
 
-async def remove_alias(gateway: CurrentGateway, name: Name, alias: str) -> Response:
-    return json_answer(await gateway.adapters.remove_alias(name, alias))
+async def remove_alias(gateway: CurrentGateway, context: CurrentContext, name: Name, alias: str) -> Response:
+    return json_answer(await gateway.adapters.remove_alias(name, alias, context.caller))
 
 
-async def rollback(gateway: CurrentGateway, name: Name, body: RollbackBody | None = None) -> Response:
+async def rollback(
+    gateway: CurrentGateway, context: CurrentContext, name: Name, body: RollbackBody | None = None
+) -> Response:
     """Make the version before the current one, or the one that is named, the current one."""
-    return json_answer(await gateway.adapters.rollback(name, body.version if body else None))
+    return json_answer(await gateway.adapters.rollback(name, body.version if body else None, context.caller))
 
 
-async def pin(gateway: CurrentGateway, name: Name) -> Response:
+async def pin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Keep the current version in its device place."""
-    return json_answer(await gateway.adapters.pin(name, True))
+    return json_answer(await gateway.adapters.pin(name, True, context.caller))
 
 
-async def unpin(gateway: CurrentGateway, name: Name) -> Response:
-    return json_answer(await gateway.adapters.pin(name, False))
+async def unpin(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    return json_answer(await gateway.adapters.pin(name, False, context.caller))
+
+
+async def share(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Let all teams use it."""
+    return json_answer(await gateway.adapters.share(name, True, context.caller))
+
+
+async def unshare(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
+    """Let only its own team use it: requests of others get 404 from now on."""
+    return json_answer(await gateway.adapters.share(name, False, context.caller))
 
 
 # --- vLLM's calls ----------------------------------------------------------------------------------------------------
-async def vllm_load(gateway: CurrentGateway, body: VllmLoadBody) -> Response:
+async def vllm_load(gateway: CurrentGateway, context: CurrentContext, body: VllmLoadBody) -> Response:
     base = body.base_model_name or gateway.adapters.only_base()
-    await _check_folder(gateway, base, body.lora_name, body.lora_path, "lora_path")
-    await gateway.adapters.register(body.lora_name, base, PathSource(path=body.lora_path))
+    await _check_folder(gateway, base, body.lora_name, context.caller, body.lora_path, "lora_path")
+    await gateway.adapters.register(body.lora_name, base, PathSource(path=body.lora_path), context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' added successfully.", media_type="text/plain")
 
 
-async def vllm_unload(gateway: CurrentGateway, body: VllmUnloadBody) -> Response:
-    await gateway.adapters.remove(body.lora_name)
+async def vllm_unload(gateway: CurrentGateway, context: CurrentContext, body: VllmUnloadBody) -> Response:
+    await gateway.adapters.remove(body.lora_name, None, context.caller)
     return Response(f"Success: LoRA adapter '{body.lora_name}' removed successfully.", media_type="text/plain")
 
 
 ROUTES: list[Route] = [
     ("/v1/adapters", list_, ["GET"]),
     ("/v1/adapters", register, ["POST"]),
-    ("/v1/adapters/{name}", show, ["GET"]),
-    ("/v1/adapters/{name}", remove, ["DELETE"]),
-    ("/v1/adapters/{name}/aliases/{alias}", set_alias, ["PUT"]),
-    ("/v1/adapters/{name}/aliases/{alias}", remove_alias, ["DELETE"]),
-    ("/v1/adapters/{name}/rollback", rollback, ["POST"]),
-    ("/v1/adapters/{name}/pin", pin, ["PUT"]),
-    ("/v1/adapters/{name}/pin", unpin, ["DELETE"]),
+    ("/v1/adapters/{name:path}/aliases/{alias}", set_alias, ["PUT"]),
+    ("/v1/adapters/{name:path}/aliases/{alias}", remove_alias, ["DELETE"]),
+    ("/v1/adapters/{name:path}/rollback", rollback, ["POST"]),
+    ("/v1/adapters/{name:path}/pin", pin, ["PUT"]),
+    ("/v1/adapters/{name:path}/pin", unpin, ["DELETE"]),
+    ("/v1/adapters/{name:path}/shared", share, ["PUT"]),
+    ("/v1/adapters/{name:path}/shared", unshare, ["DELETE"]),
+    ("/v1/adapters/{name:path}", show, ["GET"]),
+    ("/v1/adapters/{name:path}", remove, ["DELETE"]),
     ("/v1/load_lora_adapter", vllm_load, ["POST"]),
     ("/v1/unload_lora_adapter", vllm_unload, ["POST"]),
 ]
@@ -169,7 +201,7 @@ def _form(fields: dict[str, str]) -> dict[str, Any]:
     missing = [name for name in ("name", "base") if name not in fields]
     if missing:
         raise BadRequest("Send the fields 'name' and 'base', and the archive as 'file'.", param=missing[0])
-    body: dict[str, Any] = {name: fields[name] for name in ("name", "base", "alias") if name in fields}
+    body: dict[str, Any] = {name: fields[name] for name in ("name", "base", "alias", "shared") if name in fields}
     probe = {name: fields[f"probe_{name}"] for name in ("prompt", "expected") if f"probe_{name}" in fields}
     return {**body, "source": {"path": "/"}, **({"probe": probe} if probe else {})}
 

@@ -46,6 +46,9 @@ class RegisterRequest(BaseModel):
         Discriminator(_kind, custom_error_type="source", custom_error_message=SOURCES),
     ]
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
+    shared: bool | None = Field(
+        default=None, description="all teams may use it; null: as it was, and a new one is your team's alone"
+    )
     probe: ProbeBody | None = None
 
 

@@ -11,13 +11,13 @@ from registry.names import AdapterName
 from runtime.gateway.combine import Combination
 from runtime.http.admin.adapters import Name
 from runtime.http.admin.answers import json_answer, registered
-from runtime.http.middleware import CurrentGateway
+from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
 
 
 class PartBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
-    name: str = Field(description="as in requests: name, name@version, base:name")
+    name: str = Field(description="as in requests: name, name@version, base:name, team/name")
     weight: float = Field(ge=-10, le=10, allow_inf_nan=False, description="what its change of the base counts")
 
 
@@ -34,10 +34,10 @@ class CombineBody(BaseModel):
     alias: str | None = Field(default=None, description="an alias that is pointed at the new version")
 
 
-async def combine(gateway: CurrentGateway, body: CombineBody) -> Response:
+async def combine(gateway: CurrentGateway, context: CurrentContext, body: CombineBody) -> Response:
     parts = tuple((part.name, part.weight) for part in body.adapters)
     wanted = Combination(body.name, parts, body.method, body.density, body.halves, body.seed, body.alias)
-    return registered(await gateway.combiner.combine(wanted))
+    return registered(await gateway.combiner.combine(wanted, context.caller))
 
 
 class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,9 +52,9 @@ class AdapterMergedView(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
 
 
-async def merge(gateway: CurrentGateway, name: Name) -> Response:
+async def merge(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
     """Write base and adapter as one model into the server's data directory. It takes the base's memory once more."""
-    done = await gateway.combiner.merge(name, gateway.settings.data_dir / "merged")
+    done = await gateway.combiner.merge(name, context.caller, gateway.settings.data_dir / "merged")
     key, version = done.version.key, done.version
     return json_answer(
         AdapterMergedView(
@@ -70,5 +70,5 @@ async def merge(gateway: CurrentGateway, name: Name) -> Response:
 
 ROUTES: list[Route] = [
     ("/v1/adapters/combine", combine, ["POST"]),
-    ("/v1/adapters/{name}/merge", merge, ["POST"]),
+    ("/v1/adapters/{name:path}/merge", merge, ["POST"]),
 ]

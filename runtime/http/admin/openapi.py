@@ -227,6 +227,12 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ("delete", "/v1/adapters/{name}/pin"): Operation(
         "unpinAdapter", _ADAPTERS, "Unpin an adapter", answer("Adapter"), errors=(*CONFLICT, 500)
     ),
+    ("put", "/v1/adapters/{name}/shared"): Operation(
+        "shareAdapter", _ADAPTERS, "Let all teams use an adapter", answer("Adapter"), errors=CONFLICT
+    ),
+    ("delete", "/v1/adapters/{name}/shared"): Operation(
+        "unshareAdapter", _ADAPTERS, "Let only its own team use an adapter", answer("Adapter"), errors=CONFLICT
+    ),
     ("post", "/v1/load_lora_adapter"): Operation(
         "vllmLoadAdapter", _ADAPTERS, "Register an adapter (vLLM)", TEXT, errors=(*CONFLICT, 413, 422, 500, 503)
     ),

@@ -156,7 +156,7 @@ async def delete(request: Request, gateway: CurrentGateway, context: CurrentCont
             f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
         )
     if isinstance(view, AdapterCardView):
-        await gateway.adapters.remove(view.root)
+        await gateway.adapters.remove(view.root, None, context.caller)
     else:
         await gateway.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))

@@ -10,13 +10,14 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from registry.errors import BadRequest, NotFound
+from registry.names import DEFAULT_TEAM
 from registry.wording import quoted
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, Order, page
 from runtime.http.organization.projects import ONE, team_of
 from runtime.http.sending import Route
-from tenants.caller import DEFAULT_TEAM, Scope
+from tenants.caller import Scope
 
 if TYPE_CHECKING:
     from tenants.administration import Tables

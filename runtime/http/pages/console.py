@@ -59,7 +59,7 @@ class Handed:
         return await self._gateway.editor.export(model)
 
     def adapters(self) -> list[AdapterView]:
-        return self._gateway.adapters.all()
+        return self._gateway.adapters.all(self.caller)
 
     def routers(self) -> list[RouterView]:
         return self._gateway.routers.all()

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tenants.caller import DEFAULT_TEAM
+from registry.names import DEFAULT_TEAM
 from tenants.classes import ServiceClass
 
 

@@ -1,1 +1,1 @@
-"""Long runs against the ledger: `python -m tests.faults.ledger.sums`."""
+"""Long runs against the ledger: `python -m tests.faults.ledger.sums`, and `.kills` on real engines."""

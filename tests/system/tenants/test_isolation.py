@@ -1,4 +1,4 @@
-"""A team's prompts share no prefix cache with another's, in none of the dialects."""
+"""What is a team's is no other's: prefix caches in every dialect, and adapters."""
 
 import json
 import subprocess
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server
 
 pytestmark = pytest.mark.real
 WORDS = "seven small boats lay in the green harbour of the old town "
@@ -27,7 +27,10 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
     server.wait_ready()
     keys = []
     for team in ("search", "speech"):
-        for command in (["teams", "create", team], ["keys", "create", "--team", team, "--scopes", "infer,models"]):
+        for command in (
+            ["teams", "create", team],
+            ["keys", "create", "--team", team, "--scopes", "infer,models,adapters"],
+        ):
             told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(server.data), "--json"]
             found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
         keys.append(found["value"])
@@ -61,3 +64,60 @@ def test_another_teams_prompt_is_not_in_the_cache(keyed: tuple[Server, str, str]
         assert cached(server, search, path, cache_salt="mine") == 0
         assert cached(server, search, path, cache_salt="mine") > 0
         assert cached(server, speech, path, cache_salt="mine") == 0
+
+
+def _register(server: Server, key: str, content: str, **more: Any) -> Any:
+    source = {"path": str(PACK / "adapters" / content)}
+    body = {"name": "tune", "base": "starter-chat", "source": source, **more}
+    return server.http.post("/v1/adapters", json=body, headers={"x-api-key": key})
+
+
+def _said(server: Server, key: str, model: str) -> tuple[int, str]:
+    """Status, and the answer or the error's code."""
+    body = {"model": model, "messages": [{"role": "user", "content": "hello world"}], "temperature": 0}
+    answer = server.http.post("/v1/chat/completions", json=body, headers={"x-api-key": key})
+    found = answer.json()
+    if answer.status_code != 200:
+        return answer.status_code, str(found["error"]["code"])
+    return 200, str(found["choices"][0]["message"]["content"])
+
+
+def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple[Server, str, str]) -> None:
+    server, search, speech = keyed
+    assert _register(server, search, "uppercase").status_code == 201
+    assert _said(server, search, "tune") == (200, "HELLO WORLD")
+    assert _said(server, speech, "tune") == (404, "model_not_found")
+    assert _said(server, speech, "search/tune") == (404, "model_not_found")
+    assert _register(server, speech, "reverse-words").status_code == 201
+    for _ in range(3):  # in turn, so that each finds the other's in the engine
+        assert _said(server, search, "tune") == (200, "HELLO WORLD")
+        assert _said(server, speech, "tune") == (200, "world hello")
+
+    def http(key: str, method: str, path: str) -> Any:
+        return server.http.request(method, f"/v1/adapters{path}", headers={"x-api-key": key})
+
+    mine = {"uppercase", "tune"}
+    assert mine <= {a["name"] for a in http(search, "GET", "").json()["data"]}
+    assert {a["team"] for a in http(search, "GET", "").json()["data"]} == {"default", "search"}
+    for method, path in (("GET", "/search/tune"), ("DELETE", "/search/tune"), ("PUT", "/search/tune/pin")):
+        assert http(speech, method, path).status_code == 404
+
+    assert http(search, "PUT", "/tune/shared").json()["shared"]
+    assert _said(server, speech, "search/tune") == (200, "HELLO WORLD")
+    assert _said(server, speech, "starter-chat:search/tune@v1") == (200, "HELLO WORLD")
+    assert _said(server, speech, "tune") == (200, "world hello")
+    models = server.http.get("/v1/models", headers={"x-api-key": speech}).json()["data"]
+    assert {"tune", "search/tune"} <= {model["id"] for model in models}
+    assert http(speech, "GET", "/search/tune").json()["name"] == "search/tune"
+    refused = http(speech, "DELETE", "/search/tune")
+    assert (refused.status_code, refused.json()["error"]["code"]) == (403, "not_your_adapter")
+    assert http(speech, "DELETE", "/uppercase").status_code == 403
+
+    assert http(speech, "DELETE", "/tune").status_code == 200
+    assert _said(server, speech, "tune") == (404, "model_not_found")
+    assert _said(server, speech, "uppercase") == (200, "HELLO WORLD")
+    text = server.http.get("/metrics", headers={"x-api-key": search}).text
+    assert 'roundhouse_adapter_requests_total{adapter="search/tune",model="starter-chat"}' in text
+    assert not http(search, "DELETE", "/tune/shared").json()["shared"]
+    assert _said(server, speech, "search/tune") == (404, "model_not_found")
+    assert _said(server, search, "tune") == (200, "HELLO WORLD")

@@ -6,7 +6,7 @@ from adapters.service import AdapterService
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.recipes.definition import PathSource
-from registry.records import Registered, Version
+from registry.records import AdapterKey, Registered, Version
 from registry.state.database import State
 from tests.unit.adapters.makers import write_adapter
 
@@ -28,7 +28,7 @@ class Rig:
     def version(self, selector: str) -> Version:
         """What 'name', 'name@v3', 'name@sha256:…' or 'name@alias' stands for."""
         name, at, ref = selector.partition("@")
-        return self.service.show(self.base.id, name).version(ref if at else None)
+        return self.service.show(AdapterKey(self.base.id, name)).version(ref if at else None)
 
     def on_disk(self) -> set[str]:
         return {path.name for path in (self.data / "store").iterdir()}

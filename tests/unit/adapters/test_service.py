@@ -10,7 +10,7 @@ import pytest
 from adapters.sources import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
 from registry.recipes.definition import HubSource, PathSource
-from registry.records import Probe
+from registry.records import AdapterKey, Probe
 from tests.unit.adapters.fake_hub import serve
 from tests.unit.adapters.makers import write_adapter
 from tests.unit.adapters.rig import Rig
@@ -41,19 +41,19 @@ async def test_versions_aliases_and_rollback(rig: Rig, folder: Path) -> None:
     second = await rig.add("tune", folder, 1)
     assert rig.version("tune").digest == second.version.digest
     assert rig.version("tune@prod").digest == first.version.digest
-    await rig.service.alias("small", "tune", "prod", "v2")
+    await rig.service.alias(AdapterKey("small", "tune"), "prod", "v2")
     assert rig.version("tune@prod").tag == "v2"
-    await rig.service.rollback("small", "tune")
+    await rig.service.rollback(AdapterKey("small", "tune"))
     assert rig.version("tune").tag == "v1"
-    await rig.service.rollback("small", "tune", "v2")
+    await rig.service.rollback(AdapterKey("small", "tune"), "v2")
     assert rig.version("tune").tag == "v2"
-    await rig.service.unalias("small", "tune", "prod")
+    await rig.service.unalias(AdapterKey("small", "tune"), "prod")
     with pytest.raises(NotFound, match="has no version 'prod'"):
         rig.version("tune@prod")
-    assert (await rig.service.pin("small", "tune", True)).pinned
+    assert (await rig.service.pin(AdapterKey("small", "tune"), True)).pinned
     assert [adapter.key.name for adapter in rig.service.list("small")] == ["tune"]
     assert rig.service.list("other") == []
-    assert len(rig.service.show("small", "tune").versions) == 2
+    assert len(rig.service.show(AdapterKey("small", "tune")).versions) == 2
 
 
 async def test_nothing_unknown_resolves(rig: Rig) -> None:
@@ -125,7 +125,7 @@ async def test_two_names_with_one_content_share_the_files(rig: Rig, folder: Path
     done = await asyncio.gather(*(rig.add(f"tune{n}", folder, 0) for n in range(5)))
     assert len({registered.version.digest for registered in done}) == 1
     assert len(rig.on_disk()) == 1
-    assert await rig.service.remove("small", "tune0") == ()
+    assert await rig.service.remove(AdapterKey("small", "tune0")) == ()
     await rig.service.collect()
     rig.service.store.verify(done[0].version.digest)
 
@@ -136,13 +136,13 @@ async def test_deletion_is_refused_while_held_unless_forced(rig: Rig, folder: Pa
     rig.leases.add(first.version.digest)
     for ref in (None, "v1"):
         with pytest.raises(Conflict, match="using v1"):
-            await rig.service.remove("small", "tune", ref)
+            await rig.service.remove(AdapterKey("small", "tune"), ref)
     rig.leases.clear()
-    await rig.service.alias("small", "tune", "prod", "v1")
+    await rig.service.alias(AdapterKey("small", "tune"), "prod", "v1")
     with pytest.raises(Conflict, match="prod"):
-        await rig.service.remove("small", "tune")
-    assert await rig.service.remove("small", "tune", "v1", force=True) == (first.version.digest,)
-    assert await rig.service.remove("small", "tune") == (second.version.digest,)
+        await rig.service.remove(AdapterKey("small", "tune"))
+    assert await rig.service.remove(AdapterKey("small", "tune"), "v1", force=True) == (first.version.digest,)
+    assert await rig.service.remove(AdapterKey("small", "tune")) == (second.version.digest,)
     with pytest.raises(NotFound):
         rig.version("tune")
 
@@ -151,7 +151,7 @@ async def test_garbage_goes_and_what_is_leased_stays(rig: Rig, folder: Path) -> 
     first = await rig.add("tune", folder, 0)
     kept = await rig.add("other", folder, 1)
     rig.leases.add(first.version.digest)
-    await rig.service.remove("small", "tune", force=True)
+    await rig.service.remove(AdapterKey("small", "tune"), force=True)
     assert await rig.service.collect() == ()
     rig.leases.clear()
     assert await rig.service.collect() == (first.version.digest,)

@@ -96,7 +96,7 @@ async def test_a_disk_that_is_really_full(tmp_path: Path, base: Base, folder: Pa
         assert service.store.digests() == [one.version.digest]
         assert [adapter.key.name for adapter in service.list()] == ["one"]
         service.store.verify(one.version.digest)
-        await service.remove("small", "one")
+        await service.remove(AdapterKey("small", "one"))
         await service.collect()
         assert (await service.register("two", base, PathSource(path=str(folder / "two")))).created
     finally:

@@ -143,6 +143,8 @@ def test_errors_are_json_too(server: FakeServer, run: Run) -> None:
         (["rollback", "legal", "v1"], "POST", "/rollback", {"version": "v1"}),
         (["pin", "legal"], "PUT", "/pin", None),
         (["unpin", "legal"], "DELETE", "/pin", None),
+        (["share", "legal"], "PUT", "/shared", None),
+        (["share", "legal", "--stop"], "DELETE", "/shared", None),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )

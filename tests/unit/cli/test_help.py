@@ -30,7 +30,20 @@ def test_all_commands_are_there() -> None:
     of_models = ("list", "show", "load", "unload", "pin", "unpin", "plan", "forget-estimate")
     changes = ("add", "edit", "remove", "export", "cancel", "reload")
     models = {("models", name) for name in (*of_models, *changes)}
-    names = ("list", "add", "show", "remove", "alias", "rollback", "pin", "unpin", "validate", "combine", "merge")
+    names = (
+        "list",
+        "add",
+        "show",
+        "remove",
+        "alias",
+        "rollback",
+        "pin",
+        "unpin",
+        "share",
+        "validate",
+        "combine",
+        "merge",
+    )
     keys = {("keys", name) for name in ("list", "create", "rotate", "revoke")}
     teams = {("teams", name) for name in ("list", "create", "edit", "archive", "restore")}
     teams |= {("usage", name) for name in ("report", "daily", "compare", "reconcile")}

@@ -164,7 +164,9 @@ class FakeGateway:
         self.settings = Settings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
         self.metrics, self.records, self.bounds = Metrics(), Records(), Bounds(self.settings.max_waiting)
         self.state = state or SimpleNamespace(
-            adapters=SimpleNamespace(all=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+            adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()),
+            routers=SimpleNamespace(all=lambda: ()),
+            models=SimpleNamespace(aliases=lambda: {}),
         )
         self.names = Names(recipes, self.state)
         self.service = service or SimpleNamespace(list=lambda _base=None: [], incoming=folder / "incoming")

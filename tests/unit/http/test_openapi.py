@@ -237,7 +237,7 @@ def _json(view: msgspec.Struct) -> Any:
 
 async def test_adapters_and_plans_fit_their_schemas(gateway: FakeGateway, found: dict[str, Any]) -> None:
     made = adapter("chat", "upper", 1, 2, aliases={"prod": 1})
-    check(found, named("Adapter"), _json(adapter_view(made, gateway.queues["chat"])))
-    check(found, named("AdapterCard"), _json(adapter_card(made, gateway.entries["chat"])))
+    check(found, named("Adapter"), _json(adapter_view(made, "upper", gateway.queues["chat"])))
+    check(found, named("AdapterCard"), _json(adapter_card(made, "upper", gateway.entries["chat"])))
     assert set(_json(version_view(made.current))) <= set(SCHEMAS["Adapter"]["properties"])
     check(found, named("Plan"), _json(plan_view(Plan("chat", "load", 5, 9, 10, why="there is room"))))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, NewVersion, Probe, Version
 
@@ -29,11 +30,18 @@ def new(number: int, probe: Probe | None = None) -> NewVersion:
     return NewVersion(digest(number), rank=8, bytes=100 + number, source=f"path {number}", probe=probe)
 
 
-def adapter(base: str, name: str, *digests: int, aliases: dict[str, int] | None = None) -> Adapter:
+def adapter(
+    base: str,
+    name: str,
+    *digests: int,
+    aliases: dict[str, int] | None = None,
+    team: str = DEFAULT_TEAM,
+    shared: bool = False,
+) -> Adapter:
     """An adapter with one version per digest number; the last one is current."""
-    key = AdapterKey(base, name)
+    key = AdapterKey(base, name, team)
     versions = tuple(
         Version(key, place, digest(number), float(place), 8, 100, "test")
         for place, number in enumerate(digests or (1,), start=1)
     )
-    return Adapter(key, 0.0, False, versions[-1], versions, aliases or {})
+    return Adapter(key, 0.0, False, versions[-1], versions, aliases or {}, shared)

@@ -36,7 +36,7 @@ async def scrape(gateway: FakeGateway) -> str:
 
 async def test_running_and_waiting_adapters_by_vllms_own_series(gateway: FakeGateway) -> None:
     found = [adapter("runs", "a"), adapter("waits", "b"), adapter("idle", "c")]
-    gateway.names.catalog = Catalog(gateway.recipes, found)
+    gateway.names.everything = Catalog(gateway.recipes, found)
     policy = gateway.queues["chat"].policy
     policy.enqueue("1", found[0].current.digest, 0.0)
     policy.decide(0.0)
@@ -54,11 +54,11 @@ async def test_running_and_waiting_adapters_by_vllms_own_series(gateway: FakeGat
 
 
 async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
-    gateway.names.catalog = Catalog(gateway.recipes, [adapter("gone", "a"), adapter("stays", "b")])
+    gateway.names.everything = Catalog(gateway.recipes, [adapter("gone", "a"), adapter("stays", "b")])
     for name in ("gone", "stays"):
         gateway.metrics.adapter_requests.labels("chat", name).inc()
     assert 'adapter="gone"' in await scrape(gateway)
-    gateway.names.catalog = Catalog(gateway.recipes, [adapter("stays", "b")])
+    gateway.names.everything = Catalog(gateway.recipes, [adapter("stays", "b")])
     text = await scrape(gateway)
     assert 'adapter="gone"' not in text
     assert 'roundhouse_adapter_requests_total{adapter="stays",model="chat"} 1.0' in text
@@ -66,12 +66,12 @@ async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
 
 def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGateway) -> None:
     first, second = Probe("a", "b"), Probe("c", "d")
-    gateway.names.catalog = Catalog(
+    gateway.names.everything = Catalog(
         gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]
     )
     facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, "chat")
     assert set(facts.probes("sha256:" + "a" * 64)) == {first, second}
     assert list(facts.probes("sha256:" + "b" * 64)) == [None]
-    gateway.names.catalog = Catalog(gateway.recipes, [adapter("x", "a")])
+    gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a")])
     assert list(facts.probes("sha256:" + "a" * 64)) == [None]
     assert list(facts.probes("sha256:" + "b" * 64)) == []

@@ -78,16 +78,17 @@ async def test_an_archive_reaches_the_check_and_is_gone_afterwards(
 async def test_alias_and_probe_come_as_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     asked: list[Any] = []
 
-    async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, alias: Any) -> Any:
-        asked.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, alias))
+    async def register(name: str, base: Base, source: UploadedArchive, *, probe: Any, **more: Any) -> Any:
+        asked.append((name, base.id, source.path.read_bytes(), probe.prompt, probe.expected, *more.values()))
         made = adapter("chat", name, 1)
         return Registered(made, made.current, True)
 
     gateway.service.register = register
-    fields = part("alias", b"prod") + part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
+    fields = part("alias", b"prod") + part("shared", b"true")
+    fields += part("probe_prompt", b"hello") + part("probe_expected", "HÉ".encode())
     answer = await client.post("/v1/adapters", content=NAME + BASE + fields + FILE + END, headers=HEADERS)
     assert answer.status_code == 201, answer.text
-    assert asked == [("tune", "chat", b"an archive", "hello", "HÉ", "prod")]
+    assert asked == [("tune", "chat", b"an archive", "hello", "HÉ", "prod", "default", True)]
 
 
 async def test_an_archive_over_the_cap_is_cut_off_while_it_arrives(

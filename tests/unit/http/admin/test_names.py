@@ -37,8 +37,8 @@ class Service:
         self.checked.append(source)
         return self.state.adapters.register(AdapterKey(base.id, name), NewVersion(digest(1), 8, 100, "test"))
 
-    async def remove(self, base: str, name: str, ref: str | None, *, force: bool) -> tuple[str, ...]:
-        self.state.adapters.delete(AdapterKey(base, name), force=force)
+    async def remove(self, key: AdapterKey, ref: str | None, *, force: bool) -> tuple[str, ...]:
+        self.state.adapters.delete(key, force=force)
         return (digest(1),)
 
     async def collect(self) -> None:

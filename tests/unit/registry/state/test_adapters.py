@@ -205,3 +205,29 @@ def test_only_its_user_may_read_what_is_stored(tmp_path: Path) -> None:
             assert folder.stat().st_mode & 0o777 == 0o700
             files = {file.name: file.stat().st_mode & 0o077 for file in folder.glob("state.db*")}
             assert files == {"state.db": 0, "state.db-wal": 0, "state.db-shm": 0}
+
+
+def test_the_same_name_of_two_teams_is_two_adapters(state: State) -> None:
+    """Numbers, aliases, pins and deletions of one leave the other alone."""
+    mine, theirs = KEY._replace(team="search"), KEY._replace(team="speech")
+    state.adapters.register(mine, new(1))
+    state.adapters.register(mine, new(2), "prod")
+    state.adapters.register(theirs, new(3), shared=True)
+    assert [a.key for a in state.adapters.all()] == [mine, theirs]
+    assert (state.adapters.get(mine).shared, state.adapters.get(theirs).shared) == (False, True)
+    assert state.adapters.get(theirs).current.tag == "v1"
+    assert state.adapters.get(theirs).aliases == {}
+    with pytest.raises(NotFound):
+        state.adapters.get(KEY)
+    state.adapters.delete(mine, force=True)
+    assert state.adapters.get(theirs).current.digest == new(3).digest
+    assert state.adapters.ever() == {mine, theirs}
+    assert state.adapters.register(mine, new(4)).version.tag == "v3"
+
+
+def test_a_new_version_is_shared_as_the_one_before(state: State) -> None:
+    assert not state.adapters.register(KEY, new(1)).adapter.shared
+    assert state.adapters.share(KEY, True).shared
+    assert state.adapters.register(KEY, new(2)).adapter.shared
+    same = state.adapters.register(KEY, new(2), shared=False)
+    assert (same.created, same.adapter.shared) == (False, False)

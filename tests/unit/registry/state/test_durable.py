@@ -43,6 +43,28 @@ def test_loads_that_an_older_version_measured_stay(tmp_path: Path) -> None:
         assert (again.host_bytes, again.count) == (70, 4)
 
 
+def test_adapters_of_before_there_were_owners_are_everybodys(tmp_path: Path) -> None:
+    old = sqlite3.connect(tmp_path / FILE)
+    for script in MIGRATIONS[:4]:
+        old.executescript(script)
+    old.execute("INSERT INTO digests VALUES (?, 7)", (new(1).digest,))
+    old.execute("INSERT INTO adapters VALUES (5, 'm', 'a', 1.0, 1)")
+    old.execute("INSERT INTO numbers VALUES ('m', 'a', 3)")
+    old.execute("INSERT INTO versions VALUES (5, 3, ?, 1.0, 8, 7, 'here', 'p', 'e')", (new(1).digest,))
+    old.execute("INSERT INTO currents (adapter, number) VALUES (5, 3)")
+    old.execute("INSERT INTO aliases VALUES (5, 'prod', 3)")
+    old.execute("PRAGMA user_version = 4")
+    old.commit()
+    old.close()
+    with State(tmp_path) as state:
+        (found,) = state.adapters.all()
+        assert (found.key, found.shared, found.pinned) == (KEY, True, True)
+        assert (found.current.number, found.current.probe, found.aliases) == (3, Probe("p", "e"), {"prod": 3})
+        assert state.adapters.register(KEY, new(2)).version.number == 4
+        state.adapters.delete(KEY, force=True)  # versions still go with their adapter
+        assert set(state.adapters.garbage()) == {new(1).digest, new(2).digest}
+
+
 def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         state.adapters.register(KEY, new(1, Probe("p", "e")))

@@ -1,0 +1,248 @@
+"""Mixed requests on real engines while slots, EngineCores and the gateway are killed: is each answer counted once?
+
+    python -m tests.faults.ledger.kills [--requests 5000] [--kills 24] [--clients 8] [--seed 22]
+
+Each request has an id of its own. In the end every one that a client got a whole answer for has exactly one settled
+row in the ledger, with the tokens of the answer's own usage; what was under way when the gateway died is interrupted,
+and no row is open. Ends in one line of JSON.
+"""
+
+import argparse
+import itertools
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import psutil
+
+from tests.eventually import PATIENCE, eventually
+from tests.faults.traffic import MODELS, WAV
+from tests.system.serving import ROOT, STARTER, Server
+
+OPTIONS = ("--slots", "4", "--heartbeat", "0.5", "--no-prewarm")
+Kind = Literal["slot", "core", "gateway"]
+KINDS: tuple[Kind, ...] = ("slot", "core", "gateway")
+
+
+@dataclass(frozen=True)
+class Used:
+    """What an answer says of itself."""
+
+    prompt: int = 0
+    completion: int = 0
+    audio_ms: int = 0
+
+
+@dataclass
+class Told:
+    requests: int = 0
+    answered: int = 0
+    broken: int = 0
+    """The connection ended before the answer did."""
+    refused: dict[str, int] = field(default_factory=dict)
+    """By status."""
+    kills: dict[str, int] = field(default_factory=dict)
+    interrupted: int = 0
+    settled_unseen: int = 0
+    """Settled, and the connection broke before the client had read it all."""
+    tokens: int = 0
+    seconds: float = 0.0
+
+
+class Run:
+    def __init__(self, folder: Path, requests: int, kills: int, clients: int, seed: int) -> None:
+        self._data, self._requests, self._clients = folder / "a" / "data", requests, clients
+        self._chance, self._numbers = random.Random(seed), itertools.count()
+        self._kills = [KINDS[n % len(KINDS)] for n in range(kills)]
+        self._server, self._key, self._up = Server(self._data, [STARTER], *OPTIONS), "", threading.Event()
+        self._lock = threading.Lock()
+        self.got: dict[str, Used] = {}
+        self.told, self._refused, self._asked = Told(requests=requests), Counter[str](), 0
+
+    def __call__(self) -> Told:
+        """Raises AssertionError where the ledger is wrong."""
+        began = time.monotonic()
+        try:
+            self._server.wait_ready()
+            self._cli("teams", "create", "counted")
+            self._key = self._cli("keys", "create", "--team", "counted", "--scopes", "infer,models")["value"]
+            self._server.http.headers["x-api-key"] = self._key
+            eventually(lambda: self._server.http.get("/v1/status").status_code == 200)
+            self._up.set()
+            threads = [threading.Thread(target=self._client, args=(number,)) for number in range(self._clients)]
+            for thread in threads:
+                thread.start()
+            self._kill_all()
+            for thread in threads:
+                thread.join()
+            self._end_gateway()  # whatever is open is ended by the server that comes
+            self._begin()
+            checked = self._cli("usage", "reconcile")
+            assert (checked["differences"], checked["open"]) == ([], 0), checked
+        finally:
+            self._server.close()
+        self._compare()
+        self.told.refused, self.told.seconds = dict(self._refused), round(time.monotonic() - began, 1)
+        return self.told
+
+    def _cli(self, *arguments: str) -> dict[str, Any]:
+        command = [sys.executable, "-m", "runtime.cli.main", *arguments, "--data-dir", str(self._data), "--json"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    # --- who asks ---------------------------------------------------------------------------------------------------
+    def _client(self, seed: int) -> None:
+        chance = random.Random(seed)
+        while (number := next(self._numbers)) < self._requests:
+            assert self._up.wait(PATIENCE)
+            name = f"kills-{number}"
+            with suppress(httpx.TransportError), httpx.Client(base_url=self._server.url, timeout=PATIENCE) as http:
+                http.headers.update({"x-api-key": self._key, "X-Request-Id": name})
+                status, used = _ask(http, chance)
+                with self._lock:
+                    if used is not None:
+                        self.got[name] = used
+                    else:
+                        self._refused[str(status)] += 1
+            with self._lock:
+                self._asked += 1
+
+    # --- who kills --------------------------------------------------------------------------------------------------
+    def _kill_all(self) -> None:
+        counts = Counter[str]()
+        for number, kind in enumerate(self._kills, start=1):
+            at = self._chance.randrange(max(1, self._requests // (len(self._kills) + 1)))
+            threshold = min(self._requests * number // (len(self._kills) + 1) + at, self._requests - 1)
+            eventually(lambda at=threshold: self._asked >= at, self._server.tail, 10 * PATIENCE)  # type: ignore[misc]
+            if kind == "gateway":
+                self._end_gateway()
+                self._begin()
+            else:
+                self._kill(kind)
+            counts[kind] += 1
+        self.told.kills = dict(counts)
+
+    def _kill(self, kind: Kind) -> None:
+        model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)
+        self._server.wait_state(model, "ready")
+        who: Callable[[str], int] = self._server.core_pid if kind == "core" else self._server.slot_pid
+        with suppress(ProcessLookupError):
+            os.kill(who(model), signal.SIGKILL)
+
+    def _end_gateway(self) -> None:
+        self._up.clear()
+        psutil.Process(self._server.http.get("/v1/status").json()["pid"]).kill()
+        self._server.process.wait(PATIENCE)
+        self._server.close()
+
+    def _begin(self) -> None:
+        self._server = Server(self._data, [STARTER], *OPTIONS)
+        self._server.http.headers["x-api-key"] = self._key
+        self._server.wait_ready()
+        self._up.set()
+
+    # --- who counts -------------------------------------------------------------------------------------------------
+    def _compare(self) -> None:
+        with sqlite3.connect(self._data / "tenants.db") as database:
+            database.row_factory = sqlite3.Row
+            rows = database.execute("SELECT * FROM ledger WHERE request LIKE 'kills-%'").fetchall()
+        assert not [row["request"] for row in rows if row["state"] == "open"]
+        attempts = Counter((row["request"], row["attempt"]) for row in rows)
+        assert max(attempts.values(), default=1) == 1, attempts.most_common(3)
+        done = Counter(row["request"] for row in rows if row["end"] == "done")
+        assert max(done.values(), default=1) == 1, done.most_common(3)
+        found = {row["request"]: _used(row) for row in rows if row["end"] == "done"}
+        wrong = {name: (used, found.get(name)) for name, used in self.got.items() if found.get(name) != used}
+        assert not wrong, dict(itertools.islice(wrong.items(), 5))
+        told = self.told
+        told.answered = len(self.got)
+        told.broken = told.requests - len(self.got) - sum(self._refused.values())
+        told.interrupted = sum(row["state"] == "interrupted" for row in rows)
+        told.settled_unseen = len(found.keys() - self.got.keys())
+        assert told.settled_unseen <= told.broken
+        told.tokens = sum(used.prompt + used.completion for used in self.got.values())
+
+
+def _used(row: sqlite3.Row) -> Used:
+    return Used(row["prompt_tokens"], row["completion_tokens"], row["audio_ms"])
+
+
+def _ask(http: httpx.Client, chance: random.Random) -> tuple[int, Used | None]:
+    """One request of some kind: its status, and its usage if all of the answer came."""
+    words = " ".join(chance.choice(("warm", "kitchen", "seven", "boats")) for _ in range(chance.randrange(1, 12)))
+    match chance.choice(("chat", "stream", "adapter", "messages", "embed", "rerank", "speech")):
+        case "chat" | "adapter" as kind:
+            model = "starter-chat" if kind == "chat" else chance.choice(("uppercase", "rot13", "reverse-words"))
+            body = {"model": model, "messages": [{"role": "user", "content": words}], "max_tokens": 12}
+            return _read(http.post("/v1/chat/completions", json=body), _chat)
+        case "stream":
+            return _stream(http, words)
+        case "messages":
+            body = {"model": "starter-chat", "messages": [{"role": "user", "content": words}], "max_tokens": 8}
+            return _read(http.post("/v1/messages", json=body), lambda u: Used(u["input_tokens"], u["output_tokens"]))
+        case "embed":
+            answer = http.post("/v1/embeddings", json={"model": "starter-embed", "input": words.split()})
+            return _read(answer, lambda u: Used(u["prompt_tokens"]))
+        case "rerank":
+            body = {"model": "starter-rerank", "query": words, "documents": ["a boat", words]}
+            return _read(http.post("/v1/rerank", json=body), lambda u: Used(u["total_tokens"]))
+        case _:
+            files = {"file": ("a.wav", WAV.read_bytes()), "model": (None, "starter-speech")}
+            files |= {"response_format": (None, "verbose_json")}
+            answer = http.post("/v1/audio/transcriptions", files=files)
+            if answer.status_code != 200:
+                return answer.status_code, None
+            return 200, Used(audio_ms=round(answer.json()["duration"] * 1000))
+
+
+def _read(answer: httpx.Response, of: Callable[[Mapping[str, int]], Used]) -> tuple[int, Used | None]:
+    return answer.status_code, of(answer.json()["usage"]) if answer.status_code == 200 else None
+
+
+def _chat(usage: Mapping[str, int]) -> Used:
+    return Used(usage["prompt_tokens"], usage["completion_tokens"])
+
+
+def _stream(http: httpx.Client, words: str) -> tuple[int, Used | None]:
+    body = {"model": "starter-chat", "messages": [{"role": "user", "content": words}], "max_tokens": 40}
+    more = {"stream": True, "stream_options": {"include_usage": True}, "ignore_eos": True}
+    used, status = None, 0
+    with http.stream("POST", "/v1/chat/completions", json={**body, **more}) as answer:
+        status = answer.status_code
+        for line in answer.iter_lines():
+            if line == "data: [DONE]":
+                return status, used
+            if line.startswith("data: {") and (usage := json.loads(line[6:]).get("usage")):
+                used = _chat(usage)
+    return status, None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--kills", type=int, default=24)
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=22)
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        told = Run(Path(folder), given.requests, given.kills, given.clients, given.seed)()
+    print(json.dumps(asdict(told)))
+
+
+if __name__ == "__main__":
+    main()
