@@ -32,16 +32,16 @@ class Files:
         (self.folder / f"{id_}.yaml").write_text(text)
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    found = Files(tmp_path)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+    found = Files(tmp_path_factory.mktemp("files"))
     found.write("one")
     return found
 
 
-@pytest.fixture
-def server(files: Files, tmp_path: Path) -> Iterator[Server]:
-    found = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm", "--watch")
+@pytest.fixture(scope="module")
+def server(files: Files) -> Iterator[Server]:
+    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--no-prewarm", "--watch")
     try:
         yield found.wait_ready()
     finally:
@@ -56,7 +56,9 @@ def ask(server: Server, model: str) -> Any:
     return server.http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["b"]})
 
 
-def test_sighup_reads_them_again_and_ends_nothing(files: Files, tmp_path: Path) -> None:
+def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.write("one")
     server = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm").wait_ready()
     try:
         assert ask(server, "one").status_code == 200
@@ -123,3 +125,9 @@ def test_a_whisper_of_transformers_is_converted_and_heard(server: Server, tmp_pa
     heard = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
     assert heard.status_code == 200, f"{heard.text}\n{server.tail()}"
     assert "text" in heard.json()
+    made = list((server.data / "converted").iterdir())
+    assert made
+    removed = server.http.delete("/v1/models/heard?purge=true").json()
+    assert removed["freed_bytes"] > 0
+    assert not list((server.data / "converted").iterdir())
+    assert folder.is_dir(), "what is the operator's stays"
