@@ -100,12 +100,13 @@ def _serving(command: str, checkout: Path, environment: dict[str, str]) -> Itera
         eventually(answers, lambda: f"'{command}' does not answer", FIRST_START)
         yield
     finally:
-        family = [process, *psutil.Process(process.pid).children(recursive=True)] if process.poll() is None else []
-        for one in family:
-            one.terminate()
-        _, alive = psutil.wait_procs([one for one in family if isinstance(one, psutil.Process)], timeout=60)
-        for one in alive:
-            one.kill()
+        if process.poll() is None:
+            main = psutil.Process(process.pid)
+            family = [main, *main.children(recursive=True)]
+            for one in family:
+                one.terminate()
+            for one in psutil.wait_procs(family, timeout=60)[1]:
+                one.kill()
         process.wait(60)
 
 
