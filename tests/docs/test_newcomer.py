@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs import newcomer
+from tests import newcomer
 from tests.docs.blocks import ROOT
-from tests.docs.newcomer import ANSWER, MOST, URL, commands
+from tests.newcomer import ANSWER, MOST, URL, commands
 from tests.system.serving import Server
 
 
@@ -47,7 +47,7 @@ def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> No
 @pytest.mark.timeout(newcomer.FIRST_START * 2)
 @pytest.mark.skipif("ROUNDHOUSE_NEWCOMER" not in os.environ, reason="it installs everything: ROUNDHOUSE_NEWCOMER=1")
 def test_the_whole_way_from_an_empty_folder(tmp_path: Path) -> None:
-    """With the installation and a server of its own. `python -m tests.docs.newcomer` tells the time of each step."""
+    """With the installation and a server of its own. `python -m tests.newcomer` tells the time of each step."""
     *_, last = newcomer.walk(tmp_path)
     assert last.printed.splitlines()[-1] == ANSWER
 

@@ -1,6 +1,6 @@
 """README's way from a clone to one's own adapter, walked as it stands there, from nothing, with a clock.
 
-    python -m tests.docs.newcomer [--repository URL]
+    python -m tests.newcomer [--repository URL]
 
 An empty folder, empty caches, a server of its own on a free port: clones, installs, starts, registers, asks. It fetches
 some gigabytes. Prints the seconds of each command; ends with 1 where they are more commands than MOST, or the last
