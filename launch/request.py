@@ -3,7 +3,8 @@
     Gateway.additions.add(wanted: Wanted) -> AsyncGenerator[Step | Added, None]
     Gateway.additions.preview(wanted: Wanted) -> Preview          (changes nothing)
 
-Steps come in the order of `Phase`; `fetching` comes as often as the figures change. The last one is `Added`. Errors are
+Steps come in the order of `Phase`; `waiting` only where a model of its id is being removed and finishes its last
+requests, `fetching` as often as the figures change. The last one is `Added`. Errors are
 those of `registry.errors`. Whoever leaves the iterator early leaves the model as far as it is: once `added` was told it
 is served, and its download goes on; `Additions.cancel` ends that.
 """
@@ -14,7 +15,7 @@ from typing import Literal
 
 from registry.recipes.definition import Recipe
 
-Phase = Literal["looking", "added", "fetching", "converting"]
+Phase = Literal["looking", "waiting", "added", "fetching", "converting"]
 
 
 @dataclass(frozen=True, slots=True)

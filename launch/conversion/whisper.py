@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -61,6 +62,15 @@ class Conversions:
             found = await asyncio.to_thread(self.find, recipe, folder)
             return found if found is not None else await self._convert(folder)
 
+    def purge(self, paths: Iterable[Path]) -> int:
+        """Delete those of these folders that were converted here; returns their bytes. Blocks."""
+        freed = 0
+        for path in paths:
+            if path.parent == self._root and path.is_dir():
+                freed += sum(file.stat().st_size for file in path.iterdir())
+                shutil.rmtree(path)
+        return freed
+
     def _place(self, folder: Path) -> Path:
         return self._root / digest(folder)
 
@@ -75,6 +85,7 @@ class Conversions:
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
         )  # fmt: skip
         assert process.stdout is not None
+        line = b""
         try:
             async with asyncio.timeout(self._seconds):
                 line = await process.stdout.readline()
@@ -87,6 +98,8 @@ class Conversions:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
             await process.wait()
+            if not line:
+                shutil.rmtree(half, ignore_errors=True)
         answer = msgspec.json.decode(line, type=Answer) if line else None
         if isinstance(answer, Failed):
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)

@@ -15,6 +15,8 @@ def purge(sources: Iterable[HubSource]) -> int:
     from huggingface_hub.errors import CacheNotFound
 
     wanted, freed = set(sources), 0
+    if not wanted:
+        return 0
     try:
         found = scan_cache_dir(cache_folder())
     except CacheNotFound:

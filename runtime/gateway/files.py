@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -11,6 +11,7 @@ from launch.conversion.whisper import Conversions
 from models.engines import engine_version
 from models.estimate import estimate
 from models.messages import Progress
+from models.sources import purging
 from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
@@ -87,6 +88,13 @@ class ModelFiles:
             raise entry.broken from error
         entry.broken = None
         await asyncio.to_thread(found, entry, files, self._state, self._device)
+
+    def purge(self, sources: Iterable[HubSource], paths: Iterable[Path]) -> int:
+        """Delete what came from these repositories, and what of these folders was made here; returns their bytes.
+
+        An operator's own folders stay. Blocks.
+        """
+        return purging.purge(sources) + self._conversions.purge(paths)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:
         """Plan with what its files tell again, and not with what was measured."""

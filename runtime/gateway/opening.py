@@ -148,7 +148,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         adapters,
         Combiner(names, service, adapters),
         Additions(roster, names, residency, device, settings.trust_clients),
-        Editor(roster, names, residency, state, adapters, device, settings.trust_clients),
+        Editor(roster, names, residency, state, adapters, files, device, settings.trust_clients),
         reloading,
         Overview(device, names, models, residency, queues, pool, bounds, metrics, lambda: roster.faults),
         keys,

@@ -1,5 +1,6 @@
 """What a host needs to run the server: each need, what is there, and how to get what is missing. Imports no engine."""
 
+import ctypes
 import os
 import platform
 import resource
@@ -29,6 +30,7 @@ MEMORY = {"cpu": 4 * GIB, "cuda": 16 * GIB}
 """Of the host. On a GPU an engine's process holds up to 4 GiB, and weights that sleep lie there too."""
 DISK = {"cpu": 2 * GIB, "cuda": 20 * GIB}
 """For what is fetched: the weights of an 8B model are 15 GiB."""
+NUMA = "libnuma.so.1"
 FILES = 4096
 """Open files: each stream of a client is one."""
 
@@ -51,6 +53,8 @@ def needs(kind: Kind, port: int) -> Iterator[Need]:
     if kind == "cuda":
         yield from _gpu()
         yield _cublas()
+    else:
+        yield _numa()
     yield _compiler(kind)
     if kind == "cuda":
         yield _headers()
@@ -105,6 +109,16 @@ def _cublas() -> Need:
     there = [name for name in cublas.LIBRARIES if cublas.found(name)]
     how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
     return _need("cublas 12", len(there) == len(cublas.LIBRARIES), ", ".join(there) or "not installed", how)
+
+
+def _numa() -> Need:
+    try:
+        ctypes.CDLL(NUMA)
+        met = True
+    except OSError:
+        met = False
+    how = "vLLM's build for CPUs is linked to it: no chat without it. On Debian and Ubuntu: apt install libnuma1"
+    return _need("libnuma", met, NUMA if met else "not installed", how)
 
 
 def _compiler(kind: Kind) -> Need:

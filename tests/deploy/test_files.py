@@ -49,6 +49,15 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_hadolint_takes_the_containerfile() -> None:
+    if shutil.which("hadolint") is None:
+        pytest.skip("hadolint is not installed")
+    # DL3008: packages of the base's own release, with its security updates
+    command = ["hadolint", "--no-color", "--ignore", "DL3008", str(DEPLOY / "Containerfile")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
 def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
     unit = (DEPLOY / "roundhouse.service").read_text()
     drain = next(p.default for p in parameters(_serve()) if "--drain-seconds" in p.opts)

@@ -13,6 +13,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.docs.blocks import DOCS, ROOT, Example, examples, pages
 from tests.docs.compare import ANY, differences, matches, merged
 from tests.docs.running import Failed, missing, run
@@ -70,6 +72,9 @@ def fill(page: Path, url: str, write: bool, data: Path | None = None) -> int:
             continue
         try:
             text = true_answer(example, url, data)
+        except pytest.skip.Exception as skipped:  # an environment of other clients could not be made
+            print(f"{example.name}: skipped, {skipped}")
+            continue
         except (Failed, json.JSONDecodeError) as error:
             failed += 1
             print(f"{example.name}: {error}")

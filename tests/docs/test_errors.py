@@ -123,7 +123,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (503, "no_space"): "unit/http/audio/test_upload.py",
     (503, "out_of_memory"): "contract/speech/test_audio.py",
     (503, "queue_timeout"): "system/surfaces/test_models.py",
-    (404, "model_version_not_found"): "system/added/test_folders.py",
+    (404, "model_version_not_found"): "system/added/test_sources.py",
     (409, "model_in_use"): "system/added/test_recipes.py",
     (422, "context_too_long"): "unit/launch/test_proposal.py",
     (422, "gguf_not_served"): "unit/launch/test_detect.py",

@@ -8,18 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.blocks import ROOT, Fence, fences
+from tests import newcomer
+from tests.docs.blocks import ROOT
+from tests.newcomer import ANSWER, MOST, URL, commands
 from tests.system.serving import Server
-
-MOST = 6
-HEAD = "## From a clone to your own adapter"
-
-
-def commands() -> list[str]:
-    parts = list(fences((ROOT / "README.md").read_text().splitlines()))
-    block = parts[parts.index(HEAD) + 1]
-    assert isinstance(block, Fence)
-    return [line.partition("  #")[0].strip() for line in block.text.splitlines()]
 
 
 def test_it_is_few_commands_in_the_order_of_their_need() -> None:
@@ -35,7 +27,7 @@ def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> No
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("this is no clone")
     clone, enter, serve, *rest = commands()
-    clone = clone.replace("URL-OF-THIS-REPOSITORY", f"--quiet --depth 1 file://{ROOT}")
+    clone = clone.replace(URL, f"--quiet --depth 1 file://{ROOT}")
     link = f"ln -s {ROOT / '.venv'} .venv" if (ROOT / ".venv").exists() else f"mkdir .venv && ln -s {_bin()} .venv/bin"
     script = "\n".join([clone, enter, f"{serve} --dry-run > made", link, *rest])
     environment = {**os.environ, "ROUNDHOUSE_URL": server.url, "GIT_CONFIG_COUNT": "1",
@@ -45,10 +37,19 @@ def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> No
             ["bash", "-euo", "pipefail", "-c", script], cwd=tmp_path, env=environment, capture_output=True, text=True
         )
         assert done.returncode == 0, done.stderr
-        assert done.stdout.splitlines()[-1] == "WHAT IS AN ADAPTER"
+        assert done.stdout.splitlines()[-1] == ANSWER
         assert "roundhouse serve --host 127.0.0.1 --port 8000" in (tmp_path / "roundhouse" / "made").read_text()
     finally:
         server.http.delete("/v1/adapters/my-tune?force=true")
+
+
+@pytest.mark.real
+@pytest.mark.timeout(newcomer.FIRST_START * 2)
+@pytest.mark.skipif("ROUNDHOUSE_NEWCOMER" not in os.environ, reason="it installs everything: ROUNDHOUSE_NEWCOMER=1")
+def test_the_whole_way_from_an_empty_folder(tmp_path: Path) -> None:
+    """With the installation and a server of its own. `python -m tests.newcomer` tells the time of each step."""
+    *_, last = newcomer.walk(tmp_path)
+    assert last.printed.splitlines()[-1] == ANSWER
 
 
 def _bin() -> Path:

@@ -163,13 +163,14 @@ def edit(
 def remove(
     model: ModelName,
     force: Force = False,
-    purge: Annotated[bool, typer.Option("--purge", help="Delete the files that came from a hub, too.")] = False,
+    purge: Annotated[bool, typer.Option("--purge", help="Delete its files of a hub, too.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
 ) -> None:
     """Take out a model that was added here, or one former version (MODEL@2). Running requests finish.
 
-    Its files stay, in a hub's cache for the next time; --purge deletes those, unless another model has the same.
+    Its files stay for the next time. --purge deletes what came from a hub or was converted here, unless another model
+    has the same; folders of yours always stay.
 
     Example: roundhouse models remove my-chat --purge
     """

@@ -30,6 +30,7 @@ from runtime.server.device import Device
 
 GUESSED_LOAD = 10.0
 """Seconds of a load, before one was measured."""
+LEAVES = "a model of this name is being removed: its last requests finish first"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Preview:
     """Bytes that come from a hub."""
     short_by: int
     """Bytes that are missing where it does not fit; else 0."""
+    leaves: bool = False
+    """A model of its id is being removed: it comes once that one's last requests have ended."""
 
     @property
     def recipe(self) -> Recipe:
@@ -72,7 +75,7 @@ class Additions:
         plan = self._residency.preview(self._need(proposal))
         text = recipe_text(proposal.recipe, proposal.choices, proposal.notes)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
-        return Preview(proposal, text, plan, to_fetch, short)
+        return Preview(proposal, text, plan, to_fetch, short, self._roster.leaves(proposal.recipe.id))
 
     def _look(self, wanted: Wanted) -> tuple[Proposal, int]:
         source = parse_source(wanted.source, wanted.revision, at_home=False)
@@ -101,13 +104,18 @@ class Additions:
     async def add(self, wanted: Wanted) -> AsyncGenerator[Step | Added, None]:
         """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""
         yield Step("looking", detail=wanted.source)
-        preview = await self.preview(wanted)
-        recipe = preview.recipe
-        async with self._adding:  # two that add the same: the second one finds it there
-            is_new = self._check(preview, wanted)
-            if is_new:
-                await asyncio.to_thread(self._roster.shelf.write, recipe, preview.text)
-                await self._roster.read_again()
+        while True:
+            preview = await self.preview(wanted)
+            recipe = preview.recipe
+            async with self._adding:  # two that add the same: the second one finds it there
+                if not self._roster.leaves(recipe.id):
+                    is_new = self._check(preview, wanted)
+                    if is_new:
+                        await asyncio.to_thread(self._roster.shelf.write, recipe, preview.text)
+                        await self._roster.read_again()
+                    break
+            yield Step("waiting", recipe.id, detail=LEAVES)
+            await self._roster.left(recipe.id)
         entry = self._residency.get(recipe.id)
         if entry.path is None:
             expected(entry, preview.proposal.estimate)
@@ -120,12 +128,6 @@ class Additions:
     def _check(self, preview: Preview, wanted: Wanted) -> bool:
         """Whether it is to be added. False: it is there already."""
         recipe = preview.recipe
-        if self._roster.leaves(recipe.id):
-            raise Conflict(
-                f"Model '{recipe.id}' is being removed: its last requests finish. Add it again once they have.",
-                code="name_in_use",
-                param="id",
-            )
         there = self._roster.recipe(recipe.id)
         if there is not None:
             if there.source == recipe.source and not wanted.overrides:
@@ -169,6 +171,8 @@ class Additions:
 def advice(preview: Preview) -> str:
     """Whether it fits, in words: at once, after whom, or by how many bytes not, and then what would."""
     plan = preview.plan
+    if preview.leaves and plan.verdict != "impossible":
+        return f"It comes a little later: {LEAVES}."
     if plan.victims:
         return f"It fits once {', '.join(victim.id for victim in plan.victims)} has left."
     if plan.verdict == "wait":

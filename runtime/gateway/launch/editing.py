@@ -11,12 +11,12 @@ from launch.proposal.draft import Choice, put, recipe_of
 from launch.proposal.trust import check_flags
 from launch.writing import changed, plain, recipe_text
 from models.estimate import Estimate, estimate
-from models.sources import purging as cache
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
 from registry.recipes.definition import HubSource, Recipe, Task
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
+from runtime.gateway.files import ModelFiles
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
@@ -56,12 +56,13 @@ class Editor:
         residency: ResidencyManager,
         state: State,
         adapters: Adapters,
+        files: ModelFiles,
         device: Device,
         trusted: bool = False,
     ) -> None:
         self._trusted = trusted
         self._roster, self._names, self._residency = roster, names, residency
-        self._state, self._adapters, self._device = state, adapters, device
+        self._state, self._adapters, self._files, self._device = state, adapters, files, device
 
     def _recipe(self, name: str) -> Recipe:
         """Of an id, an alias, or `id@version`. Raises NotFound."""
@@ -119,8 +120,8 @@ class Editor:
     async def remove(self, name: str, *, force: bool = False, purge: bool = False) -> Removed:
         """Take a model out, or one former version of it. Running requests finish.
 
-        Its files stay where they are. With `purge` those that came from a hub are deleted, unless another model has the
-        same.
+        Its files stay where they are. With `purge` those that came from a hub or were converted here are deleted,
+        unless another model has the same.
 
         Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
         """
@@ -137,19 +138,24 @@ class Editor:
             )
         if not recipe.is_former and not force:
             self._check_unused(model)
-        sources = self._sources({model, *(f"{model}@{version}" for version in gone)})
+        sources, paths = self._files_of({model, *(f"{model}@{version}" for version in gone)})
         await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
         await self._roster.read_again()
         still = self._roster.recipe(model)
         if still is None:
             self._forget(model)
-        freed = await asyncio.to_thread(cache.purge, sources - self._sources(self._residency.entries)) if purge else 0
+        freed = 0
+        if purge:
+            kept, kept_paths = self._files_of(self._residency.entries)
+            freed = await asyncio.to_thread(self._files.purge, sources - kept, paths - kept_paths)
         return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
 
-    def _sources(self, models: Iterable[str]) -> set[HubSource]:
-        entries = self._residency.entries
-        found = [entries[model].recipe.source for model in models if model in entries]
-        return {source for source in found if isinstance(source, HubSource)}
+    def _files_of(self, models: Iterable[str]) -> tuple[set[HubSource], set[Path]]:
+        """From which repositories they come, and what their engines read."""
+        entries = [self._residency.entries[model] for model in models if model in self._residency.entries]
+        sources = [entry.recipe.source for entry in entries]
+        hubs = {source for source in sources if isinstance(source, HubSource)}
+        return hubs, {entry.path for entry in entries if entry.path is not None}
 
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:

@@ -70,6 +70,11 @@ class Roster:
     def leaves(self, model: str) -> bool:
         return model in self._leaving
 
+    async def left(self, model: str) -> None:
+        """Returns once it has left; at once if it does not leave."""
+        if (leaving := self._leaving.get(model)) is not None:
+            await asyncio.wait({leaving})
+
     def is_given(self, model: str) -> bool:
         """Whether the recipe that counts is in the operator's own files."""
         found = self.recipe(model)

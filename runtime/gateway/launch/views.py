@@ -14,7 +14,7 @@ from runtime.gateway.views.values import Count, ModelView, PlanView, plan_view
 
 Fit = Annotated[
     Literal["fits", "fits_after", "does_not_fit"],
-    Meta(description="fits_after: once the plan's victims have left."),
+    Meta(description="fits_after: once the plan's victims have left, or a model of its name that is being removed."),
 ]
 
 
@@ -53,7 +53,7 @@ class ModelStepView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """An event of a streamed addition."""
 
     object: Literal["model.step"] = "model.step"
-    phase: Literal["looking", "added", "fetching", "converting", "done"]
+    phase: Literal["looking", "waiting", "added", "fetching", "converting", "done"]
     model: str = ""
     completed: int = 0
     total: int | None = None
@@ -75,7 +75,7 @@ class ModelRemovedView(msgspec.Struct, frozen=True, kw_only=True):
     deleted: bool = True
     versions: list[int]
     still: Annotated[int | None, Meta(description="The version of the server's own files that is served now.")]
-    freed_bytes: Annotated[Count, Meta(description="Of files from a hub that were deleted.")]
+    freed_bytes: Annotated[Count, Meta(description="Of deleted files, that came from a hub or were converted here.")]
 
 
 class ReloadedView(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +90,7 @@ def proposal_view(preview: Preview) -> ProposalView:
     fit: Literal["fits", "fits_after", "does_not_fit"] = "fits"
     if plan.verdict == "impossible":
         fit = "does_not_fit"
-    elif plan.victims or plan.verdict == "wait":
+    elif plan.victims or plan.verdict == "wait" or preview.leaves:
         fit = "fits_after"
     return ProposalView(
         id=recipe.id,

@@ -44,6 +44,7 @@ HUBS = ("hf.co/", "huggingface.co/", "https://huggingface.co/")
 """What Ollama's clients may write before a hub's repository."""
 PHASES: Mapping[Phase, str] = {
     "looking": "pulling manifest",
+    "waiting": "waiting for the model of this name to leave",
     "added": "writing manifest",
     "converting": "converting to CTranslate2's format",
 }

@@ -1,6 +1,7 @@
 """A model of a hub is added by its name: its commit is found, its files come with progress, once for all who ask."""
 
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,44 +12,57 @@ import pytest
 
 from tests.eventually import eventually
 from tests.system.serving import PACK, Server
-from tests.unit.adapters.fake_hub import FakeHub, serve
+from tests.unit.adapters.fake_hub import TOKEN, FakeHub, serve
 
 pytestmark = pytest.mark.real
 REPOSITORY = "team/reranker"
 WEIGHTS = "model.safetensors"
 LARGE = {"beside.safetensors": bytes(24 * 2**20)}
+"""What takes its time. The model is not made of it."""
 CHUNK = 10**7
 """More than the other files have, and less than comes of a large one before its gate."""
-"""What takes its time. The model is not made of it."""
 BODY = {"query": "slot", "documents": ["A slot holds an engine.", "Bananas."]}
 
 
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    with serve() as found:
-        monkeypatch.setenv("HF_ENDPOINT", found.url)
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
-        monkeypatch.setenv("HF_TOKEN", "hf_secret")
-        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", "300")
-        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-        yield found
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeHub, Server, Path]]:
+    folder = tmp_path_factory.mktemp("hub")
+    with serve() as hub:
+        server = started(folder, hub)
+        try:
+            yield hub, server, folder
+        finally:
+            server.close()
 
 
 @pytest.fixture
-def server(hub: FakeHub, tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "recipes").mkdir()
-    found = started(tmp_path)
-    try:
-        yield found
-    finally:
-        if hub.gate is not None:
-            hub.gate.set()
-        found.close()
+def hub(running: tuple[FakeHub, Server, Path]) -> Iterator[FakeHub]:
+    """It has no repository, and the server has no model and none of its files."""
+    found, server, folder = running
+    yield found
+    if found.gate is not None:
+        found.gate.set()
+    for model in server.http.get("/v1/models").json()["data"]:
+        assert server.http.delete(f"/v1/models/{model['id']}").status_code == 200, server.tail()
+    shutil.rmtree(folder / "hf", ignore_errors=True)
+    found.forget()
 
 
-def started(folder: Path) -> Server:
-    return Server(folder / "data", [folder / "recipes"], "--slots", "2", "--no-prewarm").wait_ready()
+@pytest.fixture
+def server(running: tuple[FakeHub, Server, Path], hub: FakeHub) -> Server:
+    return running[1]
+
+
+@pytest.fixture
+def cache(running: tuple[FakeHub, Server, Path]) -> Path:
+    """Where the server keeps what comes."""
+    return running[2] / "hf"
+
+
+def started(folder: Path, hub: FakeHub) -> Server:
+    (folder / "recipes").mkdir(exist_ok=True)
+    options = ("--slots", "2", "--no-prewarm")
+    return Server(folder / "data", [folder / "recipes"], *options, env=hub.environment(folder / "hf")).wait_ready()
 
 
 def add(server: Server, status: int = 201, source: str = REPOSITORY, **more: object) -> Any:
@@ -87,7 +101,7 @@ def test_it_is_served_at_the_commit_and_two_adds_share_one_download(server: Serv
         answers(server, model)
         assert server.model(model)["revision"] == commit
     assert len([one for one in hub.asked if one == f"GET /{REPOSITORY}/resolve/{commit}/{WEIGHTS}"]) == 1
-    assert hub.tokens == {"Bearer hf_secret"}
+    assert hub.tokens == {f"Bearer {TOKEN}"}
     assert f"revision: {commit}" in server.http.get("/v1/models/reranker/recipe").text
 
 
@@ -117,11 +131,11 @@ def test_ollamas_client_pulls_it_and_deletes_it(server: Server, hub: FakeHub) ->
     assert missing.value.status_code == 404
 
 
-def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, tmp_path: Path) -> None:
+def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub, cache: Path) -> None:
     hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
     hub.gate = threading.Event()
     add(server)
-    blobs = tmp_path / "hf" / "hub"
+    blobs = cache / "hub"
 
     def begun() -> bool:
         return any(file.stat().st_size >= CHUNK for file in blobs.rglob("*.part"))
@@ -136,16 +150,17 @@ def test_a_cancelled_download_goes_on_where_it_was(server: Server, hub: FakeHub,
     assert any(one.startswith("from ") for one in hub.asked), "it was resumed"
 
 
-def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(
-    server: Server, hub: FakeHub, tmp_path: Path
-) -> None:
+def test_killed_at_any_moment_it_is_known_and_goes_on_or_is_unknown(hub: FakeHub, tmp_path: Path) -> None:
     hub.push(REPOSITORY, PACK / "starter-rerank", more=LARGE)
     hub.gate = threading.Event()
-    add(server)
-    server.process.kill()
-    server.close()
+    first = started(tmp_path, hub)
+    try:
+        add(first)
+    finally:
+        first.process.kill()
+        first.close()
     hub.gate.set()
-    second = started(tmp_path)
+    second = started(tmp_path, hub)
     try:
         listed = [one["id"] for one in second.http.get("/v1/models").json()["data"]]
         assert listed == ["reranker"]
@@ -178,9 +193,7 @@ def test_refusals_cost_no_download(server: Server, hub: FakeHub, source: str, st
     assert not [one for one in hub.asked if one.endswith(".safetensors")]
 
 
-def test_files_stay_until_they_are_purged_and_nobody_else_has_them(
-    server: Server, hub: FakeHub, tmp_path: Path
-) -> None:
+def test_files_stay_until_they_are_purged_and_nobody_else_has_them(server: Server, hub: FakeHub, cache: Path) -> None:
     hub.push(REPOSITORY, PACK / "starter-rerank")
     add(server)
     add(server, id="other")
@@ -188,7 +201,7 @@ def test_files_stay_until_they_are_purged_and_nobody_else_has_them(
         answers(server, model)
 
     def held() -> int:
-        return sum(file.stat().st_size for file in (tmp_path / "hf").rglob("blobs/*"))
+        return sum(file.stat().st_size for file in cache.rglob("blobs/*"))
 
     before = held()
     assert before > (PACK / "starter-rerank" / WEIGHTS).stat().st_size

@@ -41,8 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def server(files: Files) -> Iterator[Server]:
-    """Tests share it in the order in which they stand here; each but the last leaves the file of `one` alone."""
-    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--no-prewarm")
+    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--no-prewarm", "--watch")
     try:
         yield found.wait_ready()
     finally:
@@ -55,6 +54,44 @@ def ids(server: Server) -> list[str]:
 
 def ask(server: Server, model: str) -> Any:
     return server.http.post("/v1/rerank", json={"model": model, "query": "a", "documents": ["b"]})
+
+
+def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
+    files = Files(tmp_path)
+    files.write("one")
+    server = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm").wait_ready()
+    try:
+        assert ask(server, "one").status_code == 200
+        files.write("two")
+        files.write("one", version=2, requests=4)
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "two" in ids(server), server.tail)
+        eventually(lambda: server.model("one")["recipe_version"] == 2, server.tail)
+        assert ask(server, "two").status_code == 200
+        assert ask(server, "one").status_code == 200
+        (files.folder / "broken.yaml").write_text("id: broken\nversion: none\n")
+        server.process.send_signal(signal.SIGHUP)
+        eventually(lambda: bool(server.http.get("/v1/status").json()["recipe_faults"]), server.tail)
+        assert "broken.yaml:2" in "".join(server.http.get("/v1/status").json()["recipe_faults"])
+        assert "broken.yaml:2" in server.log.read_text()
+        assert ids(server) == ["one", "two"]
+        (files.folder / "broken.yaml").unlink()
+        (files.folder / "one.yaml").unlink()
+        answer = server.http.post("/v1/recipes/reload").json()
+        assert (answer["changed"], answer["models"], answer["faults"]) == (True, ["two"], [])
+        assert ask(server, "one").status_code == 404
+        assert server.stop() == 0
+    finally:
+        server.close()
+
+
+def test_watched_files_count_when_they_change(server: Server, files: Files) -> None:
+    assert ids(server) == ["one"]
+    files.write("three")
+    eventually(lambda: ids(server) == ["one", "three"], server.tail)
+    assert ask(server, "three").status_code == 200
+    (files.folder / "three.yaml").unlink()
+    eventually(lambda: ids(server) == ["one"], server.tail)
 
 
 def test_a_model_of_the_operators_own_files_is_not_removed_but_edited_and_taken_back(server: Server) -> None:
@@ -88,43 +125,9 @@ def test_a_whisper_of_transformers_is_converted_and_heard(server: Server, tmp_pa
     heard = server.http.post("/v1/audio/transcriptions", data={"model": "heard"}, files={"file": sound})
     assert heard.status_code == 200, f"{heard.text}\n{server.tail()}"
     assert "text" in heard.json()
-    assert server.http.delete("/v1/models/heard").status_code == 200
-
-
-def test_sighup_reads_them_again_and_ends_nothing(server: Server, files: Files) -> None:
-    assert ask(server, "one").status_code == 200
-    files.write("two")
-    files.write("one", version=2, requests=4)
-    server.process.send_signal(signal.SIGHUP)
-    eventually(lambda: "two" in ids(server), server.tail)
-    eventually(lambda: server.model("one")["recipe_version"] == 2, server.tail)
-    assert ask(server, "two").status_code == 200
-    assert ask(server, "one").status_code == 200
-    (files.folder / "broken.yaml").write_text("id: broken\nversion: none\n")
-    server.process.send_signal(signal.SIGHUP)
-    eventually(lambda: bool(server.http.get("/v1/status").json()["recipe_faults"]), server.tail)
-    assert "broken.yaml:2" in "".join(server.http.get("/v1/status").json()["recipe_faults"])
-    assert "broken.yaml:2" in server.log.read_text()
-    assert ids(server) == ["one", "two"]
-    (files.folder / "broken.yaml").unlink()
-    (files.folder / "one.yaml").unlink()
-    answer = server.http.post("/v1/recipes/reload").json()
-    assert (answer["changed"], answer["models"], answer["faults"]) == (True, ["two"], [])
-    assert ask(server, "one").status_code == 404
-    assert server.stop() == 0
-
-
-def test_watched_files_count_when_they_change(tmp_path: Path) -> None:
-    files = Files(tmp_path)
-    files.write("one")
-    server = Server(tmp_path / "data", [files.folder], "--slots", "1", "--no-prewarm", "--watch")
-    try:
-        server.wait_ready()
-        assert ids(server) == ["one"]
-        files.write("three")
-        eventually(lambda: ids(server) == ["one", "three"], server.tail)
-        assert ask(server, "three").status_code == 200
-        (files.folder / "three.yaml").unlink()
-        eventually(lambda: ids(server) == ["one"], server.tail)
-    finally:
-        server.close()
+    made = list((server.data / "converted").iterdir())
+    assert made
+    removed = server.http.delete("/v1/models/heard?purge=true").json()
+    assert removed["freed_bytes"] > 0
+    assert not list((server.data / "converted").iterdir())
+    assert folder.is_dir(), "what is the operator's stays"

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 GATED = 20 * 2**20
 """huggingface_hub writes what has come in pieces of 10 MiB."""
+TOKEN = "hf_secret"
 
 
 @dataclass
@@ -39,12 +41,31 @@ class FakeHub:
 
     def push(self, repo: str, folder: Path, branch: str = "main", more: Mapping[str, bytes] | None = None) -> str:
         """A new commit with the files of `folder` and `more`; returns it."""
-        files = {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}
+        there = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in there}
         files |= more or {}
         commit = hashlib.sha1(json.dumps({k: hashlib.sha1(v).hexdigest() for k, v in files.items()}).encode())
         self.repos.setdefault(repo, {})[commit.hexdigest()] = files
         self.names[repo, branch] = commit.hexdigest()
         return commit.hexdigest()
+
+    def forget(self) -> None:
+        """Be as it was when it began."""
+        fresh = FakeHub(self.url)
+        for name in vars(fresh):
+            setattr(self, name, getattr(fresh, name))
+
+    def environment(self, home: Path) -> dict[str, str]:
+        """Of a process that asks this hub, and keeps at `home` what comes."""
+        return {
+            **os.environ,
+            "HF_ENDPOINT": self.url,
+            "HF_HOME": str(home),
+            "HF_TOKEN": TOKEN,
+            "HF_HUB_DISABLE_XET": "1",
+            "HF_HUB_DOWNLOAD_TIMEOUT": "300",
+            "NO_PROXY": "127.0.0.1",
+        }
 
     def commit(self, repo: str, revision: str) -> str | None:
         revision = unquote(revision)

@@ -25,6 +25,7 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(host, "engine_version", lambda engine: "1.0")
     monkeypatch.setattr(host, "_installed", lambda name: "2.13.0")
     monkeypatch.setattr(host.cublas, "found", lambda name: tmp_path / name)
+    monkeypatch.setattr(host.ctypes, "CDLL", lambda name: name)
     monkeypatch.setattr(host.shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(host.shutil, "disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
     monkeypatch.setattr(host.sysconfig, "get_path", lambda name: str(tmp_path))
@@ -75,6 +76,18 @@ def test_each_need_is_told_with_the_way_to_meet_it(
     (one,) = missing()
     assert one.name == name
     assert help in one.help
+
+
+def test_a_cpu_needs_libnuma(good: pytest.MonkeyPatch) -> None:
+    def absent(name: str) -> None:
+        raise OSError(f"{name}: cannot open shared object file")
+
+    good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
+    good.setattr(host.ctypes, "CDLL", absent)
+    (one,) = missing("cpu")
+    assert (one.name, one.optional, "apt install libnuma1" in one.help) == ("libnuma", False, True)
+    assert missing("cuda")
+    assert "libnuma" not in {need.name for need in missing("cuda")}
 
 
 def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ class FakeGateway:
             adapters,
             Combiner(self.names, self.service, adapters),
             Additions(roster, self.names, residency, device),
-            Editor(roster, self.names, residency, self.state, adapters, device),
+            Editor(roster, self.names, residency, self.state, adapters, files, device),
             Reloading(roster, (), self.routers.open, self.providers.serve),
             Overview(device, self.names, models, residency, self.queues, self.pool, self.bounds, self.metrics),
             callers or OPEN,

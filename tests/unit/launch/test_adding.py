@@ -1,5 +1,7 @@
 """The use case of an addition, over the real manager of models, as far as it goes without a server."""
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from launch.proposal.trust import check_flags
 from launch.request import Wanted
 from registry.errors import DoesNotFit, Forbidden
+from registry.recipes.definition import PackageSource
 from runtime.gateway.launch.adding import Additions, advice
 from runtime.server.device import Device
 from tests.unit.residency.scripted import World
@@ -17,9 +20,9 @@ RERANK = Wanted("package:models.starter/pack/starter-rerank")
 MIB = 2**20
 
 
-def additions(folder: Path, budget: int) -> tuple[World, Additions]:
+def additions(folder: Path, budget: int, roster: Any = None) -> tuple[World, Additions]:
     world = World(folder, budget=budget)
-    roster: Any = SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False)
+    roster = roster or SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False)
     names: Any = SimpleNamespace(catalog=SimpleNamespace(aliases={}, recipes={}))
     return world, Additions(roster, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
 
@@ -49,6 +52,29 @@ async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
     assert advice(found) == "It fits once a has left."
     assert world.witness.events == ["loaded a"], "a preview changes nothing"
     await world.manager.close()
+    await world.pool.close()
+
+
+async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) -> None:
+    gone = asyncio.Event()
+
+    def roster_recipe(_: str) -> Any:
+        return SimpleNamespace(source=PackageSource(package="models.starter", inside="pack/starter-rerank"))
+
+    roster = SimpleNamespace(leaves=lambda _: not gone.is_set(), left=lambda _: gone.wait(), recipe=roster_recipe)
+    world, adding = additions(tmp_path, 2048 * MIB, roster)
+    wanted = replace(RERANK, id="a")
+    found = await adding.preview(wanted)
+    assert found.leaves
+    assert "being removed" in advice(found)
+    steps = adding.add(wanted)
+    assert [(await anext(steps)).phase for _ in range(2)] == ["looking", "waiting"]
+    coming = asyncio.ensure_future(anext(steps))
+    await asyncio.sleep(0)
+    assert not coming.done()
+    gone.set()
+    assert (await coming).phase == "added"
+    await steps.aclose()
     await world.pool.close()
 
 

