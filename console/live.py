@@ -17,7 +17,7 @@ from registry.errors import QueueFull
 log = logging.getLogger("roundhouse.console")
 EVERY, LEAST = 1.0, 0.12
 """Seconds between two samples: of a quiet server, and at least."""
-MOST = 64
+MAX_VIEWERS = 64
 """Viewers at one time."""
 
 
@@ -80,8 +80,10 @@ class Live:
 
     def admit(self) -> None:
         """Raises QueueFull."""
-        if self.viewers >= MOST:
-            raise QueueFull(f"{MOST} people look at this already. Close a page, or try again later.", retry_after=10)
+        if self.viewers >= MAX_VIEWERS:
+            raise QueueFull(
+                f"{MAX_VIEWERS} people look at this already. Close a page, or try again later.", retry_after=10
+            )
 
     async def _take(self, look: Callable[[], Now]) -> None:
         while True:

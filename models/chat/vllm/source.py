@@ -1,6 +1,6 @@
 """What the installed vLLM can serve, read from its source: importing it takes seconds and may touch the device.
 
-A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. They are in `touches.PARSED`.
+A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. `touches.PARSED` has all.
 """
 
 import ast

@@ -11,7 +11,7 @@ from runtime.cli.output import emit, note
 
 
 def _of(data_dir: Path | None) -> Path:
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
 
     return settings_of({} if data_dir is None else {"data_dir": data_dir}).data_dir
 

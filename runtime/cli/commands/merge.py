@@ -29,7 +29,7 @@ def merge(
     Example: roundhouse adapters merge legal@prod --output ./legal-model
     """
     from registry.errors import RoundhouseError
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
 
     given = {"recipes": tuple(recipes or ()), "data_dir": data_dir}
     settings = settings_of({key: value for key, value in given.items() if value})

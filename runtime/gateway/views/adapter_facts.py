@@ -11,7 +11,7 @@ from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.gateway.sinks.adapters import MOST
+from runtime.gateway.sinks.adapters import MAX_LABELS
 from runtime.gateway.sinks.labels import OTHER
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue
@@ -102,7 +102,9 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
     )  # fmt: skip
 
 
-def bounded(rows: Sequence[AdapterRow], most: int = MOST) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
+def bounded(
+    rows: Sequence[AdapterRow], most: int = MAX_LABELS
+) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
     """The rows that are shown, and of the others the sums, by model and figure."""
     if len(rows) <= most:
         return rows, {}

@@ -8,7 +8,7 @@ import pytest
 
 from console.decisions import LAST, Decisions
 from console.history import CAUSES, MINUTE, MOST_TEAMS, OTHER, History
-from console.live import MOST, Live
+from console.live import MAX_VIEWERS, Live
 from console.ring import Stalls
 from registry.errors import QueueFull
 from tests.unit.console.conftest import Console
@@ -101,7 +101,7 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
         await asyncio.sleep(0)
         live.close()
         assert await waits is None
-        live.viewers = MOST
+        live.viewers = MAX_VIEWERS
         with pytest.raises(QueueFull):
             live.admit()
 
