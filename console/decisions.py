@@ -11,7 +11,7 @@ LAST = 50
 Kind = Literal["swap", "load", "wake", "sleep", "leave", "fail", "died"]
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
     """`subject` and `object` are names, `words` say the rest; none of them is markup."""
 
     number: int
@@ -29,7 +29,7 @@ class Decisions:
     """The last ones. `heard` is told of each."""
 
     def __init__(self, heard: Callable[[], None], clock: Callable[[], float] = time.time) -> None:
-        self._last: deque[Decision] = deque(maxlen=LAST)
+        self._last: deque[LoggedDecision] = deque(maxlen=LAST)
         self._heard, self._clock, self._number = heard, clock, 0
 
     def told(
@@ -39,13 +39,13 @@ class Decisions:
         self._number += 1
         took = None if seconds is None else round(seconds, 4)
         self._last.append(
-            Decision(
+            LoggedDecision(
                 number=self._number, at=round(self._clock(), 3), kind=kind, model=model, subject=subject, words=words,
                 object=object, more=more, seconds=took,
             )
         )  # fmt: skip
         self._heard()
 
-    def last(self, most: int = LAST) -> list[Decision]:
+    def last(self, most: int = LAST) -> list[LoggedDecision]:
         """Newest first."""
         return list(self._last)[: -most - 1 : -1]

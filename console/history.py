@@ -29,7 +29,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     saw: dict[str, str]
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
+class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
     """One request that has ended. Times in seconds."""
 
     id: str
@@ -91,10 +91,10 @@ class History:
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
-        self._rows: deque[Row] = deque(maxlen=LAST)
+        self._rows: deque[RequestRow] = deque(maxlen=LAST)
         self._seconds: deque[Second] = deque(maxlen=MINUTE + 1)
 
-    def take(self, row: Row) -> None:
+    def take(self, row: RequestRow) -> None:
         self._rows.append(row)
         second = self._second()
         second.requests += 1
@@ -110,9 +110,9 @@ class History:
         """An adapter came into a place."""
         self._second().swaps += 1
 
-    def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[Row]:
+    def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[RequestRow]:
         """Newest first; of one team, or of all. words: what a row must hold somewhere."""
-        found: list[Row] = []
+        found: list[RequestRow] = []
         for row in reversed(self._rows):
             if len(found) >= most:
                 break
@@ -120,7 +120,7 @@ class History:
                 found.append(row)
         return found
 
-    def find(self, id_: str, team: str | None = None) -> Row | None:
+    def find(self, id_: str, team: str | None = None) -> RequestRow | None:
         """The newest row of this id: clients may send the same one twice."""
         return next((row for row in reversed(self._rows) if row.id == id_ and team in (None, row.team)), None)
 
@@ -169,7 +169,7 @@ def _p90(values: Iterable[float]) -> float | None:
     return ordered[int(0.9 * (len(ordered) - 1))] if ordered else None
 
 
-def _words(row: Row) -> str:
+def _words(row: RequestRow) -> str:
     route = f"{row.route.router} {row.route.reason}" if row.route else ""
     who = f"{row.team} {row.asked} {row.model} {row.adapter} {row.provider} {route}"
     return f"{row.id} {who} {row.end} {row.status} {row.code} {row.endpoint}".lower()

@@ -11,7 +11,7 @@ from console.now import Now
 from registry.recipes.definition import Task, Tier
 from tenants.caller import Caller, Scope
 from tenants.ledger.view import UsageReport
-from tenants.place import Place
+from tenants.place import KeyPlace
 
 
 class Model(Protocol):
@@ -31,7 +31,7 @@ class Model(Protocol):
     def bytes(self) -> int: ...
 
 
-class Adapter(Protocol):
+class ShownAdapter(Protocol):
     """An adapter, as `GET /v1/adapters/{name}` tells of it."""
 
     @property
@@ -40,7 +40,7 @@ class Adapter(Protocol):
     def base(self) -> str: ...
 
 
-class Router(Protocol):
+class ShownRouter(Protocol):
     """A router, as `GET /v1/routers/{name}` tells of it."""
 
     @property
@@ -51,7 +51,7 @@ class Router(Protocol):
     def definition(self) -> Mapping[str, object]: ...
 
 
-class Plan(Protocol):
+class ShownPlan(Protocol):
     """What a load would do, as `POST /v1/models/{id}/plan` tells of it."""
 
     @property
@@ -70,7 +70,7 @@ class Host(Protocol):
     @property
     def usage(self) -> UsageReport: ...
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyPlace:
         """Where teams and keys are."""
         ...
 
@@ -88,7 +88,7 @@ class Host(Protocol):
         """Those that the caller may use."""
         ...
 
-    def plan(self, model: str) -> Plan:
+    def plan(self, model: str) -> ShownPlan:
         """Raises NotFound."""
         ...
 
@@ -96,8 +96,8 @@ class Host(Protocol):
         """As a recipe file has it. Raises NotFound."""
         ...
 
-    def adapters(self) -> Sequence[Adapter]: ...
-    def routers(self) -> Sequence[Router]: ...
+    def adapters(self) -> Sequence[ShownAdapter]: ...
+    def routers(self) -> Sequence[ShownRouter]: ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from console.decisions import Decision
+from console.decisions import LoggedDecision
 from console.history import Minute
 
 StallState = Literal["run", "held", "swap"]
@@ -35,7 +35,7 @@ class Ring(msgspec.Struct, frozen=True, kw_only=True):
     """Adapters that are in no place; some of them where there are many."""
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class ModelPart(msgspec.Struct, frozen=True, kw_only=True):
     """A model, and what it holds."""
 
     id: str
@@ -54,7 +54,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     failure: str = ""
 
 
-class Store(msgspec.Struct, frozen=True):
+class MemoryUse(msgspec.Struct, frozen=True):
     """Memory of a device, or of the host beside it."""
 
     label: str
@@ -66,14 +66,14 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     phase: str
     uptime: float
-    device: Store
-    host: Store | None
-    models: list[Part]
+    device: MemoryUse
+    host: MemoryUse | None
+    models: list[ModelPart]
     rings: list[Ring]
     running: int
     waiting: int
     longest_wait: float
     minute: Minute
-    decisions: list[Decision]
+    decisions: list[LoggedDecision]
     shares: dict[str, float] | None
     """Seconds in engines by team; None for who may not see other teams."""

@@ -1,7 +1,7 @@
 """What is asked for when a model is added, and what is told while that is done. The signature of the use case:
 
-    Gateway.additions.add(wanted: Wanted) -> AsyncGenerator[Step | Added, None]
-    Gateway.additions.preview(wanted: Wanted) -> Preview          (changes nothing)
+    Gateway.additions.add(wanted: ModelRequest) -> AsyncGenerator[Step | Added, None]
+    Gateway.additions.preview(wanted: ModelRequest) -> Preview          (changes nothing)
 
 Steps come in the order of `Phase`; `waiting` only where a model of its id is being removed and finishes its last
 requests, `fetching` as often as the figures change. The last one is `Added`. Errors are
@@ -27,7 +27,7 @@ class WorkingSet:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelRequest:
     """A model that somebody wants to be served.
 
     `source`: a folder (absolute), `org/name[@revision]` of a hub, `package:NAME[/inside]`.

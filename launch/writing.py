@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from launch.proposal.draft import Choice, put
+from launch.proposal.draft import DraftValue, put
 from registry.recipes.definition import Recipe
 
 WIDTH = 110
@@ -14,7 +14,7 @@ SIZES = ("kv_cache", "overhead")
 ORDER = ("id", "version", "task", "description", "source", "engine", "dtype", "context_length", "memory", "batching")
 
 
-def recipe_text(recipe: Recipe, choices: Iterable[Choice] = (), notes: Iterable[str] = ()) -> str:
+def recipe_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iterable[str] = ()) -> str:
     """One document: what differs from the defaults, and what was chosen."""
     chosen = tuple(choices)
     reasons: dict[str, list[str]] = {}

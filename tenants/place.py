@@ -8,7 +8,7 @@ FILE = "tenants.db"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class KeyPlace:
     """Where keys are kept, and what holds without them.
 
     Attributes:

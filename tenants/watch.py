@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tenants.caller import Caller
 from tenants.keys import pepper
 from tenants.keys.keyring import Keyring, Known
-from tenants.place import Place
+from tenants.place import KeyPlace
 
 if TYPE_CHECKING:  # a server without keys loads no database
     from registry.storage.database import Database
@@ -33,7 +33,7 @@ class KeyWatch:
 
     def __init__(
         self,
-        place: Place,
+        place: KeyPlace,
         opened: "Callable[[Database], Awaitable[None]] | None" = None,
         changed: "Callable[[Database], Awaitable[None]] | None" = None,
     ) -> None:

@@ -8,7 +8,7 @@ import msgspec
 from adapters.types import Base
 
 
-class Part(msgspec.Struct, frozen=True, kw_only=True):
+class WeightedAdapter(msgspec.Struct, frozen=True, kw_only=True):
     """One of several adapters: the folder that the store keeps it in, and what its change of the base counts."""
 
     folder: Path
@@ -22,7 +22,7 @@ class Combine(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """
 
     base: Base
-    parts: tuple[Part, ...]
+    parts: tuple[WeightedAdapter, ...]
     kind: str
     rank: int
     density: float
@@ -42,23 +42,23 @@ class Merge(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Job = Combine | Merge
 
 
-class Progress(msgspec.Struct, frozen=True, tag=True):
+class ComposeProgress(msgspec.Struct, frozen=True, tag=True):
     text: str
     fraction: float
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class ComposeDone(msgspec.Struct, frozen=True, tag=True):
     """The last line: the folder is complete."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class ComposeFailed(msgspec.Struct, frozen=True, tag=True):
     """The last line. `unfit`: it cannot be done with these files, and `message` says why."""
 
     kind: Literal["unfit", "disk_full", "broken"]
     message: str
 
 
-Answer = Progress | Done | Failed
+Answer = ComposeProgress | ComposeDone | ComposeFailed
 
 
 def encode(message: Job | Answer) -> bytes:

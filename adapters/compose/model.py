@@ -10,7 +10,7 @@ from pathlib import Path
 import humanize
 import psutil
 
-from adapters.compose.jobs import Merge, Progress
+from adapters.compose.jobs import ComposeProgress, Merge
 from adapters.compose.run import compose
 from registry.errors import Unavailable
 from registry.files.weights import read_weights
@@ -47,7 +47,7 @@ def check_room(wanted: Needs, folder: Path) -> None:
 
 
 async def merged(
-    base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[Progress], None] = lambda _: None
+    base: Path, adapter: Path, out: Path, *, trusted: bool, tell: Callable[[ComposeProgress], None] = lambda _: None
 ) -> int:
     """Write it to `out`, which is new or an empty folder. The bytes that it has. Raises as `compose` does, OSError."""
     made = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))

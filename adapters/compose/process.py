@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from adapters.check_process import FULL
-from adapters.compose.jobs import Answer, Combine, Done, Failed, Job, Progress, decode_job, encode
+from adapters.compose.jobs import Answer, Combine, ComposeDone, ComposeFailed, ComposeProgress, Job, decode_job, encode
 
 
 def main() -> None:
@@ -29,25 +29,25 @@ def main() -> None:
 
 def _work(job: Job, answers: int) -> Answer:
     def tell(text: str, fraction: float) -> None:
-        os.write(answers, encode(Progress(text, fraction)))
+        os.write(answers, encode(ComposeProgress(text, fraction)))
 
     try:
         if isinstance(job, Combine):
             from adapters.compose.combine import combine
 
             combine(job, tell)
-            return Done()
+            return ComposeDone()
         from adapters.compose.merge import Unmergeable, merge
 
         try:
             merge(job, tell)
         except Unmergeable as error:
-            return Failed("unfit", str(error))
-        return Done()
+            return ComposeFailed("unfit", str(error))
+        return ComposeDone()
     except Exception as error:
         traceback.print_exc()
         full = isinstance(error, OSError) and error.errno in FULL
-        return Failed("disk_full" if full else "broken", f"{type(error).__name__}: {error}"[:500])
+        return ComposeFailed("disk_full" if full else "broken", f"{type(error).__name__}: {error}"[:500])
 
 
 def _end_with_the_asker() -> NoReturn:

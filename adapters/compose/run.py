@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from adapters.compose.jobs import Answer, Failed, Job, Progress, decode_answer, encode
+from adapters.compose.jobs import Answer, ComposeFailed, ComposeProgress, Job, decode_answer, encode
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -16,7 +16,9 @@ _ROOT = Path(__file__).resolve().parents[2]
 _KEPT = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR")
 
 
-async def compose(job: Job, seconds: float | None = None, tell: Callable[[Progress], None] = lambda _: None) -> None:
+async def compose(
+    job: Job, seconds: float | None = None, tell: Callable[[ComposeProgress], None] = lambda _: None
+) -> None:
     """Run a job to its end. Whatever ends this call ends the process.
 
     Raises Unfit, Unavailable (codes disk_full, compose_timeout), EngineFailed (code compose_failed).
@@ -38,7 +40,7 @@ async def compose(job: Job, seconds: float | None = None, tell: Callable[[Progre
                 await process.stdin.drain()
             async for line in process.stdout:
                 last = decode_answer(line)
-                if isinstance(last, Progress):
+                if isinstance(last, ComposeProgress):
                     tell(last)
     except TimeoutError:
         raise Unavailable(
@@ -56,14 +58,14 @@ async def compose(job: Job, seconds: float | None = None, tell: Callable[[Progre
 
 def _raise(last: Answer | None) -> None:
     """What the last line means, where it is not Done."""
-    if last is None or isinstance(last, Progress):
+    if last is None or isinstance(last, ComposeProgress):
         log.error("the composing process died", extra={"last": last.text if last else "start"})
         raise EngineFailed(
             "The process that works on the adapters was ended, probably because memory had run out. Nothing was "
             "changed.",
             code="compose_failed",
         )
-    if not isinstance(last, Failed):
+    if not isinstance(last, ComposeFailed):
         return
     if last.kind == "unfit":
         raise Unfit(last.message, code="unfit_adapter")

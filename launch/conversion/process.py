@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from models.parent import die_with_parent
-from models.sources.answers import Answer, Done, Failed
+from models.sources.answers import Answer, FetchDone, FetchFailed
 
 BESIDE = ("tokenizer.json", "preprocessor_config.json")
 """What the engine reads beside the weights; a tokenizer.json is made where there is none."""
@@ -29,7 +29,9 @@ def main() -> None:
 def _convert(folder: Path, out: Path) -> Answer:
     try:
         if not any(folder.glob("*.safetensors")):
-            return Failed(422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read.")
+            return FetchFailed(
+                422, "bad_weights", f"{folder} has no weights as safetensors, and pickles are never read."
+            )
         from ctranslate2.converters import TransformersConverter
 
         beside = [name for name in BESIDE if (folder / name).is_file()]
@@ -44,11 +46,11 @@ def _convert(folder: Path, out: Path) -> Answer:
             WhisperTokenizerFast.from_pretrained(str(folder), local_files_only=True).save_pretrained(str(out))
     except OSError as error:
         if error.errno in FULL:
-            return Failed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
+            return FetchFailed(503, "disk_full", f"The disk has no room for the converted {folder}: {error.strerror}.")
         return _failed(folder, error)
     except Exception as error:
         return _failed(folder, error)
-    return Done(str(out))
+    return FetchDone(str(out))
 
 
 def _keep_alignment_heads(folder: Path, out: Path) -> None:
@@ -62,7 +64,9 @@ def _keep_alignment_heads(folder: Path, out: Path) -> None:
 
 def _failed(folder: Path, error: Exception) -> Answer:
     traceback.print_exc()
-    return Failed(422, "conversion_failed", f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000])
+    return FetchFailed(
+        422, "conversion_failed", f"{folder} cannot be converted: {type(error).__name__}: {error}"[:1000]
+    )
 
 
 if __name__ == "__main__":

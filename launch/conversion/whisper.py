@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from models.sources.answers import Answer, Done, Failed
+from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.sources.digest import digest
 from registry.errors import EngineFailed, by_status
 from registry.recipes.definition import Recipe, Task
@@ -101,10 +101,10 @@ class Conversions:
             if not line:
                 shutil.rmtree(half, ignore_errors=True)
         answer = msgspec.json.decode(line, type=Answer) if line else None
-        if isinstance(answer, Failed):
+        if isinstance(answer, FetchFailed):
             await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)
             raise by_status(answer.status)(answer.message, code=answer.code)
-        if not isinstance(answer, Done):
+        if not isinstance(answer, FetchDone):
             raise EngineFailed(f"The process that converted {folder} was ended. Ask again.", code="conversion_failed")
         await asyncio.to_thread(os.replace, half, place)  # whole, or not at all
         return place

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.proposal.context import check_context, longest_context
-from launch.proposal.draft import Choice, Draft, Machine
+from launch.proposal.draft import Draft, DraftValue, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
@@ -29,7 +29,7 @@ REQUESTS = {"cpu": 16, "cuda": 64}
 STEP_TOKENS = {"cpu": 2048, "cuda": 8192}
 BLOCKS_MORE = 5 / 4
 """vLLM counts in blocks, and refuses a cache that does not hold one whole context."""
-_NO_CACHE = Choice("memory.kv_cache", 0, "left out of the sum")
+_NO_CACHE = DraftValue("memory.kv_cache", 0, "left out of the sum")
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DraftValue:
     """One value and why it is so. `key`: with dots, as in the recipe."""
 
     key: str
@@ -40,16 +40,16 @@ class Draft:
     """`asked`: keys with dots to values, from whoever adds the model."""
 
     asked: Mapping[str, object]
-    choices: list[Choice] = field(default_factory=list)
+    choices: list[DraftValue] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
     def pick(self, key: str, value: object, why: str) -> Any:
         """The value that counts. What was asked for wins, also where it is the parent of `key` or a child of it."""
         if key in self.asked:
-            self.choices.append(Choice(key, self.asked[key], ASKED))
+            self.choices.append(DraftValue(key, self.asked[key], ASKED))
             return self.asked[key]
         if not any(key.startswith(f"{other}.") for other in self.asked):
-            self.choices.append(Choice(key, value, why))
+            self.choices.append(DraftValue(key, value, why))
         return value
 
     def wants(self, key: str) -> bool:
@@ -60,14 +60,14 @@ class Draft:
         """The recipe's plain values."""
         found: dict[str, Any] = {}
         known = {choice.key for choice in self.choices}
-        rest = [Choice(key, value, ASKED) for key, value in self.asked.items() if key not in known]
+        rest = [DraftValue(key, value, ASKED) for key, value in self.asked.items() if key not in known]
         for choice in [*self.choices, *rest]:
             put(found, choice.key, choice.value)
         return found
 
-    def all_choices(self) -> tuple[Choice, ...]:
+    def all_choices(self) -> tuple[DraftValue, ...]:
         known = {choice.key for choice in self.choices}
-        rest = [Choice(key, value, ASKED) for key, value in self.asked.items() if key not in known]
+        rest = [DraftValue(key, value, ASKED) for key, value in self.asked.items() if key not in known]
         return (*self.choices, *rest)
 
     def recipe(self) -> Recipe:

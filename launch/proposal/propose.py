@@ -6,10 +6,10 @@ from launch.files.detect import Detected, detect
 from launch.files.listing import Listing
 from launch.files.weights import weights_of
 from launch.proposal.chat import ChatFacts, propose_chat
-from launch.proposal.draft import ASKED, Choice, Draft, Machine
+from launch.proposal.draft import ASKED, Draft, DraftValue, Machine
 from launch.proposal.speech import propose_speech
 from launch.proposal.text import propose_text
-from launch.request import Wanted
+from launch.request import ModelRequest
 from launch.source import proposed_id
 from models.engines import DeviceKind
 from models.estimate import Estimate, estimate_of
@@ -28,14 +28,14 @@ SOURCE_KEYS = frozenset({"source", "source.path", "source.hub", "source.revision
 @dataclass(frozen=True, slots=True)
 class Proposal:
     recipe: Recipe
-    choices: tuple[Choice, ...]
+    choices: tuple[DraftValue, ...]
     notes: tuple[str, ...]
     estimate: Estimate
     detected: Detected
 
 
 def propose(
-    listing: Listing, source: Source, wanted: Wanted, machine: Machine, *, weights: Weights | None = None
+    listing: Listing, source: Source, wanted: ModelRequest, machine: Machine, *, weights: Weights | None = None
 ) -> Proposal:
     """Raises Unfit for what cannot be served here, BadRequest for an id that is none.
 

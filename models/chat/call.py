@@ -2,14 +2,14 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-from models.chat.vllm.usage import Meter
+from models.chat.vllm.usage import UsageMeter
 from models.messages import Event, Usage
 
 
 class ChatCall(AsyncIterator[Event]):
     """The events of one call. `usage` is exact at any time, also after a cancelled or closed call."""
 
-    def __init__(self, events: AsyncGenerator[Event, None], meter: Meter) -> None:
+    def __init__(self, events: AsyncGenerator[Event, None], meter: UsageMeter) -> None:
         self._events = events
         self._meter = meter
 

@@ -14,13 +14,13 @@ from models.chat.adapters import EngineAdapters
 from models.chat.asgi import Exchange
 from models.chat.call import ChatCall
 from models.chat.grammars import admission, process
-from models.chat.grammars.admission import ADMISSION, Admission
-from models.chat.grammars.checker import Checker
+from models.chat.grammars.admission import ADMISSION, GrammarAdmission
+from models.chat.grammars.checker import GrammarChecker
 from models.chat.names import Renamer
 from models.chat.requests import counts, fields, guard, tokens
 from models.chat.sleep import Sleeper
 from models.chat.vllm import counting, launch, prewarm
-from models.chat.vllm.usage import METER, Meter, meter_requests
+from models.chat.vllm.usage import METER, UsageMeter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
@@ -45,7 +45,7 @@ class VllmEngine:
         self._model = ""
         self._typical, self._cuts, self._strict, self._traces = False, False, False, False
         self._state = "new"
-        self._checker = Checker(lambda: process.start(self._engine, bounds), bounds)
+        self._checker = GrammarChecker(lambda: process.start(self._engine, bounds), bounds)
         self._sleeper: Sleeper | None = None
         self._running: set[Exchange] = set()
         self._change: asyncio.Future[Held] | None = None
@@ -211,17 +211,17 @@ class VllmEngine:
             await asyncio.to_thread(launch.stop_engine, engine, running, CLOSE_WITHIN)
 
     def call(self, request: HttpCall) -> ChatCall:
-        meter = Meter()
+        meter = UsageMeter()
         return ChatCall(self._events(request, meter), meter)
 
-    async def _events(self, request: HttpCall, meter: Meter) -> AsyncGenerator[Event, None]:
+    async def _events(self, request: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
         remark = ""
         if not self._strict:
             unstored, remark = fields.without_store(request.path, request.body)
             request = msgspec.structs.replace(request, body=unstored)
         self._check(request, adapters)
-        entering = Admission(self._checker)
+        entering = GrammarAdmission(self._checker)
         await entering.first(request.body)
         context = contextvars.copy_context()
         context.run(METER.set, meter)
@@ -288,7 +288,7 @@ class VllmEngine:
             self._child_died(self._children.how_ended())
             raise self._cause
 
-    async def _end(self, exchange: Exchange, meter: Meter, adapters: EngineAdapters, served: str) -> None:
+    async def _end(self, exchange: Exchange, meter: UsageMeter, adapters: EngineAdapters, served: str) -> None:
         """Leave nothing of a call in the engine. An adapter counts as used until vLLM's part has ended."""
         meter.closed = True
         exchange.leave()

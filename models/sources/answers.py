@@ -10,11 +10,11 @@ class Come(msgspec.Struct, frozen=True, tag=True):
     whole: int | None
 
 
-class Done(msgspec.Struct, frozen=True, tag=True):
+class FetchDone(msgspec.Struct, frozen=True, tag=True):
     path: str
 
 
-class Failed(msgspec.Struct, frozen=True, tag=True):
+class FetchFailed(msgspec.Struct, frozen=True, tag=True):
     """An error of `registry.errors`."""
 
     status: int
@@ -23,4 +23,4 @@ class Failed(msgspec.Struct, frozen=True, tag=True):
     retry_after: float | None = None
 
 
-Answer = Come | Done | Failed
+Answer = Come | FetchDone | FetchFailed

@@ -11,7 +11,7 @@ import msgspec
 from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
 
 from models.parent import die_with_parent
-from models.sources.answers import Answer, Come, Done, Failed
+from models.sources.answers import Answer, Come, FetchDone, FetchFailed
 from models.sources.large_files import bring
 from models.sources.repository import check_disk, check_files, files_of
 from models.sources.resolve import resolve
@@ -57,11 +57,13 @@ def _fetch(source: HubSource, answers: int) -> Answer:
         folder = resolve(source, Path.cwd())  # by the name that was asked for: without a hub it is found by that
         check_files(source, folder, files)
     except RoundhouseError as error:
-        return Failed(error.status, error.code, error.message, error.retry_after)
+        return FetchFailed(error.status, error.code, error.message, error.retry_after)
     except Exception as error:
         traceback.print_exc()
-        return Failed(503, "download_failed", f"'{source.hub}' could not be fetched: {type(error).__name__}: {error}")
-    return Done(str(folder))
+        return FetchFailed(
+            503, "download_failed", f"'{source.hub}' could not be fetched: {type(error).__name__}: {error}"
+        )
+    return FetchDone(str(folder))
 
 
 def _send(to: int, answer: Answer) -> None:

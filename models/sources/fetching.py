@@ -13,7 +13,7 @@ from typing import NoReturn
 
 import msgspec
 
-from models.sources.answers import Answer, Come, Done, Failed
+from models.sources.answers import Answer, Come, FetchDone, FetchFailed
 from models.sources.resolve import Fetched
 from registry.errors import Unavailable, by_status
 from registry.recipes.definition import HubSource
@@ -78,9 +78,9 @@ class _Download:
                     case Come(come, whole):
                         for told in list(self.listeners):
                             told(come, whole)
-                    case Done(path):
+                    case FetchDone(path):
                         return Path(path)
-                    case Failed() as failed:
+                    case FetchFailed() as failed:
                         _raise(failed)
         except ConnectionError:
             pass  # it ended before it had read what to do
@@ -95,5 +95,5 @@ class _Download:
         )
 
 
-def _raise(failed: Failed) -> NoReturn:
+def _raise(failed: FetchFailed) -> NoReturn:
     raise by_status(failed.status)(failed.message, code=failed.code, retry_after=failed.retry_after)

@@ -72,7 +72,7 @@ class BertLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LengthGroup:
     """`count` inputs of `length` tokens from row `start` on."""
 
     start: int
@@ -225,10 +225,10 @@ def _norm(norm: Any, x: "Tensor") -> "Tensor":
     return torch.nn.functional.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
-def _groups(lengths: Sequence[int]) -> list[Group]:
+def _groups(lengths: Sequence[int]) -> list[LengthGroup]:
     groups, start = [], 0
     for length, same in groupby(lengths):
-        groups.append(Group(start, len(list(same)), length))
+        groups.append(LengthGroup(start, len(list(same)), length))
         start += groups[-1].count * length
     return groups
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
 from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Probe, Registered, Version
-from registry.state.schema import Database
+from registry.state.schema import StateDatabase
 
 
 class AdapterTable:
@@ -23,7 +23,9 @@ class AdapterTable:
     | delete         | NotFound        | Conflict while aliased or pinned, unless `force`                   |
     """
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time, *, routers: bool = False) -> None:
+    def __init__(
+        self, database: StateDatabase, clock: Callable[[], float] = time.time, *, routers: bool = False
+    ) -> None:
         """routers: it is those that `all` lists, and not adapters."""
         self._database = database
         self._clock = clock

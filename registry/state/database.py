@@ -8,7 +8,7 @@ from typing import Self
 
 from registry.state.adapters import AdapterTable
 from registry.state.models import ModelTable
-from registry.state.schema import Database
+from registry.state.schema import StateDatabase
 
 
 class State:
@@ -20,7 +20,7 @@ class State:
     """
 
     def __init__(self, directory: Path, clock: Callable[[], float] = time.time, *, read_only: bool = False) -> None:
-        self._database = Database(directory, read_only=read_only)
+        self._database = StateDatabase(directory, read_only=read_only)
         self.path = self._database.path
         self.adapters = AdapterTable(self._database, clock)
         self.routers = AdapterTable(self._database, clock, routers=True)

@@ -8,7 +8,7 @@ from typing import Any
 from registry import learning
 from registry.errors import NotFound
 from registry.records import LoadKey, Measured, MeasuredSleep
-from registry.state.schema import Database
+from registry.state.schema import StateDatabase
 
 NEWEST = 0.3
 """Weight of the newest load in the running mean of its seconds: three loads later a change of disk has been learnt."""
@@ -18,7 +18,7 @@ OF_KEY = "WHERE model = ? AND recipe_version = ? AND engine_version = ? AND devi
 class ModelTable:
     """Choices of operators that outlive a restart, and measured figures that replace estimates."""
 
-    def __init__(self, database: Database, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, database: StateDatabase, clock: Callable[[], float] = time.time) -> None:
         self._database = database
         self._clock = clock
 

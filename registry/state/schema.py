@@ -92,7 +92,7 @@ MIGRATIONS: Sequence[str] = (
 )
 
 
-class Database:
+class StateDatabase:
     """One connection, shared by the threads of one process: a lock keeps transactions apart.
 
     Write-ahead log with synchronous=NORMAL: a commit survives the death of the process at once (0.01 ms), and the

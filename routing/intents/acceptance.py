@@ -8,7 +8,7 @@ import numpy as np
 from registry.errors import BadRequest
 from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead
 from routing.intents.model import Acceptance
-from routing.intents.training import DEFAULTS, Example, Options, letters_head, vector_head
+from routing.intents.training import DEFAULTS, Example, TrainingOptions, letters_head, vector_head
 
 YES, NO = "yes", "no"
 STEPS = 21
@@ -36,7 +36,10 @@ class Point:
 
 
 def train_acceptance(
-    judged: Sequence[Judged], vectors: Array | None = None, embedding: str | None = None, options: Options = DEFAULTS
+    judged: Sequence[Judged],
+    vectors: Array | None = None,
+    embedding: str | None = None,
+    options: TrainingOptions = DEFAULTS,
 ) -> Acceptance:
     """A head of its own for each target. Raises BadRequest."""
     targets = sorted({name for one in judged for name in one.accepted})

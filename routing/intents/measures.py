@@ -45,7 +45,7 @@ def auroc(inside: Floats, outside: Floats) -> float | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class HeadMeasures:
     """On held-out examples, for one set of features."""
 
     features: str

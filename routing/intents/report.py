@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from html import escape
 
 from routing.intents.acceptance import Point
-from routing.intents.measures import Measured
+from routing.intents.measures import HeadMeasures
 
 SHOWN = 15
 """Rows of confused pairs."""
 CELL, MARGIN = 14, 150
 
 
-def text(measured: Measured) -> str:
+def text(measured: HeadMeasures) -> str:
     """The figures, then which intents were taken for which, most often first."""
     lines = [
         f"by {measured.features}, on {measured.examples} held-out examples and {measured.out_of_scope} of no intent:",
@@ -33,7 +33,7 @@ def text(measured: Measured) -> str:
     return "\n".join(lines)
 
 
-def picture(measured: Measured) -> str:
+def picture(measured: HeadMeasures) -> str:
     """The confusion table as an SVG: a row for each right intent, a column for each that was told."""
     counts = Counter({(right, told): count for right, told, count in measured.confusion})
     labels = sorted({label for pair in counts for label in pair}, key=lambda label: (label == "-", label))

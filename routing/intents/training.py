@@ -18,7 +18,7 @@ from sklearn.linear_model import LogisticRegression
 
 from registry.errors import BadRequest
 from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, log_sum_exp, sigmoid, signs, softmax
-from routing.intents.measures import Measured, auroc, calibration_error, threshold_for
+from routing.intents.measures import HeadMeasures, auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.ngrams import pieces
 from routing.intents.typos import mistyped
@@ -35,7 +35,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TrainingOptions:
     precision: float = 0.99
     """Of what is answered: the thresholds are chosen for it."""
     held_out: float = 0.2
@@ -49,13 +49,13 @@ class Options:
     """Learn the letters of each example also with typing errors."""
 
 
-DEFAULTS = Options()
+DEFAULTS = TrainingOptions()
 
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
     model: IntentModel
-    measured: tuple[Measured, ...]
+    measured: tuple[HeadMeasures, ...]
     """Of letters alone, then of both."""
 
 
@@ -79,7 +79,7 @@ def train(
     held: Sequence[Example],
     vectors: tuple[Array, Array] | None = None,
     embedding: str | None = None,
-    options: Options = DEFAULTS,
+    options: TrainingOptions = DEFAULTS,
 ) -> Fitted:
     """vectors: of the examples and of the held-out ones, by the model `embedding`. Raises BadRequest."""
     labels = sorted({example.label for example in examples})
@@ -102,7 +102,7 @@ def train(
 
 
 # --- the heads -------------------------------------------------------------------------------------------------------
-def letters_head(examples: Sequence[Example], labels: Sequence[str], options: Options) -> LettersHead:
+def letters_head(examples: Sequence[Example], labels: Sequence[str], options: TrainingOptions) -> LettersHead:
     texts, names = [e.text for e in examples], [e.label for e in examples]
     buckets = options.buckets or min(1 << 16, max(1 << 12, 1 << (len(texts) * 8 - 1).bit_length()))
     if options.typos:
@@ -122,7 +122,9 @@ def letters_head(examples: Sequence[Example], labels: Sequence[str], options: Op
     return LettersHead(idf.astype(np.float32), weights, bias)
 
 
-def vector_head(examples: Sequence[Example], vectors: Array, labels: Sequence[str], options: Options) -> VectorHead:
+def vector_head(
+    examples: Sequence[Example], vectors: Array, labels: Sequence[str], options: TrainingOptions
+) -> VectorHead:
     names = [example.label for example in examples]
     weights, bias = _logistic(
         vectors.astype(np.float64), names, labels, options.vector_strength, options.iterations * 2
@@ -204,7 +206,7 @@ def _looked(
 def _measure(
     features: str, mix: Mix, letters: Array, vectors: Array | None, cosines: Array | None, labels: Sequence[str],
     right: npt.NDArray[np.int_],
-) -> Measured:  # fmt: skip
+) -> HeadMeasures:  # fmt: skip
     looked, correct, told = _looked(mix, letters, vectors, cosines, labels, right)
     out = _out(labels)
     confidence = np.where(told == out, 0.0, sigmoid(looked @ np.asarray(mix.gate, np.float32))).astype(np.float32)
@@ -215,7 +217,7 @@ def _measure(
         (names[int(r)] if r >= 0 else OUT, names[int(t)] if a else OUT)
         for r, t, a in zip(right, told, answered, strict=True)
     )
-    return Measured(
+    return HeadMeasures(
         features,
         int(inside.sum()),
         int((~inside).sum()),

@@ -9,7 +9,7 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Refused(OSError):
+class AddressRefused(OSError):
     """A name that leads to where this provider must not be."""
 
 
@@ -51,7 +51,7 @@ class Resolver(AbstractResolver):
         for kind, _, protocol, _, where in found:
             address = str(where[0])
             if (wrong := fault(address, self._private)) is not None:
-                raise Refused(wrong)
+                raise AddressRefused(wrong)
             results.append(
                 ResolveResult(
                     hostname=host, host=address, port=port, family=kind, proto=protocol, flags=socket.AI_NUMERICHOST

@@ -20,7 +20,7 @@ from registry.errors import BadRequest
 from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, tasks
 from routing.providers.connection import Reply
-from routing.providers.passing import BadAnswer, ErrorEvent, Heard, Passing, another
+from routing.providers.passing import AnswerSoFar, BadAnswer, ErrorEvent, Passing, another
 from routing.providers.plan import Planned, plan
 from routing.providers.upstream import Upstream
 
@@ -54,7 +54,7 @@ class Attempt:
     ) -> None:
         self._upstream, self._model, self._shown, self._request_id = upstream, model, shown, request_id
         self._by, self._trace = by, trace
-        self._heard: Heard | None = None
+        self._heard: AnswerSoFar | None = None
         self._passing: Passing | None = None
         self._sent = 0
         self._usage: Usage | None = None
@@ -145,7 +145,7 @@ class Attempt:
         raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:
-        heard = self._heard = Heard(self._shown)
+        heard = self._heard = AnswerSoFar(self._shown)
         data, parts = heard.object(await reply.whole())
         if bytes(parts.get("error", b"null")) != b"null":
             raise ErrorEvent(data)
@@ -208,7 +208,7 @@ class Attempt:
             )
 
     def _answered_by(self, said: str | None) -> str:
-        self._heard = Heard(self._shown, model=said)
+        self._heard = AnswerSoFar(self._shown, model=said)
         return self._other_model()
 
     async def _embed(self, request: EmbedRequest, body: bytes) -> Events:

@@ -31,7 +31,7 @@ class Phase(StrEnum):
     HALF_OPEN = "half_open"
 
 
-class Outcome(StrEnum):
+class CallOutcome(StrEnum):
     SUCCESS = "success"
     FAILURE = "failure"
     NEITHER = "neither"
@@ -70,41 +70,41 @@ class Permit:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class CallRefused:
     seconds: float
     """Until another try makes sense."""
 
 
-def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | Refused]:
+def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
     """May a request go?"""
     if state.phase is Phase.CLOSED:
         return state, Permit(state.period)
     if state.phase is Phase.OPEN:
         if now < state.until:
-            return state, Refused(state.until - now)
+            return state, CallRefused(state.until - now)
         state = replace(state, phase=Phase.HALF_OPEN, period=state.period + 1)
     elif state.probing:
-        return state, Refused(PROBE_WAIT)
+        return state, CallRefused(PROBE_WAIT)
     return replace(state, probing=True), Permit(state.period)
 
 
 def ended(
-    state: Breaker, permit: Permit, outcome: Outcome, now: float, chance: float, retry_after: float | None = None
+    state: Breaker, permit: Permit, outcome: CallOutcome, now: float, chance: float, retry_after: float | None = None
 ) -> Breaker:
     """What a request's end means. chance: 0 to 1, of the jitter."""
     if permit.period != state.period:
         return state
     if state.phase is Phase.HALF_OPEN:
         match outcome:
-            case Outcome.SUCCESS:
+            case CallOutcome.SUCCESS:
                 return Breaker(period=state.period + 1)
-            case Outcome.FAILURE:
+            case CallOutcome.FAILURE:
                 return _opened(state, state.opened + 1, now, chance, retry_after)
-            case Outcome.NEITHER:
+            case CallOutcome.NEITHER:
                 return replace(state, probing=False)
-    if outcome is Outcome.NEITHER:
+    if outcome is CallOutcome.NEITHER:
         return state
-    failed = outcome is Outcome.FAILURE
+    failed = outcome is CallOutcome.FAILURE
     buckets, run = _counted(state.buckets, int(now), failed), state.run + 1 if failed else 0
     if failed:
         calls, failures = sum(b.calls for b in buckets), sum(b.failures for b in buckets)

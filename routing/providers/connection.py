@@ -200,7 +200,7 @@ def _refused(provider: Provider, why: str) -> ProviderFailed:
 
 def _broken(provider: Provider, error: Exception) -> ProviderFailed:
     inner = getattr(error, "os_error", error)
-    if isinstance(inner, address.Refused):
+    if isinstance(inner, address.AddressRefused):
         return _refused(provider, str(inner))
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
         return ProviderFailed(

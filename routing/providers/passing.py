@@ -75,7 +75,7 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
 
 # --- one object ------------------------------------------------------------------------------------------------------
 @dataclass(slots=True)
-class Heard:
+class AnswerSoFar:
     """What was read of an answer so far."""
 
     shown: str
@@ -140,7 +140,7 @@ class Passing:
 
     def __init__(self, surface: Surface, shown: str, usage_wanted: bool) -> None:
         self._surface, self._usage_wanted = surface, usage_wanted
-        self.heard = Heard(shown)
+        self.heard = AnswerSoFar(shown)
         self.begun = False
         """Words have come."""
         self.ended = False

@@ -8,7 +8,7 @@ SHARE, SAVED = 0.1, 10.0
 """Further attempts per request, and how many may be saved up while all is well."""
 
 
-class Budget:
+class RetryBudget:
     """At most a tenth of a provider's traffic are further attempts, so that an outage is not made worse."""
 
     def __init__(self) -> None:

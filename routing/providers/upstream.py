@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from registry.errors import ProviderFailed, ProviderOverloaded, QueueFull
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers import breaker, retry
-from routing.providers.breaker import Breaker, Outcome, Permit
+from routing.providers.breaker import Breaker, CallOutcome, Permit
 from routing.providers.connection import Connection
 
 Told = Callable[[str, str, str], None]
@@ -32,7 +32,7 @@ class Upstream:
         self.breakers: dict[str, Breaker] = {model.name: Breaker() for model in provider.models}
         self.running = 0
         self._told, self._clock, self._chance = told, clock, chance
-        self._budget = retry.Budget()
+        self._budget = retry.RetryBudget()
         self._connection: Connection | None = None
         self._left = asyncio.Event()
 
@@ -104,11 +104,11 @@ class Upstream:
         """How an attempt ended. begun: words of an answer had come."""
         after = None
         if error is None or (begun and not isinstance(error, ProviderFailed)):
-            outcome = Outcome.SUCCESS  # who leaves in mid-answer was answered
+            outcome = CallOutcome.SUCCESS  # who leaves in mid-answer was answered
         elif isinstance(error, ProviderFailed) and error.counts:
-            outcome, after = Outcome.FAILURE, error.retry_after
+            outcome, after = CallOutcome.FAILURE, error.retry_after
         else:
-            outcome = Outcome.NEITHER
+            outcome = CallOutcome.NEITHER
         before = self.breakers[model.name]
         self.breakers[model.name] = breaker.ended(before, permit, outcome, self._clock(), self._chance(), after)
         code = error.code if isinstance(error, ProviderFailed) else "left" if error is not None else "ok"

@@ -9,7 +9,7 @@ STEPS = 20
 ABSTAINED, INTENT = "abstained", "intent:"
 
 
-class Row(Protocol):
+class ReplayRow(Protocol):
     @property
     def target(self) -> str: ...
     @property
@@ -23,7 +23,7 @@ class Row(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ReplayOutcome:
     """Of all requests of one target and reason."""
 
     target: str
@@ -47,19 +47,19 @@ class Replayed:
     cost_micro: float
 
 
-def outcomes(rows: Iterable[Row]) -> list[Outcome]:
+def outcomes(rows: Iterable[ReplayRow]) -> list[ReplayOutcome]:
     """By target and reason, most requests first."""
-    groups: dict[tuple[str, str], list[Row]] = defaultdict(list)
+    groups: dict[tuple[str, str], list[ReplayRow]] = defaultdict(list)
     for row in rows:
         groups[row.target, row.reason].append(row)
     found = [
-        Outcome(target, reason, len(mine), len(_judged(mine)), _share(mine), _mean(mine))
+        ReplayOutcome(target, reason, len(mine), len(_judged(mine)), _share(mine), _mean(mine))
         for (target, reason), mine in groups.items()
     ]
     return sorted(found, key=lambda one: (-one.requests, one.target, one.reason))
 
 
-def replay(rows: Iterable[Row]) -> list[Replayed]:
+def replay(rows: Iterable[ReplayRow]) -> list[Replayed]:
     """What each threshold would have given, as far as it can be known: what stands above it is counted as it was; what
     falls below it, as the abstained ones were. A threshold lower than the router's had sends nobody elsewhere here:
     what an intent would have answered in the place of the default, nobody has seen.
@@ -82,14 +82,14 @@ def replay(rows: Iterable[Row]) -> list[Replayed]:
     return points
 
 
-def _judged(rows: Sequence[Row]) -> list[bool]:
+def _judged(rows: Sequence[ReplayRow]) -> list[bool]:
     return [row.accepted for row in rows if row.accepted is not None]
 
 
-def _share(rows: Sequence[Row]) -> float | None:
+def _share(rows: Sequence[ReplayRow]) -> float | None:
     judged = _judged(rows)
     return sum(judged) / len(judged) if judged else None
 
 
-def _mean(rows: Sequence[Row]) -> float:
+def _mean(rows: Sequence[ReplayRow]) -> float:
     return sum(row.cost_micro for row in rows) / len(rows) if rows else 0.0

@@ -41,7 +41,7 @@ class UsageError(Failure):
     exit_code = 2
 
 
-class Unreachable(Failure):
+class ServerUnreachable(Failure):
     exit_code = 3
 
 

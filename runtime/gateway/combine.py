@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from adapters.compose.jobs import Combine, Part
+from adapters.compose.jobs import Combine, WeightedAdapter
 from adapters.compose.model import check_room, merged, needs, size_of
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
@@ -103,7 +103,7 @@ class Combiner:
         parts = []
         for version, (_, weight) in zip(versions, wanted.parts, strict=True):
             await service.ready(version.digest)
-            parts.append(Part(folder=service.stored(version).path, weight=weight))
+            parts.append(WeightedAdapter(folder=service.stored(version).path, weight=weight))
         try:
             return await self._make(wanted, caller, base, versions, parts, kind, rank)
         except EngineFailed:
@@ -120,7 +120,7 @@ class Combiner:
         caller: Caller,
         base: Base,
         versions: list[Version],
-        parts: list[Part],
+        parts: list[WeightedAdapter],
         kind: str,
         rank: int,
     ) -> Registration:

@@ -43,7 +43,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool
@@ -75,7 +75,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
     arranged = arrange(recipes, shelved.recipes)
-    names, bounds = Names(arranged.recipes, state), Bounds(settings.max_waiting)
+    names, bounds = Names(arranged.recipes, state), WaitingBound(settings.max_waiting)
     for fault in (*shelved.faults, *arranged.notes):
         log.error("a recipe is left out", extra={"cause": fault})
     for note in names.catalog.notes:

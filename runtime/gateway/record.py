@@ -42,7 +42,7 @@ class End(StrEnum):
     FAILED = "failed"
 
 
-class Stage(NamedTuple):
+class RequestStage(NamedTuple):
     """A part of a request's way, in seconds since its body was there."""
 
     name: str
@@ -83,7 +83,7 @@ class RequestRecord:
     first_goal: float | None = None
     """Seconds within which it was to begin."""
 
-    def stages(self) -> list[Stage]:
+    def stages(self) -> list[RequestStage]:
         """Of its last attempt, one after the other. None before it had a turn.
 
         In which order it waited for the load, its turn and the adapter is not noted: it is told as it usually is.
@@ -94,16 +94,16 @@ class RequestRecord:
         before, total = seconds.get("before", 0.0), seconds["total"]
         turn = min(before + seconds["queue"], total)
         if self.target is not None and self.target.backend != LOCAL:
-            return [Stage("provider", turn, total)]
+            return [RequestStage("provider", turn, total)]
         swapping = turn - min(seconds.get("swap", 0.0), turn - before)
         loaded = min(before + seconds["load"], swapping)
         first = min(max(seconds.get("first", total), turn), total)
         return [
-            Stage("load", before, loaded),
-            Stage("queue", loaded, swapping),
-            Stage("swap", swapping, turn),
-            Stage("prefill", turn, first),
-            Stage("decode", first, total),
+            RequestStage("load", before, loaded),
+            RequestStage("queue", loaded, swapping),
+            RequestStage("swap", swapping, turn),
+            RequestStage("prefill", turn, first),
+            RequestStage("decode", first, total),
         ]
 
     def causes(self) -> dict[str, float]:

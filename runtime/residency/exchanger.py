@@ -13,7 +13,7 @@ PATIENCE = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class RecipeExchange:
     recipe: Recipe
     fill: Callable[[ModelEntry], None]
     """Has the entry filled in with what the new recipe's files tell."""
@@ -36,14 +36,14 @@ class Exchanger:
 
     def __init__(self, table: Table, drainer: Drainer, patience: float = PATIENCE) -> None:
         self._table, self._drainer, self._patience = table, drainer, patience
-        self._waiting: dict[str, Exchange] = {}
+        self._waiting: dict[str, RecipeExchange] = {}
 
     def waiting(self, model: str) -> Recipe | None:
         """The recipe that a model is about to get."""
         found = self._waiting.get(model)
         return found.recipe if found else None
 
-    def start(self, entry: ModelEntry, exchange: Exchange) -> None:
+    def start(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
         under_way = entry.id in self._waiting
         self._waiting[entry.id] = exchange
         if not under_way and not self._at_once(entry):

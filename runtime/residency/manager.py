@@ -14,10 +14,10 @@ from registry.errors import Conflict, DoesNotFit, RoundhouseError, Unavailable
 from runtime.residency import policy
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchange, Exchanger
+from runtime.residency.exchanger import Exchanger, RecipeExchange
 from runtime.residency.fetcher import Fetch, ModelFetcher
 from runtime.residency.loader import Loader
-from runtime.residency.memory import Memory
+from runtime.residency.memory import DeviceMemory
 from runtime.residency.table import Observer, S, Table
 from runtime.residency.victims import NO_LIMIT
 from runtime.residency.watcher import Watcher
@@ -56,7 +56,7 @@ class ResidencyManager:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory: Memory,
+        memory: DeviceMemory,
         patience: float = 1.0,
         host_budget: int = NO_LIMIT,
         fetch: Fetch | None = None,
@@ -120,7 +120,7 @@ class ResidencyManager:
         self.table.entries.pop(entry.id, None)
         self.table.note_change()
 
-    def exchange(self, entry: ModelEntry, exchange: Exchange) -> None:
+    def exchange(self, entry: ModelEntry, exchange: RecipeExchange) -> None:
         """The model gets another recipe, as soon as nobody uses the one that it has."""
         self.exchanger.start(entry, exchange)
 

@@ -15,7 +15,7 @@ WITHIN, PAUSE = 10.0, 0.05
 """Seconds that the driver may take, and between two looks."""
 
 
-class Memory(Protocol):
+class DeviceMemory(Protocol):
     async def used(self) -> int | None:
         """Bytes in use on the device, by all processes; None: nobody tells. Asked before a model leaves, and at each
         heartbeat."""

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 from models.messages import Loaded
 from registry.errors import NotFound, RoundhouseError
 from runtime.residency.entry import ModelEntry
-from runtime.residency.memory import Memory
+from runtime.residency.memory import DeviceMemory
 from runtime.residency.policy import Snapshot
 from runtime.residency.states import HOLDS_MEMORY, ModelState
 from runtime.residency.victims import NO_LIMIT
@@ -53,7 +53,7 @@ class Table:
         pool: SlotPool,
         budgets: Sequence[DeviceBudget],
         observer: Observer,
-        memory: Memory,
+        memory: DeviceMemory,
         host_budget: int = NO_LIMIT,
     ) -> None:
         self.entries = {entry.id: entry for entry in entries}

@@ -46,7 +46,7 @@ from runtime.scheduling.fair.running import Running
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
 from runtime.scheduling.rank import Rank
-from runtime.scheduling.waiting import Head, Waiting
+from runtime.scheduling.waiting import LaneHead, Waiting
 from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
@@ -227,7 +227,7 @@ class Placement:
                 drop.append(digest)
         return drop
 
-    def _close_places(self, overdue: list[Head], heads: Mapping[str, Head]) -> list[tuple[str, str | None]]:
+    def _close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[tuple[str, str | None]]:
         """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
         moves: list[tuple[str, str | None]] = []
         closing: set[str] = set()
@@ -249,7 +249,7 @@ class Placement:
         self._device.closing = closing
         return moves
 
-    def _may_lose(self, digest: str, rank: Rank, heads: Mapping[str, Head]) -> bool:
+    def _may_lose(self, digest: str, rank: Rank, heads: Mapping[str, LaneHead]) -> bool:
         head = heads.get(digest)
         return digest not in self._pinned and (head is None or head.rank > rank)
 
@@ -273,7 +273,7 @@ class Placement:
             started.append(request.id)
         return started
 
-    def _fill_places(self, blocked: list[Head]) -> list[tuple[str, str | None]]:
+    def _fill_places(self, blocked: list[LaneHead]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""
         wanting = [str(head.request.digest) for head in blocked] + self._wanted_pins()
         wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]

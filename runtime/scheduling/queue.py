@@ -36,7 +36,7 @@ from runtime.slots.link import SlotLink
 
 
 @dataclass(slots=True)
-class Bounds:
+class WaitingBound:
     """Shared by all queues: how many requests may wait in the whole server."""
 
     max_waiting: int
@@ -57,7 +57,7 @@ class ModelQueue:
     def __init__(
         self,
         recipe: Recipe,
-        bounds: Bounds,
+        bounds: WaitingBound,
         want: Callable[[], None],
         released: Callable[[], None],
         registry: AdapterRegistry | None = None,

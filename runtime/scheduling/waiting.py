@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple, TypeVar
 
-from runtime.scheduling.fair.accounts import Account, Group, Ties
+from runtime.scheduling.fair.accounts import Group, ShareAccount, Ties
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.fair.floors import Floors
 from runtime.scheduling.fair.lane import Lane, rank
@@ -17,7 +17,7 @@ PATIENCE = 600.0
 """Seconds: in its key a request with a later deadline, or none, goes as if it had this one."""
 
 
-class Head(NamedTuple):
+class LaneHead(NamedTuple):
     """The first request of an adapter, or of the base."""
 
     rank: Rank
@@ -37,7 +37,7 @@ class Waiting:
         self.floors = Floors(floor)
         self.pools: Counter[str] = Counter()
         """How many wait, by pool."""
-        self._of_team: dict[Account, dict[str, None]] = {}
+        self._of_team: dict[ShareAccount, dict[str, None]] = {}
         """The requests of each, the newest last."""
         self._arrivals = 0
 
@@ -105,15 +105,15 @@ class Waiting:
     def count(self, digest: str | None) -> int:
         return self._counts[digest]
 
-    def head(self, digest: str | None, closed: frozenset[str]) -> Head | None:
+    def head(self, digest: str | None, closed: frozenset[str]) -> LaneHead | None:
         """The first request of a digest whose pool is not closed."""
         lanes = self._lanes.get(digest)
         return None if lanes is None else self._head(lanes, self._order(), closed)
 
-    def heads(self, closed: frozenset[str]) -> dict[str, Head]:
+    def heads(self, closed: frozenset[str]) -> dict[str, LaneHead]:
         """The first request of each adapter (not of the base), in order of rank."""
         order = self._order()
-        found: list[tuple[Head, str]] = []
+        found: list[tuple[LaneHead, str]] = []
         for digest, lanes in self._lanes.items():
             if digest is not None and (head := self._head(lanes, order, closed)) is not None:
                 found.append((head, digest))
@@ -165,7 +165,7 @@ class Waiting:
             above = min(above, level / self.floors.share)
         return above + level - claim.work
 
-    def _due_before(self, team: Account, claim: Claim) -> float:
+    def _due_before(self, team: ShareAccount, claim: Claim) -> float:
         of_team = (self._by_id[one] for one in self._of_team.get(team, ()))
         due = inf if claim.due is None else claim.due
         return sum(one.claim.work for one in of_team if one.claim.key == claim.key and one.due <= due)
@@ -180,13 +180,13 @@ class Waiting:
 
     def _head(
         self, lanes: dict[ServiceClass, dict[str, Lane]], order: list[ServiceClass], closed: frozenset[str]
-    ) -> Head | None:
+    ) -> LaneHead | None:
         for position, service_class in enumerate(order):
-            best: Head | None = None
+            best: LaneHead | None = None
             for pool, lane in lanes.get(service_class, {}).items():
                 if pool not in closed:
                     request = lane.first()
-                    head = Head(rank(request, position), request)
+                    head = LaneHead(rank(request, position), request)
                     if best is None or head.rank < best.rank:
                         best = head
             if best is not None:

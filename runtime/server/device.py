@@ -6,7 +6,7 @@ from typing import Literal
 import psutil
 
 from models import memory_group, nvml
-from runtime.residency.memory import GpuMemory, HostMemory, Memory
+from runtime.residency.memory import DeviceMemory, GpuMemory, HostMemory
 
 CUDA = "cuda:0"
 """Of the GPUs that CUDA_VISIBLE_DEVICES names, the first."""
@@ -96,6 +96,6 @@ def used_of(device: Device) -> tuple[int | None, float | None]:
         return None, None
 
 
-def memory_of(device: Device) -> Memory:
+def memory_of(device: Device) -> DeviceMemory:
     """How memory that comes back is seen there."""
     return HostMemory() if device.kind == "cpu" else GpuMemory(lambda: nvml.gpu(device.name).used)

@@ -36,7 +36,7 @@ FILES = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
+class HostNeed:
     name: str
     met: bool
     found: str
@@ -46,7 +46,7 @@ class Need:
     """Without it the server runs, with less."""
 
 
-def needs(kind: Kind, port: int) -> Iterator[Need]:
+def needs(kind: Kind, port: int) -> Iterator[HostNeed]:
     """All of them, of a server on a CPU or a GPU."""
     yield _python()
     yield from _packages(kind)
@@ -73,18 +73,18 @@ def kind_of_host() -> Kind:
     return "cuda"
 
 
-def _need(name: str, met: bool, found: str, how: str, *, optional: bool = False) -> Need:
-    return Need(name, met, found, "" if met else how, optional)
+def _need(name: str, met: bool, found: str, how: str, *, optional: bool = False) -> HostNeed:
+    return HostNeed(name, met, found, "" if met else how, optional)
 
 
-def _python() -> Need:
+def _python() -> HostNeed:
     met = (3, 11) <= sys.version_info[:2] < (3, 15)
     return _need(
         "python", met, platform.python_version(), "Python 3.11 to 3.14: make install PYTHON=/path/to/python3.12"
     )
 
 
-def _packages(kind: Kind) -> Iterator[Need]:
+def _packages(kind: Kind) -> Iterator[HostNeed]:
     again = f"make install ACCELERATOR={kind}"
     for engine in ENGINES:
         found = engine_version(engine)
@@ -94,7 +94,7 @@ def _packages(kind: Kind) -> Iterator[Need]:
     yield _need("torch", fits, torch or "not installed", f"the build for {kind}: rm -rf .venv, then {again}")
 
 
-def _gpu() -> Iterator[Need]:
+def _gpu() -> Iterator[HostNeed]:
     how = f"the NVIDIA driver {DRIVER} or newer, and in a container --gpus all: https://www.nvidia.com/drivers"
     try:
         found, driver = nvml.gpu("cuda:0"), nvml.driver()
@@ -105,13 +105,13 @@ def _gpu() -> Iterator[Need]:
     yield _need("driver", int(driver.partition(".")[0]) >= DRIVER, driver, how)
 
 
-def _cublas() -> Need:
+def _cublas() -> HostNeed:
     there = [name for name in cublas.LIBRARIES if cublas.found(name)]
     how = "speech needs cuBLAS of CUDA 12: make install ACCELERATOR=cuda"
     return _need("cublas 12", len(there) == len(cublas.LIBRARIES), ", ".join(there) or "not installed", how)
 
 
-def _numa() -> Need:
+def _numa() -> HostNeed:
     try:
         ctypes.CDLL(NUMA)
         met = True
@@ -121,7 +121,7 @@ def _numa() -> Need:
     return _need("libnuma", met, NUMA if met else "not installed", how)
 
 
-def _compiler(kind: Kind) -> Need:
+def _compiler(kind: Kind) -> HostNeed:
     asked = os.environ.get("CC")
     names = [shlex.split(asked)[0]] if asked else ["cc", "gcc", "clang"]
     found = next((path for name in names if (path := shutil.which(name))), "")
@@ -130,33 +130,33 @@ def _compiler(kind: Kind) -> Need:
     return _need("c compiler", bool(found), found or "none", how, optional=kind == "cpu")
 
 
-def _headers() -> Need:
+def _headers() -> HostNeed:
     header = Path(sysconfig.get_path("include"), "Python.h")
     how = "Triton compiles against it. On Debian and Ubuntu: apt install python3-dev, for this version of Python"
     return _need("Python.h", header.is_file(), str(header) if header.is_file() else f"not in {header.parent}", how)
 
 
-def _memory(kind: Kind) -> Need:
+def _memory(kind: Kind) -> HostNeed:
     total = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
     how = f"at least {MEMORY[kind] / GIB:.0f} GiB, or a higher limit of the container"
     return _need("host memory", total >= MEMORY[kind], f"{total / GIB:.1f} GiB", how)
 
 
-def _disk(kind: Kind) -> Need:
+def _disk(kind: Kind) -> HostNeed:
     folder = Path(os.environ.get("HF_HOME") or cache_folder("")).expanduser()
     free = shutil.disk_usage(next(place for place in (folder, *folder.parents) if place.exists())).free
     how = f"{DISK[kind] / GIB:.0f} GiB for fetched weights; HF_HOME names another disk"
     return _need("disk", free >= DISK[kind], f"{free / GIB:.1f} GiB free at {folder}", how, optional=True)
 
 
-def _files() -> Need:
+def _files() -> HostNeed:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     how = f"at least {FILES} for many streams: ulimit -Hn, LimitNOFILE= of a systemd unit"
     return _need("open files", most >= FILES, f"{soft}, at most {most}", how, optional=True)
 
 
-def _port(port: int) -> Need:
+def _port(port: int) -> HostNeed:
     how = "another program listens there: stop it, or roundhouse serve --port"
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -12,7 +12,7 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from registry.bounds import USUAL, Bounds
 from registry.learning import WORKING_MARGIN
-from tenants.place import Place
+from tenants.place import KeyPlace
 
 STARTER = "recipes/starter"
 
@@ -192,10 +192,10 @@ class Settings(BaseSettings):
     )
 
     @property
-    def keys(self) -> Place:
+    def keys(self) -> KeyPlace:
         """Where keys are, and who needs none."""
         pepper = None if self.pepper is None else self.pepper.get_secret_value()
-        return Place(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
+        return KeyPlace(self.data_dir, self.database, pepper, is_loopback(self.host), self.open)
 
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod

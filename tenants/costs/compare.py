@@ -27,7 +27,7 @@ LARGEST = 1 << 20
 Money = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 
 
-class Row(BaseModel):
+class ProviderPrice(BaseModel):
     """Their price of one model from a day on, in the server's currency."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -67,12 +67,12 @@ class Compared:
         return None if not self.theirs else 100 * (1 - self.own / self.theirs)
 
 
-def read(path: Path) -> list[Row]:
+def read(path: Path) -> list[ProviderPrice]:
     """Raises BadRequest with every fault."""
     try:
         if path.stat().st_size > LARGEST:
             raise BadRequest(f"{path} is larger than a table of prices.")
-        return TypeAdapter(list[Row]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or [])
+        return TypeAdapter(list[ProviderPrice]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")) or [])
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadRequest(f"The table of prices {path} cannot be read: {type(error).__name__}.") from None
     except ValidationError as error:
@@ -80,7 +80,9 @@ def read(path: Path) -> list[Row]:
         raise BadRequest(f"In the table of prices {path}: {faults}") from None
 
 
-def compared(database: Database, rows: Sequence[Row], begin: int, end: int, team: str | None) -> list[Compared]:
+def compared(
+    database: Database, rows: Sequence[ProviderPrice], begin: int, end: int, team: str | None
+) -> list[Compared]:
     """Day by day, so that each is priced as on it. Raises BadRequest, Unavailable."""
     days = used(database, Question(begin, end, (By.DAY, By.MODEL), team))
     sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
@@ -92,15 +94,15 @@ def compared(database: Database, rows: Sequence[Row], begin: int, end: int, team
     return [Compared(*key, *amounts) for key, amounts in sorted(sums.items())]
 
 
-def _of_day(rows: Sequence[Row], model: str, day: int) -> dict[tuple[str, str], Row]:
-    found: dict[tuple[str, str], Row] = {}
+def _of_day(rows: Sequence[ProviderPrice], model: str, day: int) -> dict[tuple[str, str], ProviderPrice]:
+    found: dict[tuple[str, str], ProviderPrice] = {}
     for row in sorted(rows, key=lambda row: row.begin):
         if day_of(row.begin.isoformat())[0] <= day and any(fnmatchcase(model, one) for one in row.models):
             found[row.provider, row.model] = row
     return found
 
 
-def _theirs(row: Row, one: Used) -> int:
+def _theirs(row: ProviderPrice, one: Used) -> int:
     return row.prices.cost(
         prompt=one.prompt_tokens,
         cached=one.cached_tokens,

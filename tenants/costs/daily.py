@@ -7,7 +7,7 @@ from typing import Any
 from registry.errors import NotFound
 from registry.storage.database import Database
 from registry.wording import quoted
-from tenants.costs.compare import Compared, Row, compared
+from tenants.costs.compare import Compared, ProviderPrice, compared
 from tenants.ledger.dates import day_of
 from tenants.ledger.report import By, Question, Used, used
 from tenants.limits.periods import period_of
@@ -28,7 +28,7 @@ class Day:
     compared: list[Compared]
 
 
-def day_of_team(database: Database, team: str, date: str, currency: str, prices: list[Row]) -> Day:
+def day_of_team(database: Database, team: str, date: str, currency: str, prices: list[ProviderPrice]) -> Day:
     """Raises BadRequest, NotFound, Unavailable."""
     day_of(date)
     zone = LimitTable(database).zones().get(team)

@@ -33,7 +33,7 @@ class Team:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class KeyRequest:
     """What a new key is to be. Raises BadRequest."""
 
     team: str

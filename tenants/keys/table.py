@@ -16,7 +16,7 @@ from tenants.caller import Scope
 from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import Known
-from tenants.keys.records import Key, Team, Wanted, check_name, check_team, check_weight
+from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
 from tenants.limits.periods import zone_of
 from tenants.storage.tables import KEYRING, KEYS, TEAMS
 
@@ -123,7 +123,7 @@ class KeyTable:
                 query = query.where(KEYS.c.team == team)
             return [_key(row) for row in connection.execute(query)]
 
-    def create(self, wanted: Wanted) -> tuple[Key, str]:
+    def create(self, wanted: KeyRequest) -> tuple[Key, str]:
         """A new key and its text, which is nowhere else. Raises NotFound; Conflict for an archived team."""
         now = self._clock()
         expires = None if wanted.seconds is None else now + wanted.seconds
@@ -144,7 +144,7 @@ class KeyTable:
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
             end = now + grace if old.expires is None else min(now + grace, old.expires)
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(expires=end))
-            wanted = Wanted(
+            wanted = KeyRequest(
                 old.team,
                 old.name,
                 old.scopes,
@@ -171,7 +171,7 @@ class KeyTable:
             old = self._key(connection, id_)
             if (state := old.state(now)) != "active":
                 raise Conflict(f"The key {id_} is {state}. Make a new one with `roundhouse keys create`.")
-            wanted = Wanted(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
+            wanted = KeyRequest(old.team, old.name, scopes or old.scopes, old.models, old.adapters, seconds)
             expires = old.expires if seconds is None else now + seconds
             values = {"scopes": sorted(wanted.scopes), "expires": expires}
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(values))
@@ -184,7 +184,7 @@ class KeyTable:
             connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(account=account))
 
     def _insert(
-        self, connection: sa.Connection, wanted: Wanted, expires: float | None, replaces: str | None
+        self, connection: sa.Connection, wanted: KeyRequest, expires: float | None, replaces: str | None
     ) -> tuple[Key, str]:
         made = secret.make()
         values: dict[str, Any] = {

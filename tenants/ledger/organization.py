@@ -35,7 +35,7 @@ _SUMS = ("requests", *COUNTS)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class UsageQuery:
     """One page. Empty filters let everything through.
 
     Attributes:
@@ -69,7 +69,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Bucket:
+class UsageBucket:
     begin: int
     end: int
     results: list[dict[str, Any]]
@@ -77,13 +77,13 @@ class Bucket:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
-    buckets: list[Bucket]
+class UsagePage:
+    buckets: list[UsageBucket]
     next: int | None
     """The beginning of the next page's first bucket."""
 
 
-def page_of(database: Database, asked: Asked) -> Page:
+def page_of(database: Database, asked: UsageQuery) -> UsagePage:
     """Empty buckets are there too. Raises BadRequest, Unavailable."""
     seconds, count = _bounds(asked)
     first = (asked.begin if asked.page is None else asked.page) // seconds * seconds
@@ -93,11 +93,11 @@ def page_of(database: Database, asked: Asked) -> Page:
     if shown:
         for row in _rows(database, asked, seconds, shown[0], shown[-1] + seconds):
             found[row.pop("bucket")].append(row)
-    buckets = [Bucket(start, start + seconds, results) for start, results in found.items()]
-    return Page(buckets, starts[count] if len(starts) > count else None)
+    buckets = [UsageBucket(start, start + seconds, results) for start, results in found.items()]
+    return UsagePage(buckets, starts[count] if len(starts) > count else None)
 
 
-def _bounds(asked: Asked) -> tuple[int, int]:
+def _bounds(asked: UsageQuery) -> tuple[int, int]:
     if asked.width not in asked.widths:
         raise BadRequest(f"bucket_width is {' or '.join(asked.widths)} here.", param="bucket_width")
     if unknown := [name for name in asked.group_by if name not in asked.groups]:
@@ -110,7 +110,7 @@ def _bounds(asked: Asked) -> tuple[int, int]:
     return seconds, asked.limit or usual
 
 
-def _rows(database: Database, asked: Asked, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
+def _rows(database: Database, asked: UsageQuery, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
     bucket = (HOURS.c.hour - HOURS.c.hour % seconds).label("bucket")
     groups = [asked.groups[name].label(name) for name in asked.group_by]
     sums = [sa.cast(sa.func.sum(HOURS.c[name]), sa.BigInteger).label(name) for name in _SUMS]

@@ -14,7 +14,7 @@ from tenants.ledger.keeping import Ledger
 
 if TYPE_CHECKING:
     from registry.storage.database import Database
-    from tenants.costs.compare import Compared, Row
+    from tenants.costs.compare import Compared, ProviderPrice
     from tenants.costs.daily import Day
     from tenants.ledger.lookup import LedgerRow
     from tenants.ledger.report import By, Used
@@ -139,7 +139,7 @@ class UsageReport:
         await self._ledger.written()
         return await asyncio.to_thread(rows_of, self._ledger.database, request, team)
 
-    def _prices(self) -> "list[Row]":
+    def _prices(self) -> "list[ProviderPrice]":
         if self._table is None:
             return []
         from tenants.costs.compare import read

@@ -19,14 +19,16 @@ from tenants.storage.tables import HOURS, LEDGER
 
 
 @dataclass(frozen=True, slots=True)
-class History:
+class SpendingHistory:
     recent: Sequence[Spent]
     """The oldest first."""
     spent: Mapping[str, int]
     """By a limit's id."""
 
 
-def history_of(database: Database, limits: Sequence[Limit], zones: Mapping[str, ZoneInfo], now: float) -> History:
+def history_of(
+    database: Database, limits: Sequence[Limit], zones: Mapping[str, ZoneInfo], now: float
+) -> SpendingHistory:
     """Raises Unavailable."""
     with database.read() as connection:
         spent = {
@@ -36,7 +38,7 @@ def history_of(database: Database, limits: Sequence[Limit], zones: Mapping[str, 
         }
         query = sa.select(LEDGER).where(LEDGER.c.at > now - 2 * MINUTE, LEDGER.c.state != "open").order_by(LEDGER.c.at)
         recent = [Spent(row.team, row.key, row.model, now - row.at, used_of(row)) for row in connection.execute(query)]
-    return History(recent, spent)
+    return SpendingHistory(recent, spent)
 
 
 def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:

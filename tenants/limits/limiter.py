@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from registry.errors import BudgetExceeded, LimitExceeded, Refusal
 from tenants.caller import Caller
-from tenants.limits.meters import AtOnce, Budget, Hold, Left, Meter, Rate
+from tenants.limits.meters import AtOnce, Budget, Hold, LimitLeft, Meter, Rate
 from tenants.limits.periods import period_of
 from tenants.limits.records import Kind, Limit, Mode
 
@@ -132,9 +132,9 @@ class Limiter:
         if self._ended is not None:
             self._ended.append((admission, used))
 
-    def levels(self, caller: Caller, model: str) -> dict[Kind, Left]:
+    def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLeft]:
         """Of each kind that limits this caller the one with the least left, for headers."""
-        found: dict[Kind, Left] = {}
+        found: dict[Kind, LimitLeft] = {}
         now = self._clock()
         for one in self._of(caller.team, caller.key, model):
             if one.limit.mode is not Mode.SHADOW:
@@ -231,7 +231,7 @@ def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
 
 
 def _refusal(
-    binding: Sequence[tuple[_Metered, float | None]], most: Amounts, now: int, levels: Mapping[Kind, Left]
+    binding: Sequence[tuple[_Metered, float | None]], most: Amounts, now: int, levels: Mapping[Kind, LimitLeft]
 ) -> LimitExceeded:
     """Every limit that binds. Money first: it comes back last."""
     spends = any(one.limit.kind.is_spend for one, _ in binding)

@@ -12,7 +12,7 @@ _WINDOW = MINUTE * SECOND
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class LimitLeft:
     """For headers. seconds: until all of it is there again."""
 
     limit: int
@@ -41,7 +41,7 @@ class Meter(Protocol):
         """Give back what was not used, or charge what was used beyond it."""
         ...
 
-    def left(self, now: int) -> Left: ...
+    def left(self, now: int) -> LimitLeft: ...
 
 
 class Rate:
@@ -83,10 +83,10 @@ class Rate:
         there = max(0, hold.amount * _WINDOW - (self._drained - hold.mark))
         self._level = max(0, self._level - min((hold.amount - used) * _WINDOW, there))
 
-    def left(self, now: int) -> Left:
+    def left(self, now: int) -> LimitLeft:
         self._drain(now)
         room = max(0, (self.limit * _WINDOW - self._level) // _WINDOW)
-        return Left(self.limit, room, self._level / self.limit / SECOND)
+        return LimitLeft(self.limit, room, self._level / self.limit / SECOND)
 
 
 class AtOnce:
@@ -106,8 +106,8 @@ class AtOnce:
         self._running -= hold.amount
         self._seconds += 0.1 * ((now - hold.mark) / SECOND - self._seconds)
 
-    def left(self, now: int) -> Left:
-        return Left(self.limit, max(0, self.limit - self._running), self._seconds if self._running else 0.0)
+    def left(self, now: int) -> LimitLeft:
+        return LimitLeft(self.limit, max(0, self.limit - self._running), self._seconds if self._running else 0.0)
 
 
 class Budget:
@@ -158,6 +158,6 @@ class Budget:
         if hold.mark == self._begin:
             self._spent += used - hold.amount
 
-    def left(self, now: int) -> Left:
+    def left(self, now: int) -> LimitLeft:
         self._turn()
-        return Left(self.limit, max(0, self.limit - self._spent), max(0.0, self._end - self._wall()))
+        return LimitLeft(self.limit, max(0, self.limit - self._spent), max(0.0, self._end - self._wall()))

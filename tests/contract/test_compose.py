@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adapters.compose.jobs import Combine, Merge, Part, Progress, decode_answer, encode
+from adapters.compose.jobs import Combine, ComposeProgress, Merge, WeightedAdapter, decode_answer, encode
 from adapters.compose.plan import Method, plan
 from adapters.compose.run import compose
 from adapters.sources import MadeHere
@@ -57,7 +57,7 @@ async def stored(rig: Rig, tmp_path: Path) -> tuple[Path, ...]:
 def job(
     base: Base, stored: tuple[Path, ...], out: Path, method: Method, seed: int = 0, halves: bool = False
 ) -> Combine:
-    parts = tuple(Part(folder=folder, weight=weight) for folder, weight in zip(stored, WEIGHTS, strict=True))
+    parts = tuple(WeightedAdapter(folder=folder, weight=weight) for folder, weight in zip(stored, WEIGHTS, strict=True))
     kind, rank = plan(method, [8, 8], base.max_rank, halves=halves)
     out.mkdir()
     return Combine(base=base, parts=parts, kind=kind, rank=rank, density=0.5, seed=seed, out=out)
@@ -78,7 +78,7 @@ def off(got: torch.Tensor, want: torch.Tensor) -> float:
 async def test_linear_is_the_weighted_sum_and_registered_as_any_other(
     base: Base, rig: Rig, stored: tuple[Path, ...], tmp_path: Path
 ) -> None:
-    told: list[Progress] = []
+    told: list[ComposeProgress] = []
     wanted = job(base, stored, tmp_path / "out", "linear")
     await compose(wanted, 300, told.append)
     assert [progress.text for progress in told] == ["reading the adapters", "combining", "writing"]
@@ -141,7 +141,7 @@ async def test_a_process_that_takes_too_long_or_dies_is_told(
         await compose(job(base, stored, tmp_path / "late", "linear"), 0.01)
     assert late.value.code == "compose_timeout"
 
-    def kill(_: Progress) -> None:
+    def kill(_: ComposeProgress) -> None:
         (child,) = running("adapters.compose.process", others)
         child.send_signal(signal.SIGKILL)
 
@@ -162,7 +162,7 @@ async def test_it_ends_with_the_one_who_asked(base: Base, stored: tuple[Path, ..
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(encode(asked))
-    assert decode_answer(await process.stdout.readline()) == Progress("reading the adapters", 0.0)
+    assert decode_answer(await process.stdout.readline()) == ComposeProgress("reading the adapters", 0.0)
     process.stdin.close()
     assert await process.stdout.read() == b""
     assert await process.wait() == 1

@@ -46,3 +46,14 @@ def test_no_two_files_import_each_other() -> None:
     """Nor in a larger circle; imports inside functions count, too."""
     graph = grimp.build_graph(*PRODUCT, cache_dir=None)
     TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()
+
+
+def test_one_class_of_a_name() -> None:
+    """Those of one file alone, which begin with an underscore, aside."""
+    found: dict[str, list[str]] = {}
+    for file in sources():
+        if file.suffix == ".py" and file.parts[0] in PRODUCT:
+            for node in ast.walk(ast.parse((ROOT / file).read_text())):
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    found.setdefault(node.name, []).append(str(file))
+    assert {name: files for name, files in found.items() if len(files) > 1} == {}

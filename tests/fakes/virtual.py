@@ -13,7 +13,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, SlotLink
@@ -123,7 +123,7 @@ class VirtualWorld:
         self.free = self.slots
         self.queues: dict[str, ModelQueue] = {}
         clock = asyncio.get_running_loop().time
-        self.clock, entries, bounds = clock, [], Bounds(100_000)
+        self.clock, entries, bounds = clock, [], WaitingBound(100_000)
         for name, size in self.bytes.items():
             recipe = Recipe.model_validate(
                 {

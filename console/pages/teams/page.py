@@ -45,7 +45,7 @@ async def team(visit: Visit, body: Mapping[str, object]) -> Context:
 
 async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     """Make a key; its text is in this answer and nowhere else."""
-    from tenants.keys.records import Wanted
+    from tenants.keys.records import KeyRequest
 
     words = body.get("scopes")
     if not isinstance(words, list) or not words or not all(word in set(SCOPES) for word in words):
@@ -54,7 +54,7 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     days = body.get("days")
     if days is not None and not (isinstance(days, int) and 0 < days <= 3650):
         raise BadRequest("A key expires after 1 to 3650 days, or never.", param="days")
-    wanted = Wanted(
+    wanted = KeyRequest(
         _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,
         seconds=None if days is None else days * 86_400.0,
     )  # fmt: skip

@@ -6,17 +6,17 @@ from typing import Any
 
 import msgspec
 
-from models.chat.grammars.checker import Checker
+from models.chat.grammars.checker import GrammarChecker
 from models.chat.vllm import grammars
 from registry.errors import RoundhouseError
 
-ADMISSION: ContextVar["Admission | None"] = ContextVar("roundhouse_admission", default=None)
+ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admission", default=None)
 
 
-class Admission:
+class GrammarAdmission:
     """Of one call: whether it has entered the engine, and why it was refused."""
 
-    def __init__(self, checker: Checker) -> None:
+    def __init__(self, checker: GrammarChecker) -> None:
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
         self.tokens: int | None = None
@@ -95,8 +95,8 @@ def _text(raw: msgspec.Raw) -> str:
     return value if isinstance(value, str) else ""
 
 
-def guard(engine: Any, checker: Checker) -> None:
-    """Make every request that enters `engine` in a call's context pass its `Admission` first."""
+def guard(engine: Any, checker: GrammarChecker) -> None:
+    """Make every request that enters `engine` in a call's context pass its `GrammarAdmission` first."""
     add_request = engine.add_request
 
     async def admitted(request_id: str, prompt: Any, params: Any, *arguments: Any, **named: Any) -> Any:

@@ -21,7 +21,7 @@ ESCAPED = 16
 """A verdict on its way has at most so many times the bytes of what was asked: a grammar of choices, escaped."""
 
 
-class Checker:
+class GrammarChecker:
     """Of one engine. Its process is started at the first check, or by `begin`."""
 
     def __init__(self, fork: Callable[[], Judge], bounds: Bounds) -> None:

@@ -3,23 +3,23 @@
 from msgspec import Raw
 
 from models.chat.schemas import shape
-from models.chat.schemas.shape import NULL, Shape
+from models.chat.schemas.shape import NULL, ObjectShape
 
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
 _TOKENS = ("cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens_details", "server_tool_use")
 USED = (*_TOKENS, "cache_creation", "inference_geo", "service_tier", "speed")
 
 
-def _with(*names: str, **inner: Shape) -> Shape:
-    return Shape(frozenset(names), dict.fromkeys(names, NULL), inner)
+def _with(*names: str, **inner: ObjectShape) -> ObjectShape:
+    return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), inner)
 
 
-BLOCK = Shape(kinds={b'"text"': _with("citations"), b'"thinking"': Shape(always={"signature": Raw(b'""')})})
+BLOCK = ObjectShape(kinds={b'"text"': _with("citations"), b'"thinking"': ObjectShape(always={"signature": Raw(b'""')})})
 MESSAGE = _with("diagnostics", *_STOP, content=BLOCK, usage=_with(*USED))
 EVENTS = {
-    b"message_start": Shape(inner={"message": MESSAGE}),
-    b"content_block_start": Shape(inner={"content_block": BLOCK}),
-    b"message_delta": Shape(inner={"delta": _with(*_STOP), "usage": _with("input_tokens", *_TOKENS)}),
+    b"message_start": ObjectShape(inner={"message": MESSAGE}),
+    b"content_block_start": ObjectShape(inner={"content_block": BLOCK}),
+    b"message_delta": ObjectShape(inner={"delta": _with(*_STOP), "usage": _with("input_tokens", *_TOKENS)}),
 }
 
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from models.chat.schemas import shape
-from models.chat.schemas.shape import NULL, Shape
+from models.chat.schemas.shape import NULL, ObjectShape
 
 _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
@@ -22,23 +22,23 @@ class Tool(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True, tag_f
     output_schema: None = None
 
 
-ITEM = Shape(
+ITEM = ObjectShape(
     nullable=frozenset({"call_id", "code", "environment", "max_output_length", "outputs", "result"}),
-    inner={"content": Shape()},
+    inner={"content": ObjectShape()},
 )
-RESPONSE = Shape(
+RESPONSE = ObjectShape(
     nullable=frozenset(_ALWAYS),
     always=dict.fromkeys(_ALWAYS, NULL),
     inner={
         "output": ITEM,
-        "reasoning": Shape(),
-        "text": Shape(inner={"format": Shape()}),
-        "tools": Shape(frozenset({"parameters", "strict"}), usual=msgspec.json.Decoder(list[Tool])),
+        "reasoning": ObjectShape(),
+        "text": ObjectShape(inner={"format": ObjectShape()}),
+        "tools": ObjectShape(frozenset({"parameters", "strict"}), usual=msgspec.json.Decoder(list[Tool])),
     },
 )
-EVENT = Shape(
+EVENT = ObjectShape(
     nullable=frozenset({"annotation", "code", "param"}),
-    inner={"item": ITEM, "part": Shape(), "response": RESPONSE},
+    inner={"item": ITEM, "part": ObjectShape(), "response": RESPONSE},
 )
 
 
@@ -46,6 +46,6 @@ def fitted(data: bytes) -> bytes:
     return shape.fitted(data, RESPONSE, _of_event)
 
 
-def _of_event(name: bytes) -> Shape | None:
+def _of_event(name: bytes) -> ObjectShape | None:
     """A piece of text, which is most events, is a string and never null."""
     return None if name.endswith(b".delta") else EVENT

@@ -15,22 +15,22 @@ _EVENT, _DATA = b"event: ", b"\ndata: "
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ObjectShape:
     """Of an object, or of each object of a list."""
 
     nullable: frozenset[str] = frozenset()
     """Fields that stay when they are null. All others go then."""
     always: Mapping[str, msgspec.Raw] = field(default_factory=dict)
     """Fields that are there in any case, and what they are where vLLM leaves them out."""
-    inner: Mapping[str, "Shape"] = field(default_factory=dict)
-    kinds: Mapping[bytes, "Shape"] = field(default_factory=dict)
+    inner: Mapping[str, "ObjectShape"] = field(default_factory=dict)
+    kinds: Mapping[bytes, "ObjectShape"] = field(default_factory=dict)
     """By the JSON of the field `type`: the shape in place of this one."""
     usual: msgspec.json.Decoder[Any] | None = None
     """Reads a list of such objects as structs that leave out what must not be null; refuses what it does not know. For
     lists that clients make long: half the time."""
 
 
-def shaped(data: msgspec.Raw | bytes, shape: Shape) -> Any:
+def shaped(data: msgspec.Raw | bytes, shape: ObjectShape) -> Any:
     """What is to be encoded in place of `data`: all of it at once, since a call for each object is what costs."""
     match memoryview(data)[:1]:
         case b"[":
@@ -47,7 +47,7 @@ def shaped(data: msgspec.Raw | bytes, shape: Shape) -> Any:
             return data
 
 
-def _fields(found: dict[str, Any], shape: Shape) -> dict[str, Any]:
+def _fields(found: dict[str, Any], shape: ObjectShape) -> dict[str, Any]:
     if shape.kinds:
         shape = shape.kinds.get(bytes(found.get("type", NULL)), shape)
     kept = {name: value for name, value in found.items() if value != NULL or name in shape.nullable}
@@ -59,14 +59,14 @@ def _fields(found: dict[str, Any], shape: Shape) -> dict[str, Any]:
     return kept
 
 
-def fitted(data: bytes, whole: Shape, of_event: Callable[[bytes], Shape | None]) -> bytes:
+def fitted(data: bytes, whole: ObjectShape, of_event: Callable[[bytes], ObjectShape | None]) -> bytes:
     """An answer, or whole events of one. `of_event`: the shape of an event of this name; None: it is right as it is."""
     if not data.startswith(_EVENT):
         return msgspec.json.encode(shaped(data, whole)) if data.startswith(b"{") else data
     return b"\n\n".join([_event(one, of_event) for one in data.split(b"\n\n")])
 
 
-def _event(event: bytes, of_event: Callable[[bytes], Shape | None]) -> bytes:
+def _event(event: bytes, of_event: Callable[[bytes], ObjectShape | None]) -> bytes:
     name, found, data = event.removeprefix(_EVENT).partition(_DATA)
     shape = of_event(name) if found else None
     return event if shape is None else _EVENT + name + _DATA + msgspec.json.encode(shaped(msgspec.Raw(data), shape))

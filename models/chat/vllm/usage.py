@@ -10,14 +10,14 @@ from typing import Any
 
 from models.messages import Usage
 
-METER: ContextVar["Meter | None"] = ContextVar("roundhouse_meter", default=None)
+METER: ContextVar["UsageMeter | None"] = ContextVar("roundhouse_meter", default=None)
 
 
 class CallEnded(Exception):
     """The client left before this part of its request reached the engine."""
 
 
-class Meter:
+class UsageMeter:
     """The engine requests of one call."""
 
     def __init__(self) -> None:

@@ -20,14 +20,14 @@ REASONS = {
 }
 
 
-class Usage(msgspec.Struct):
+class AnthropicUsage(msgspec.Struct):
     input_tokens: int | None = None
     output_tokens: int | None = None
     cache_creation_input_tokens: int | None = None
     cache_read_input_tokens: int | None = None
 
 
-class Block(msgspec.Struct):
+class AnthropicBlock(msgspec.Struct):
     type: str
     text: str = ""
     thinking: str = ""
@@ -36,12 +36,12 @@ class Block(msgspec.Struct):
     input: Any = None
 
 
-class Message(msgspec.Struct):
+class AnthropicMessage(msgspec.Struct):
     id: str = ""
     model: str = ""
-    content: list[Block] = []
+    content: list[AnthropicBlock] = []
     stop_reason: str | None = None
-    usage: Usage = msgspec.field(default_factory=Usage)
+    usage: AnthropicUsage = msgspec.field(default_factory=AnthropicUsage)
 
 
 class Delta(msgspec.Struct):
@@ -55,10 +55,10 @@ class Delta(msgspec.Struct):
 class Event(msgspec.Struct):
     type: str
     index: int = 0
-    message: Message | None = None
-    content_block: Block | None = None
+    message: AnthropicMessage | None = None
+    content_block: AnthropicBlock | None = None
     delta: Delta | None = None
-    usage: Usage | None = None
+    usage: AnthropicUsage | None = None
 
 
 class ChatAnswers:
@@ -70,14 +70,14 @@ class ChatAnswers:
 
     def __init__(self, usage_wanted: bool) -> None:
         self._usage_wanted = usage_wanted
-        self._message, self._created = Message(), int(time.time())
+        self._message, self._created = AnthropicMessage(), int(time.time())
         self._calls: dict[int, int] = {}
         """Content block to tool call."""
         self._reason: str | None = None
 
     def whole(self, data: bytes) -> bytes:
         try:
-            message = msgspec.json.decode(data, type=Message)
+            message = msgspec.json.decode(data, type=AnthropicMessage)
         except msgspec.DecodeError:
             raise BadAnswer("answered with a message that is none") from None
         said = "".join(block.text for block in message.content if block.type == "text")
@@ -109,10 +109,10 @@ class ChatAnswers:
         except msgspec.DecodeError:
             raise BadAnswer("answered with an event that is none") from None
         match told:
-            case Event(type="message_start", message=Message() as message):
+            case Event(type="message_start", message=AnthropicMessage() as message):
                 self._message = message
                 return self._chunk({"role": "assistant", "content": ""})
-            case Event(type="content_block_start", content_block=Block(type="tool_use") as block):
+            case Event(type="content_block_start", content_block=AnthropicBlock(type="tool_use") as block):
                 number = self._calls[told.index] = len(self._calls)
                 function = {"name": block.name, "arguments": ""}
                 call = {"index": number, "id": block.id, "type": "function", "function": function}
@@ -120,7 +120,7 @@ class ChatAnswers:
             case Event(type="content_block_delta", delta=Delta() as delta):
                 return self._said(told.index, delta)
             case Event(type="message_delta"):
-                self._counted(told.usage or Usage())
+                self._counted(told.usage or AnthropicUsage())
                 self._reason = (told.delta and told.delta.stop_reason) or self._reason
                 return self._chunk({}, reason(self._reason)) if self._reason else b""
         return b""
@@ -142,7 +142,7 @@ class ChatAnswers:
         last = sse.event({**self._head(), "choices": [], "usage": usage(self._message.usage)})
         return (last if self._usage_wanted else b"") + sse.DONE_EVENT
 
-    def _counted(self, told: Usage) -> None:
+    def _counted(self, told: AnthropicUsage) -> None:
         before = self._message.usage
         for name in before.__struct_fields__:
             if (value := getattr(told, name)) is not None:
@@ -165,7 +165,7 @@ def reason(stop: str | None) -> str:
     return REASONS.get(stop or "", "stop")
 
 
-def usage(told: Usage) -> Json:
+def usage(told: AnthropicUsage) -> Json:
     cached = told.cache_read_input_tokens or 0
     prompt = (told.input_tokens or 0) + cached + (told.cache_creation_input_tokens or 0)
     output = told.output_tokens or 0

@@ -10,22 +10,22 @@ class Details(msgspec.Struct):
     reasoning_tokens: int | None = None
 
 
-class Usage(msgspec.Struct):
+class ChatUsage(msgspec.Struct):
     prompt_tokens: int = 0
     completion_tokens: int | None = 0
     prompt_tokens_details: Details | None = None
     completion_tokens_details: Details | None = None
 
 
-class Function(msgspec.Struct):
+class ToolFunction(msgspec.Struct):
     name: str | None = None
     arguments: str | None = None
 
 
-class Call(msgspec.Struct):
+class ChatToolCall(msgspec.Struct):
     index: int = 0
     id: str | None = None
-    function: Function = msgspec.field(default_factory=Function)
+    function: ToolFunction = msgspec.field(default_factory=ToolFunction)
 
 
 class Spoken(msgspec.Struct):
@@ -35,7 +35,7 @@ class Spoken(msgspec.Struct):
     refusal: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: list[ChatToolCall] | None = None
 
     @property
     def thought(self) -> str:
@@ -46,7 +46,7 @@ class Spoken(msgspec.Struct):
         return self.content or self.refusal or ""
 
 
-class Choice(msgspec.Struct):
+class ChatChoice(msgspec.Struct):
     message: Spoken | None = None
     delta: Spoken | None = None
     finish_reason: str | None = None
@@ -54,18 +54,18 @@ class Choice(msgspec.Struct):
     """vLLM's: the stop string that was met."""
 
 
-class Completion(msgspec.Struct):
+class ChatCompletion(msgspec.Struct):
     """A whole one or a chunk."""
 
     id: str = ""
     model: str = ""
-    choices: list[Choice] = []
-    usage: Usage | None = None
+    choices: list[ChatChoice] = []
+    usage: ChatUsage | None = None
 
 
-def read(data: bytes) -> Completion:
+def read(data: bytes) -> ChatCompletion:
     """Raises BadAnswer."""
     try:
-        return msgspec.json.decode(data, type=Completion)
+        return msgspec.json.decode(data, type=ChatCompletion)
     except msgspec.DecodeError:
         raise BadAnswer("answered with a completion that is none") from None

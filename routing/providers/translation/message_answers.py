@@ -6,7 +6,7 @@ import msgspec
 
 from models import sse
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.completions import Call, Choice, Completion, Spoken, Usage, read
+from routing.providers.translation.completions import ChatChoice, ChatCompletion, ChatToolCall, ChatUsage, Spoken, read
 from routing.providers.translation.fields import Json
 
 REASONS = {
@@ -22,13 +22,13 @@ class MessageAnswers:
     """`routing.providers.translation.through.Translator`."""
 
     def __init__(self) -> None:
-        self._first: Completion | None = None
-        self._usage = Usage()
+        self._first: ChatCompletion | None = None
+        self._usage = ChatUsage()
         self._open: str | None = None
         """The kind of the content block that is under way; a tool call's is `call N`."""
         self._blocks = 0
         self._calls: set[int] = set()
-        self._choice = Choice()
+        self._choice = ChatChoice()
 
     def whole(self, data: bytes) -> bytes:
         found = read(data)
@@ -44,7 +44,7 @@ class MessageAnswers:
         for call in spoken.tool_calls or ():
             content.append({**_tool_use(call), "input": _arguments(call)})
         return msgspec.json.encode(
-            {**_head(found), "content": content, **_stopped(choice), "usage": usage(found.usage or Usage())}
+            {**_head(found), "content": content, **_stopped(choice), "usage": usage(found.usage or ChatUsage())}
         )
 
     def event(self, event: bytes) -> bytes:
@@ -55,7 +55,7 @@ class MessageAnswers:
         if self._first is None:
             self._first = told
             message = {**_head(told), "content": [], "stop_reason": None, "stop_sequence": None}
-            began = usage(told.usage or Usage())
+            began = usage(told.usage or ChatUsage())
             parts.append(_event("message_start", message={**message, "usage": {**began, "output_tokens": 0}}))
         self._usage = told.usage or self._usage
         for choice in told.choices[:1]:
@@ -105,21 +105,21 @@ class MessageAnswers:
         return b"".join([*self._close(), last, _event("message_stop")])
 
 
-def _head(found: Completion) -> Json:
+def _head(found: ChatCompletion) -> Json:
     return {"id": found.id, "type": "message", "role": "assistant", "model": found.model}
 
 
-def _stopped(choice: Choice) -> Json:
+def _stopped(choice: ChatChoice) -> Json:
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
     return {"stop_reason": REASONS.get(choice.finish_reason or "", "end_turn"), "stop_sequence": None}
 
 
-def _tool_use(call: Call) -> Json:
+def _tool_use(call: ChatToolCall) -> Json:
     return {"type": "tool_use", "id": call.id or f"toolu_{call.index}", "name": call.function.name or ""}
 
 
-def _arguments(call: Call) -> Any:
+def _arguments(call: ChatToolCall) -> Any:
     try:
         return msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
     except msgspec.DecodeError:
@@ -130,7 +130,7 @@ def _event(kind: str, **more: Any) -> bytes:
     return sse.event({"type": kind, **more}, kind)
 
 
-def usage(told: Usage) -> Json:
+def usage(told: ChatUsage) -> Json:
     cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
     return {
         "input_tokens": max(0, told.prompt_tokens - cached),

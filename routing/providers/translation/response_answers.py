@@ -9,7 +9,7 @@ import msgspec
 
 from models import sse
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.completions import Call, Completion, Spoken, Usage, read
+from routing.providers.translation.completions import ChatCompletion, ChatToolCall, ChatUsage, Spoken, read
 from routing.providers.translation.fields import Json
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -34,7 +34,7 @@ DEFAULTS: Mapping[str, Any] = {
 class _Item:
     """An output item under way: words of one kind, or a call of a tool."""
 
-    def __init__(self, kind: str, index: int, call: Call | None = None) -> None:
+    def __init__(self, kind: str, index: int, call: ChatToolCall | None = None) -> None:
         self.kind, self.index, self.said = kind, index, ""
         self.id = f"item_{secrets.token_hex(12)}"
         self.call = call
@@ -68,8 +68,8 @@ class ResponseAnswers:
 
     def __init__(self, asked: Mapping[str, Any]) -> None:
         self._asked, self._created = asked, int(time.time())
-        self._first: Completion | None = None
-        self._usage, self._finish = Usage(), ""
+        self._first: ChatCompletion | None = None
+        self._usage, self._finish = ChatUsage(), ""
         self._item: _Item | None = None
         self._output: list[Json] = []
         self._calls: set[int] = set()
@@ -79,7 +79,7 @@ class ResponseAnswers:
         found = self._first = read(data)
         if not found.choices or found.choices[0].message is None:
             raise BadAnswer("answered with a completion that says nothing")
-        self._usage, self._finish = found.usage or Usage(), found.choices[0].finish_reason or ""
+        self._usage, self._finish = found.usage or ChatUsage(), found.choices[0].finish_reason or ""
         spoken = found.choices[0].message
         for index, call in enumerate(spoken.tool_calls or ()):
             call.index = index  # whole answers do not number them
@@ -126,7 +126,7 @@ class ResponseAnswers:
             events += self._say(kind, call.function.arguments or "", call)
         return events
 
-    def _say(self, kind: str, said: str, call: Call | None = None) -> list[bytes]:
+    def _say(self, kind: str, said: str, call: ChatToolCall | None = None) -> list[bytes]:
         events, item = [], self._item
         if item is None or item.kind != kind:
             events = self._close("completed")
@@ -164,7 +164,7 @@ class ResponseAnswers:
         return sse.event({"type": kind, "sequence_number": self._events - 1, **more}, kind)
 
     def _response(self, status: str) -> Json:
-        first, asked = self._first or Completion(), self._asked
+        first, asked = self._first or ChatCompletion(), self._asked
         told = {name: default if asked.get(name) is None else asked[name] for name, default in DEFAULTS.items()}
         told["tools"] = [{"strict": None, "parameters": None, **tool} for tool in told["tools"]]
         reason = INCOMPLETE.get(self._finish) if status == "incomplete" else None
@@ -183,7 +183,7 @@ class ResponseAnswers:
         }
 
 
-def usage(told: Usage) -> Json:
+def usage(told: ChatUsage) -> Json:
     cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
     output = told.completion_tokens or 0
     thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0

@@ -17,7 +17,7 @@ PATH = "/v1/chat/completions"
 HELP = "/model NAME changes the model, /reset forgets what was said, /exit or Ctrl-D ends. Ctrl-C stops an answer."
 
 
-class Conversation:
+class ChatSession:
     """What was said so far, and with whom."""
 
     def __init__(self, client: Client, model: str, system: str | None, options: Json) -> None:
@@ -113,7 +113,7 @@ def chat(
     if text is None and as_json:
         raise UsageError("A conversation has no JSON. Give the text with --json.")
     with Client(url) as client:
-        talk = Conversation(client, model or only_model(client, "chat"), system, options)
+        talk = ChatSession(client, model or only_model(client, "chat"), system, options)
         if text is None:
             talk.interactive()
         elif as_json:

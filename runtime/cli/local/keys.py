@@ -13,7 +13,7 @@ from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
 if TYPE_CHECKING:
     from registry.storage.database import Database as Tables
     from tenants.keys.table import KeyTable
-    from tenants.place import Place
+    from tenants.place import KeyPlace
 
 DataDir = Annotated[
     Path | None,
@@ -46,7 +46,7 @@ def opened(data_dir: Path | None, database: str | None, *, make: bool = False) -
 
 
 @contextmanager
-def opened_at(place: "Place") -> Iterator["KeyTable"]:
+def opened_at(place: "KeyPlace") -> Iterator["KeyTable"]:
     """The same, where settings say."""
     from tenants.storage.opening import open_tables
 
@@ -62,7 +62,7 @@ def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Ta
 
 
 @contextmanager
-def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["Place", "Tables"]]:
+def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["KeyPlace", "Tables"]]:
     from runtime.cli.local.options import settings_of
     from tenants.storage.opening import open_tables
 
@@ -74,7 +74,7 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
         yield place, tables
 
 
-def _keys(place: "Place", tables: "Tables") -> "KeyTable":
+def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":
     from tenants.keys import pepper
     from tenants.keys.table import KeyTable
 

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import quote, urlsplit
 
-from runtime.cli.failures import Failure, Refused, ServerFailed, Unreachable, UsageError
+from runtime.cli.failures import Failure, Refused, ServerFailed, ServerUnreachable, UsageError
 
 if TYPE_CHECKING:
     import httpx
@@ -66,7 +66,7 @@ class Client:
         return self.call("DELETE", path, params=params)
 
     def call(self, method: str, path: str, **options: Any) -> Json:
-        """One request whose answer is a JSON object. Raises Refused, ServerFailed or Unreachable."""
+        """One request whose answer is a JSON object. Raises Refused, ServerFailed or ServerUnreachable."""
         text = self.text(method, path, **options)
         try:
             found = json.loads(text)
@@ -104,12 +104,14 @@ class Client:
         try:
             yield
         except httpx.ReadTimeout:
-            raise Unreachable(f"The server at {self.url} did not answer within {ANSWER_SECONDS:.0f} s.") from None
+            raise ServerUnreachable(f"The server at {self.url} did not answer within {ANSWER_SECONDS:.0f} s.") from None
         except httpx.RemoteProtocolError:
-            raise Unreachable(f"The server at {self.url} ended while it was answering. Look at its log.") from None
+            raise ServerUnreachable(
+                f"The server at {self.url} ended while it was answering. Look at its log."
+            ) from None
         except httpx.TransportError as error:
             hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
-            raise Unreachable(f"No server answers at {self.url} ({type(error).__name__}). {hint}") from None
+            raise ServerUnreachable(f"No server answers at {self.url} ({type(error).__name__}). {hint}") from None
 
 
 def _clean(options: Json) -> Json:

@@ -10,7 +10,7 @@ from launch.files.listing import list_folder
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
 from launch.proposal.trust import check_flags
-from launch.request import Added, Step, Wanted
+from launch.request import Added, ModelRequest, Step
 from launch.source import parse_source
 from launch.writing import recipe_text
 from models import nvml
@@ -65,7 +65,7 @@ class Additions:
         self._adding = asyncio.Lock()
         self._threads = Threads("hub of models")
 
-    async def preview(self, wanted: Wanted) -> Preview:
+    async def preview(self, wanted: ModelRequest) -> Preview:
         """What would be added, and whether it fits. Changes nothing.
 
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
@@ -77,7 +77,7 @@ class Additions:
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._roster.leaves(proposal.recipe.id))
 
-    def _look(self, wanted: Wanted) -> tuple[Proposal, int]:
+    def _look(self, wanted: ModelRequest) -> tuple[Proposal, int]:
         source = parse_source(wanted.source, wanted.revision, at_home=False)
         to_fetch, weights = 0, None
         if isinstance(source, HubSource):
@@ -101,7 +101,7 @@ class Additions:
             host=0 if on_cpu else estimate.host,
         )
 
-    async def add(self, wanted: Wanted) -> AsyncGenerator[Step | Added, None]:
+    async def add(self, wanted: ModelRequest) -> AsyncGenerator[Step | Added, None]:
         """Raises as `preview`; DoesNotFit; Conflict (name_in_use); and what the source says of its files."""
         yield Step("looking", detail=wanted.source)
         while True:
@@ -125,7 +125,7 @@ class Additions:
             yield step
         yield Added(entry.recipe, is_new)
 
-    def _check(self, preview: Preview, wanted: Wanted) -> bool:
+    def _check(self, preview: Preview, wanted: ModelRequest) -> bool:
         """Whether it is to be added. False: it is there already."""
         recipe = preview.recipe
         there = self._roster.recipe(recipe.id)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from launch.files.listing import list_folder
 from launch.proposal.context import check_context, longest_context
-from launch.proposal.draft import Choice, put, recipe_of
+from launch.proposal.draft import DraftValue, put, recipe_of
 from launch.proposal.trust import check_flags
 from launch.writing import changed, plain, recipe_text
 from models.estimate import Estimate, estimate
@@ -92,7 +92,7 @@ class Editor:
         highest = max(version for id_, version in self._roster.versions() if id_ == before.id)
         recipe = draft.model_copy(update={"version": highest + 1})
         await self._check(recipe)
-        reasons = [Choice(key, None, f"changed after version {before.version}") for key in keys]
+        reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
         await asyncio.to_thread(self._roster.shelf.write, recipe, recipe_text(recipe, reasons))
         await self._roster.read_again()
         waits = self._residency.exchanger.waiting(recipe.id) is not None

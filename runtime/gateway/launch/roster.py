@@ -12,7 +12,7 @@ from runtime.gateway.files import ModelFiles
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchange
+from runtime.residency.exchanger import RecipeExchange
 from runtime.residency.manager import ResidencyManager
 from runtime.scheduling.queue import ModelQueue
 
@@ -122,7 +122,7 @@ class Roster:
             return
         if entry is not None:
             fill = await asyncio.to_thread(self._files.look, recipe)
-            self._residency.exchange(entry, Exchange(recipe, fill, lambda: self._name(recipe)))
+            self._residency.exchange(entry, RecipeExchange(recipe, fill, lambda: self._name(recipe)))
             return
         queue = self._make_queue(recipe)
         entry = await asyncio.to_thread(self._files.entry, recipe, queue)

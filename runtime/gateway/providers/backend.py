@@ -9,7 +9,7 @@ from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
 from routing.providers.attempt import Attempt
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
-from runtime.gateway.providers.directory import Directory, Place
+from runtime.gateway.providers.directory import Directory, ProvidedModel
 
 
 class ProviderBackend:
@@ -59,7 +59,7 @@ class ProviderLease:
     pool = ""
     first_goal = None
 
-    def __init__(self, context: RequestContext, target: Target, place: Place) -> None:
+    def __init__(self, context: RequestContext, target: Target, place: ProvidedModel) -> None:
         self._context, self._target, self._place = context, target, place
         self._attempts: list[Attempt] = []
 

@@ -18,7 +18,7 @@ from tenants.caller import Caller
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProvidedModel:
     """One model, and who answers for it."""
 
     name: str
@@ -33,8 +33,8 @@ class Directory:
     def __init__(self, names: Names, providers: Iterable[Provider], told: Told) -> None:
         self._names, self._told = names, told
         self.upstreams: dict[str, Upstream] = {}
-        self._places: Mapping[str, Place] = {}
-        self._aliases: Mapping[str, Place] = {}
+        self._places: Mapping[str, ProvidedModel] = {}
+        self._aliases: Mapping[str, ProvidedModel] = {}
         self._leaving: set[asyncio.Task[None]] = set()
         self.serve(providers)
 
@@ -47,7 +47,7 @@ class Directory:
             same = kept is not None and kept.provider == provider
             self.upstreams[provider.id] = kept if kept and same else Upstream(provider, self._told)
         places = [
-            Place(upstream.provider.served(model), upstream, model)
+            ProvidedModel(upstream.provider.served(model), upstream, model)
             for upstream in self.upstreams.values()
             for model in upstream.provider.models
         ]
@@ -64,11 +64,11 @@ class Directory:
             task.cancel()
         await closing(self.upstreams)
 
-    def places(self, caller: Caller) -> list[Place]:
+    def places(self, caller: Caller) -> list[ProvidedModel]:
         """Those that the caller may use."""
         return [place for place in self._places.values() if caller.sees(place.name)]
 
-    def find(self, name: object, caller: Caller) -> Place | None:
+    def find(self, name: object, caller: Caller) -> ProvidedModel | None:
         """None: it is no provider's model, so something here, or nothing. Raises Forbidden."""
         catalog = self._names.catalog.of(caller.team)
         if not isinstance(name, str) or catalog.is_here(name):
@@ -123,7 +123,7 @@ class Directory:
             price=price_list(place.model.price),
         )  # fmt: skip
 
-    def at(self, target: Target) -> Place | None:
+    def at(self, target: Target) -> ProvidedModel | None:
         """Where a target is; None: its provider has left meanwhile."""
         place = self._places.get(target.model)
         return place if place is not None and place.upstream.provider.id == target.backend else None

@@ -13,7 +13,7 @@ from registry.wording import quoted
 from routing.providers.breaker import Phase
 from routing.providers.upstream import Upstream
 from runtime.gateway.metrics import Metrics
-from runtime.gateway.providers.directory import Directory, Place
+from runtime.gateway.providers.directory import Directory, ProvidedModel
 from tenants.caller import Caller
 
 Count = Annotated[int, Meta(ge=0)]
@@ -120,7 +120,7 @@ class Providers:
         return ProviderCheckView(name, not missing, round(time.monotonic() - began, 3), message, missing)
 
 
-def card(place: Place) -> ProviderCardView:
+def card(place: ProvidedModel) -> ProviderCardView:
     model = place.model
     return ProviderCardView(
         id=place.name,

@@ -17,7 +17,7 @@ IMAGES = ("image", "image_url", "input_image")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RouteInput:
     features: Features
     conversation: bytes | None
     """Its key; None: nothing holds it together with others."""
@@ -25,7 +25,7 @@ class Asked:
     """It is not the first request of its conversation, as far as its body tells."""
 
 
-def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> Asked:
+def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: RouterSpec) -> RouteInput:
     """Only headers that the router names are looked at."""
     wanted = {name for rule in router.rules for name in rule.when.headers} | {router.conversation.header}
     headers = {
@@ -49,12 +49,12 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
     )
     named = headers.get(router.conversation.header)
     if named:
-        return Asked(features, key_of("header", context.caller.team, named), True)
+        return RouteInput(features, key_of("header", context.caller.team, named), True)
     if not said.first:
-        return Asked(features, None, False)
+        return RouteInput(features, None, False)
     who = body.get("user")
     who = who if isinstance(who, str) else ""
-    return Asked(features, key_of("turns", context.caller.team, who, said.system, said.first), said.turns > 1)
+    return RouteInput(features, key_of("turns", context.caller.team, who, said.system, said.first), said.turns > 1)
 
 
 @dataclass(slots=True)

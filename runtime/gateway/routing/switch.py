@@ -22,7 +22,7 @@ from runtime.gateway.names import Wanted
 from runtime.gateway.routing.cards import RouterCardView, card
 from runtime.gateway.routing.conversations import Conversations
 from runtime.gateway.routing.keeper import Keeper, RouterView
-from runtime.gateway.routing.requests import Asked, read
+from runtime.gateway.routing.requests import RouteInput, read
 from runtime.gateway.routing.targets import Resolve, Targets
 from tenants.caller import EVERYBODY, Caller
 
@@ -76,7 +76,7 @@ class Switch:
 
     async def explain(
         self, router: Router, endpoint: str, calls: Sequence[Call], task: Task, context: RequestContext
-    ) -> tuple[Asked, Decision]:
+    ) -> tuple[RouteInput, Decision]:
         """The same decision, of which nothing follows."""
         spec = router.spec
         if spec.task is not task:

@@ -3,7 +3,7 @@
 import time
 
 from console.decisions import Decisions
-from console.history import Route, Row
+from console.history import RequestRow, Route
 from console.kept import Console
 from runtime.gateway.backend import LOCAL, Target
 from runtime.gateway.record import RequestRecord
@@ -16,7 +16,7 @@ class ConsoleSink:
     def take(self, record: RequestRecord) -> None:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
         self._history.take(
-            Row(
+            RequestRow(
                 id=context.id,
                 at=round(time.time(), 3),
                 team=context.caller.team,

@@ -9,7 +9,7 @@ from runtime.gateway.record import Recorder, RequestRecord
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts, Limiter
-from tenants.limits.meters import Left
+from tenants.limits.meters import LimitLeft
 from tenants.limits.records import Kind
 
 FREE = PriceList()
@@ -49,7 +49,7 @@ class LimitSink:
 
         return afforded
 
-    def levels(self, recorder: Recorder) -> dict[Kind, Left]:
+    def levels(self, recorder: Recorder) -> dict[Kind, LimitLeft]:
         """What is left, for the answer's head."""
         if self._limiter.is_empty or recorder.target is None:
             return {}

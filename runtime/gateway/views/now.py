@@ -3,7 +3,7 @@
 import time
 
 from console.kept import Console
-from console.now import Now, Part, Ring, Stall, StallState, Store
+from console.now import MemoryUse, ModelPart, Now, Ring, Stall, StallState
 from console.ring import Stalls
 from runtime.gateway.names import Names
 from runtime.gateway.views.overview import Overview
@@ -26,13 +26,15 @@ class Look:
         now = time.monotonic()
         waits = [now - oldest for queue in queues.values() if (oldest := queue.oldest) is not None]
         host = (
-            None if status.host is None else Store("host memory", status.host.budget_bytes, status.host.resident_bytes)
+            None
+            if status.host is None
+            else MemoryUse("host memory", status.host.budget_bytes, status.host.resident_bytes)
         )
         return Now(
             at=round(time.time(), 3),
             phase=phase,
             uptime=status.uptime_seconds,
-            device=Store(status.device.label, status.device.budget_bytes, status.device.resident_bytes),
+            device=MemoryUse(status.device.label, status.device.budget_bytes, status.device.resident_bytes),
             host=host,
             models=[_part(model) for model in status.models],
             rings=[self._ring(model, queues[model.id]) for model in status.models if queues[model.id].policy.places],
@@ -66,9 +68,9 @@ class Look:
         )  # fmt: skip
 
 
-def _part(model: ModelView) -> Part:
+def _part(model: ModelView) -> ModelPart:
     progress = model.progress
-    return Part(
+    return ModelPart(
         id=model.id, task=model.task.value, state=model.state.value, bytes=model.bytes, host_bytes=model.host_bytes,
         running=model.running, waiting=model.waiting, pinned=model.pinned,
         idle_seconds=None if model.last_used is None else round(max(0.0, time.time() - model.last_used), 1),

@@ -20,7 +20,7 @@ from runtime.gateway.views.engine_series import engine_series, with_families
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import Device, machine_total, used_of
 from runtime.slots.pool import SlotPool
 
@@ -79,7 +79,7 @@ class Overview:
         residency: ResidencyManager,
         queues: Mapping[str, ModelQueue],
         pool: SlotPool,
-        bounds: Bounds,
+        bounds: WaitingBound,
         metrics: Metrics,
         recipe_faults: Callable[[], Sequence[str]] = tuple,
     ) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from fastapi import Query
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import Added, Wanted, WorkingSet
+from launch.request import Added, ModelRequest, WorkingSet
 from launch.source import parse_source
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes.definition import PathSource
@@ -56,16 +56,16 @@ async def add(gateway: CurrentGateway, body: AddModelBody) -> Response:
     raise EngineFailed("The addition ended without a result.")
 
 
-async def _wanted(gateway: Gateway, body: AddModelBody) -> Wanted:
+async def _wanted(gateway: Gateway, body: AddModelBody) -> ModelRequest:
     source = parse_source(body.source, body.revision, at_home=False)
     if isinstance(source, PathSource):
         roots = gateway.settings.adapter_roots or (FilePath.cwd(), gateway.settings.data_dir)
         await asyncio.to_thread(check_folder, source.path, roots, "source", "models")
     overrides = body.overrides or {}
-    return Wanted(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
+    return ModelRequest(body.source, body.id, body.revision, overrides, WorkingSet(body.requests, body.tokens))
 
 
-async def _events(gateway: Gateway, wanted: Wanted) -> AsyncIterator[bytes]:
+async def _events(gateway: Gateway, wanted: ModelRequest) -> AsyncIterator[bytes]:
     try:
         async with aclosing(gateway.additions.add(wanted)) as steps:
             async for step in steps:

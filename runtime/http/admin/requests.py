@@ -3,7 +3,7 @@
 import msgspec
 from fastapi.responses import Response
 
-from console.history import LAST, Row
+from console.history import LAST, RequestRow
 from registry.errors import NotFound
 from registry.wording import quoted
 from runtime.http.admin.answers import json_answer
@@ -18,7 +18,7 @@ class RequestView(msgspec.Struct, frozen=True, kw_only=True):
 
     object: str = "request"
     id: str
-    record: Row | None
+    record: RequestRow | None
     ledger: list[LedgerRow]
 
 

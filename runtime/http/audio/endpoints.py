@@ -22,7 +22,7 @@ from runtime.gateway.backend import Call, Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted
 from runtime.gateway.record import Recorder
-from runtime.http.audio.fields import Options, Task, parse
+from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Head, Parts, whole
 from runtime.http.errors import Dialect
@@ -37,7 +37,7 @@ STREAM_HEAD = Head(200, f"{EVENT_STREAM}; charset=utf-8", NO_BUFFERING)
 
 @dataclass(frozen=True, slots=True)
 class AudioQuestion:
-    options: Options
+    options: TranscriptionOptions
     request: TranscribeRequest
     wanted: Wanted
     dialect: Dialect = Dialect.OPENAI

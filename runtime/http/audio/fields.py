@@ -27,7 +27,7 @@ V = TypeVar("V", bound=str)
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TranscriptionOptions:
     """What the client asked for, checked."""
 
     task: Task
@@ -57,7 +57,7 @@ class Options:
         return msgspec.structs.replace(wanted, temperature=[self.temperature])
 
 
-def parse(fields: dict[str, list[str]], task: Task) -> Options:
+def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     """Raises BadRequest that names the field. Unknown fields are refused: what they ask for would not be done."""
     form = _Form(fields)
     format_ = form.one_of("response_format", FORMATS) or "json"
@@ -77,7 +77,7 @@ def parse(fields: dict[str, list[str]], task: Task) -> Options:
             param="include",
             code="unsupported_value",
         )
-    return Options(
+    return TranscriptionOptions(
         task=task,
         format=format_,
         granularities=granularities or (("segment",) if format_ == "verbose_json" else ()),

@@ -8,7 +8,7 @@ import msgspec
 
 from models.messages import Segment, TranscriptInfo
 from runtime.http.audio import languages
-from runtime.http.audio.fields import Format, Options
+from runtime.http.audio.fields import Format, TranscriptionOptions
 
 MEDIA_TYPES: dict[Format, str] = {
     "json": "application/json",
@@ -48,7 +48,7 @@ def text(segments: Sequence[Segment], language: str) -> str:
     return said
 
 
-def render(options: Options, info: TranscriptInfo, segments: Sequence[Segment]) -> bytes:
+def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> bytes:
     """The body in the format that was asked for."""
     match options.format:
         case "text":
@@ -63,7 +63,7 @@ def render(options: Options, info: TranscriptInfo, segments: Sequence[Segment]) 
             return msgspec.json.encode({"text": text(segments, info.language), "usage": usage(info)})
 
 
-def _verbose(options: Options, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
+def _verbose(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "task": options.task,
         "language": "english" if options.task == "translate" else languages.name(info.language),

@@ -11,7 +11,7 @@ from runtime.http.sending import error_response
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class BodyPace:
     """`seconds` for the whole body, and one more for each `rate` bytes that have come."""
 
     seconds: float
@@ -31,7 +31,7 @@ class Bodies:
         most: bytes of a body that is no form; forms have bounds of their own, by what they bring.
     """
 
-    def __init__(self, app: ASGIApp, pace: Pace, most: int) -> None:
+    def __init__(self, app: ASGIApp, pace: BodyPace, most: int) -> None:
         self._app, self._pace, self._most = app, pace, most
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -51,7 +51,7 @@ def _is_form(scope: Scope) -> bool:
 class _Body:
     """One request's."""
 
-    def __init__(self, receive: Receive, send: Send, pace: Pace, most: int | None) -> None:
+    def __init__(self, receive: Receive, send: Send, pace: BodyPace, most: int | None) -> None:
         self._receive, self._send, self._pace, self._most = receive, send, pace, most
         self._size, self._waited, self._ended = 0, 0.0, False
         self.refusal: RequestTimedOut | TooLarge | None = None

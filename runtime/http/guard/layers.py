@@ -6,12 +6,12 @@ from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 
-from runtime.http.guard.bodies import Bodies, Pace
+from runtime.http.guard.bodies import Bodies, BodyPace
 from runtime.http.guard.door import Door
 from runtime.http.guard.idle import Idle
 from runtime.http.guard.keys import Keys
 from runtime.http.guard.origin import Allowed
-from runtime.http.guard.protocol import Bounds, Guarded
+from runtime.http.guard.protocol import ConnectionBounds, Guarded
 from runtime.server.settings import Settings
 
 FILES = 65_536
@@ -21,7 +21,7 @@ Layer = tuple[Any, dict[str, Any]]
 
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
-    pace = Pace(settings.body_seconds, settings.min_rate)
+    pace = BodyPace(settings.body_seconds, settings.min_rate)
     found: list[Layer] = [(Bodies, {"pace": pace, "most": settings.max_json}), (Keys, {})]
     if settings.cors_origins:
         told = ["Retry-After", "Server-Timing", "X-Request-Id"]
@@ -34,7 +34,7 @@ def layers(settings: Settings) -> list[Layer]:
 def uvicorn_options(settings: Settings) -> dict[str, Any]:
     """Our connections, no WebSockets, and how long an idle connection is kept."""
     idle: Idle[Guarded] = Idle(settings.max_idle, settings.max_idle_per_address)
-    bounds = Bounds(
+    bounds = ConnectionBounds(
         settings.max_headers, settings.header_seconds, settings.unread_seconds, settings.bounds.pipelined, idle
     )
     return {"http": partial(Guarded, bounds), "ws": "none", "timeout_keep_alive": settings.keep_alive}

@@ -34,7 +34,7 @@ LINGER = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
+class ConnectionBounds:
     """Of one server's connections."""
 
     headers: int
@@ -49,7 +49,7 @@ class Guarded(HttpToolsProtocol):
 
     def __init__(
         self,
-        bounds: Bounds,
+        bounds: ConnectionBounds,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],

@@ -13,7 +13,7 @@ from registry.errors import RoundhouseError
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
-from runtime.http.ollama.answers import Watch, Writer
+from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.models import base, find
 from tenants.caller import EVERYBODY
 
@@ -57,7 +57,7 @@ async def _unloaded(path: str, gateway: Gateway, model: str, parts: Parts) -> Pa
     """`parts` are not begun where the name is known: they would load the model first."""
     async with aclosing(parts):
         if await _leave(gateway, model):
-            answer = Writer(model, path == "/api/chat", Watch()).only("unload")
+            answer = Writer(model, path == "/api/chat", Timings()).only("unload")
             async for part in whole(msgspec.json.encode(answer)):
                 yield part
             return

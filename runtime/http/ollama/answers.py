@@ -66,7 +66,7 @@ class _Error(msgspec.Struct):
     code: int | str | None = None
 
 
-class Completion(msgspec.Struct):
+class EngineAnswer(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
     choices: list[_Choice] = []
@@ -74,12 +74,12 @@ class Completion(msgspec.Struct):
     error: _Error | None = None
 
 
-def read(data: bytes, status: int = 500) -> Completion:
+def read(data: bytes, status: int = 500) -> EngineAnswer:
     """Raises the error that the engine tells; `status`: where it tells none."""
     try:
-        found = msgspec.json.decode(data, type=Completion)
+        found = msgspec.json.decode(data, type=EngineAnswer)
     except msgspec.DecodeError:
-        found = Completion(error=_Error("The engine's answer cannot be read."))
+        found = EngineAnswer(error=_Error("The engine's answer cannot be read."))
     if found.error is not None:
         code = found.error.code if isinstance(found.error.code, int) else status
         raise by_status(code)(found.error.message)
@@ -97,7 +97,7 @@ class Called(msgspec.Struct):
     function: CalledFunction
 
 
-class Said(msgspec.Struct, omit_defaults=True):
+class AnswerMessage(msgspec.Struct, omit_defaults=True):
     role: str
     content: str
     thinking: str | None = None
@@ -121,7 +121,7 @@ class _Answer(msgspec.Struct, kw_only=True, omit_defaults=True):
 class OllamaChat(_Answer, kw_only=True, omit_defaults=True):
     """An answer of /api/chat, or a line of it; the last one has the counts and durations."""
 
-    message: Said
+    message: AnswerMessage
 
 
 class OllamaGeneration(_Answer, kw_only=True, omit_defaults=True):
@@ -140,7 +140,7 @@ def now() -> str:
 
 
 @dataclass(slots=True)
-class Watch:
+class Timings:
     """When a request came, had its turn, and gave its first token."""
 
     clock: Clock = time.monotonic_ns
@@ -166,7 +166,7 @@ class Writer:
 
     model: str
     is_chat: bool
-    watch: Watch
+    watch: Timings
     usage: _Usage = field(default_factory=_Usage)
     reason: str = "stop"
     finished: bool = False
@@ -213,7 +213,7 @@ class Writer:
         """The answer to a request that asks for nothing but a load."""
         return self._made(_Part(""), _Choice(), done=True, done_reason=reason)
 
-    def _note(self, found: Completion, choice: _Choice) -> None:
+    def _note(self, found: EngineAnswer, choice: _Choice) -> None:
         if found.usage is not None:
             self.usage = found.usage
         if choice.finish_reason is not None:
@@ -245,7 +245,7 @@ class Writer:
             told["logprobs"] = choice.logprobs.content
         text, thinking = part.content or "", part.reasoning or None
         if self.is_chat:
-            return OllamaChat(message=Said("assistant", text, thinking, calls), **told)
+            return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **told)
         return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **told)
 
 

@@ -10,12 +10,12 @@ from registry.errors import BadRequest
 from runtime.http.bodies import convert
 from runtime.http.ollama.bodies import (
     OF_THE_MACHINE,
-    Asked,
-    Function,
-    Message,
+    OllamaBody,
     OllamaChatBody,
+    OllamaFunction,
     OllamaGenerateBody,
-    Options,
+    OllamaMessage,
+    OllamaOptions,
 )
 
 RENAMED = {
@@ -42,8 +42,8 @@ def generation(asked: OllamaGenerateBody) -> dict[str, Any]:
     shared = _shared(asked)
     if asked.raw:
         return {"prompt": asked.prompt, **{name: value for name, value in shared.items() if name not in _OF_CHATS}}
-    told = [Message(role="system", content=asked.system)] if asked.system else []
-    told.append(Message(role="user", content=asked.prompt, images=asked.images))
+    told = [OllamaMessage(role="system", content=asked.system)] if asked.system else []
+    told.append(OllamaMessage(role="user", content=asked.prompt, images=asked.images))
     return {"messages": list(_messages(told)), **shared}
 
 
@@ -52,7 +52,7 @@ MOST_NAMED = 8
 _OF_CHATS = ("reasoning_effort", "chat_template_kwargs", "logprobs", "top_logprobs")
 
 
-def _shared(asked: Asked) -> dict[str, Any]:
+def _shared(asked: OllamaBody) -> dict[str, Any]:
     stream = asked.stream is not False
     found: dict[str, Any] = {"model": asked.model, "stream": stream, **_options(read(asked.options))}
     if stream:
@@ -70,10 +70,10 @@ def _shared(asked: Asked) -> dict[str, Any]:
     return found
 
 
-def read(options: dict[str, Any] | None) -> Options:
+def read(options: dict[str, Any] | None) -> OllamaOptions:
     """Raises BadRequest for a value that cannot be, with its place."""
     try:
-        return convert({name: value for name, value in (options or {}).items() if value is not None}, Options)
+        return convert({name: value for name, value in (options or {}).items() if value is not None}, OllamaOptions)
     except BadRequest as error:
         error.param = f"options.{error.param}" if error.param else "options"
         raise
@@ -81,12 +81,12 @@ def read(options: dict[str, Any] | None) -> Options:
 
 def unused(options: dict[str, Any] | None) -> list[str]:
     """Options that an answer would depend on at Ollama, and does not here: the first few, as a header may hold them."""
-    known = {*Options.__struct_fields__, *OF_THE_MACHINE}
+    known = {*OllamaOptions.__struct_fields__, *OF_THE_MACHINE}
     names = sorted(name for name, value in (options or {}).items() if value is not None and name not in known)
     return [name if _PLAIN.match(name) else "a name of no option" for name in names[:MOST_NAMED]]
 
 
-def _options(asked: Options) -> dict[str, Any]:
+def _options(asked: OllamaOptions) -> dict[str, Any]:
     found: dict[str, Any] = {
         "max_tokens": asked.num_predict if asked.num_predict and asked.num_predict > 0 else None,
         "temperature": asked.temperature,
@@ -113,7 +113,7 @@ def _format(asked: str | dict[str, Any]) -> dict[str, Any]:
     return {"type": "json_object"}
 
 
-def _messages(asked: Sequence[Message]) -> Iterator[dict[str, Any]]:
+def _messages(asked: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
     """Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name."""
     open_: list[tuple[str, str]] = []
     for index, message in enumerate(asked):
@@ -130,12 +130,12 @@ def _messages(asked: Sequence[Message]) -> Iterator[dict[str, Any]]:
         yield told
 
 
-def _call(id_: str, function: Function) -> dict[str, Any]:
+def _call(id_: str, function: OllamaFunction) -> dict[str, Any]:
     arguments = msgspec.json.encode(function.arguments).decode()
     return {"id": id_, "type": "function", "function": {"name": function.name, "arguments": arguments}}
 
 
-def _answered(message: Message, open_: list[tuple[str, str]]) -> str:
+def _answered(message: OllamaMessage, open_: list[tuple[str, str]]) -> str:
     found = next((call for call in open_ if message.tool_name in (None, call[1])), None)
     if found is None:
         return f"call_{message.tool_name or 'unknown'}"
@@ -143,7 +143,7 @@ def _answered(message: Message, open_: list[tuple[str, str]]) -> str:
     return found[0]
 
 
-def _content(message: Message) -> str | list[dict[str, Any]]:
+def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:
     text = message.content or ""
     if not message.images:
         return text

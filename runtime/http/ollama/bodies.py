@@ -35,7 +35,7 @@ OF_THE_MACHINE = frozenset(
 """Options of how Ollama loads a model. The recipe says that here, and no answer depends on it."""
 
 
-class Options(msgspec.Struct, kw_only=True):
+class OllamaOptions(msgspec.Struct, kw_only=True):
     """What of Ollama's options changes an answer here. Others are named in the header X-Roundhouse-Warning."""
 
     num_predict: Annotated[Whole | None, Meta(description="Most tokens of the answer; 0 and below: no limit.")] = None
@@ -54,17 +54,17 @@ class Options(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
 
 
-class Function(msgspec.Struct, kw_only=True):
+class OllamaFunction(msgspec.Struct, kw_only=True):
     name: str
     arguments: dict[str, Any] = {}
 
 
 class ToolCall(msgspec.Struct, kw_only=True):
-    function: Function
+    function: OllamaFunction
     id: str | None = None
 
 
-class Message(msgspec.Struct, kw_only=True):
+class OllamaMessage(msgspec.Struct, kw_only=True):
     role: Literal["system", "user", "assistant", "tool"]
     content: str | None = None
     thinking: str | None = None
@@ -74,7 +74,7 @@ class Message(msgspec.Struct, kw_only=True):
     tool_call_id: str | None = None
 
 
-class Asked(msgspec.Struct, kw_only=True):
+class OllamaBody(msgspec.Struct, kw_only=True):
     """What chats and generations have in common."""
 
     model: Model
@@ -87,14 +87,14 @@ class Asked(msgspec.Struct, kw_only=True):
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
 
 
-class OllamaChatBody(Asked, kw_only=True):
+class OllamaChatBody(OllamaBody, kw_only=True):
     """Ollama's /api/chat. Without messages it only loads the model."""
 
-    messages: list[Message] | None = None
+    messages: list[OllamaMessage] | None = None
     tools: Annotated[list[dict[str, Any]] | None, Meta(description="Functions, as OpenAI writes them.")] = None
 
 
-class OllamaGenerateBody(Asked, kw_only=True):
+class OllamaGenerateBody(OllamaBody, kw_only=True):
     """Ollama's /api/generate. Without a prompt it only loads the model."""
 
     prompt: str | None = None

@@ -28,8 +28,8 @@ from runtime.http.bodies import decode
 from runtime.http.dialect import NDJSON, NO_BUFFERING, Endpoint, Head, Parsed, Parts, engine_lines, whole
 from runtime.http.errors import Dialect
 from runtime.http.ollama import asking
-from runtime.http.ollama.answers import Answer, Watch, Writer, read
-from runtime.http.ollama.bodies import Asked, OllamaChatBody, OllamaGenerateBody
+from runtime.http.ollama.answers import Answer, Timings, Writer, read
+from runtime.http.ollama.bodies import OllamaBody, OllamaChatBody, OllamaGenerateBody
 
 CHAT, GENERATE = "/api/chat", "/api/generate"
 
@@ -37,12 +37,12 @@ CHAT, GENERATE = "/api/chat", "/api/generate"
 @dataclass(slots=True)
 class OllamaRequest:
     path: str
-    asked: Asked
+    asked: OllamaBody
     body: Mapping[str, Any] | None
     """vLLM's; None: only a load is asked for."""
     needs: Mapping[Ability, str]
     """What the model has to be able to do, and the field that asks for it."""
-    watch: Watch = field(default_factory=Watch)
+    watch: Timings = field(default_factory=Timings)
     warnings: list[str] = field(default_factory=list)
     dialect: Dialect = Dialect.OLLAMA
     renamed: Mapping[str, str] = field(default_factory=lambda: asking.RENAMED)
@@ -130,7 +130,7 @@ CANNOT: Mapping[Ability, str] = {
 }
 
 
-def _parsed(path: str, asked: Asked, body: Mapping[str, Any] | None, sees: bool, calls: bool) -> Parsed:
+def _parsed(path: str, asked: OllamaBody, body: Mapping[str, Any] | None, sees: bool, calls: bool) -> Parsed:
     needs = {Ability.TOOLS: ("tools", calls), Ability.THINKING: ("think", asked.think not in (None, False)),
              Ability.VISION: ("images", sees)}  # fmt: skip
     return OllamaRequest(

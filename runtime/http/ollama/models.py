@@ -8,7 +8,7 @@ import msgspec
 from fastapi import Request
 from fastapi.responses import Response, StreamingResponse
 
-from launch.request import Added, Phase, Wanted
+from launch.request import Added, ModelRequest, Phase
 from launch.source import parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
 from registry.recipes.definition import PathSource
@@ -116,7 +116,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
             raise BadRequest(f"{missing.message} A model of a hub is called org/name.", param="model") from None
         if isinstance(source, PathSource):
             raise BadRequest("Folders are added with 'roundhouse models add', not pulled.", param="model") from None
-        return _added(gateway, Wanted(repository))
+        return _added(gateway, ModelRequest(repository))
 
 
 async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
@@ -127,7 +127,7 @@ async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> Async
     yield OllamaStatus("success")
 
 
-async def _added(gateway: Gateway, wanted: Wanted) -> AsyncGenerator[OllamaStatus, None]:
+async def _added(gateway: Gateway, wanted: ModelRequest) -> AsyncGenerator[OllamaStatus, None]:
     async with aclosing(gateway.additions.add(wanted)) as steps:
         async for step in steps:
             if isinstance(step, Added):

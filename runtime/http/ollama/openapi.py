@@ -10,8 +10,8 @@ from runtime.http.ollama.bodies import (
     OllamaEmbeddingsBody,
     OllamaGenerateBody,
     OllamaNameBody,
+    OllamaOptions,
     OllamaPullBody,
-    Options,
 )
 from runtime.http.ollama.models import OllamaStatus, OllamaVersion
 from runtime.http.ollama.vectors import OllamaVector, OllamaVectors
@@ -24,7 +24,7 @@ _CHANGING = (*MANAGEMENT, 409, 413)
 _ASKED = structs(
     OllamaChatBody, OllamaGenerateBody, OllamaEmbedBody, OllamaEmbeddingsBody, OllamaNameBody, OllamaPullBody,
     OllamaChat, OllamaGeneration, OllamaVectors, OllamaVector, OllamaTags, OllamaLoaded, OllamaShown, OllamaStatus,
-    OllamaVersion, Options,
+    OllamaVersion, OllamaOptions,
 )  # fmt: skip
 _OWN = {name: name if name.startswith("Ollama") else f"Ollama{name}" for name in _ASKED}
 """Names of schemas: those of parts, such as a message's, may be other families' too."""

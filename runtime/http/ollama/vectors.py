@@ -15,7 +15,7 @@ from runtime.http.dialect import Endpoint, Parsed, Parts, whole
 from runtime.http.embeddings.answers import matrix, tei_json
 from runtime.http.embeddings.bodies import listed
 from runtime.http.errors import Dialect
-from runtime.http.ollama.answers import Watch
+from runtime.http.ollama.answers import Timings
 from runtime.http.ollama.bodies import OllamaEmbedBody, OllamaEmbeddingsBody
 
 
@@ -40,7 +40,7 @@ class OllamaEmbedding:
     model: str
     request: EmbedRequest
     is_old: bool
-    watch: Watch = field(default_factory=Watch)
+    watch: Timings = field(default_factory=Timings)
     dialect: Dialect = Dialect.OLLAMA
     renamed: Mapping[str, str] = field(default_factory=dict)
     stream: bool = False

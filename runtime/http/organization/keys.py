@@ -197,10 +197,10 @@ async def create_key(project: str, account: str, body: KeyBody, gateway: Current
 
 
 def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str, Any]:
-    from tenants.keys.records import Wanted
+    from tenants.keys.records import KeyRequest
 
     scopes = frozenset(body.scopes or (Scope.INFER,))
-    wanted = Wanted(account.team, body.name or account.name, scopes, seconds=body.expires_in_seconds)
+    wanted = KeyRequest(account.team, body.name or account.name, scopes, seconds=body.expires_in_seconds)
     key, text = tables.keys.create(wanted)
     tables.keys.belongs(key.id, account.id)
     return _made(key, text)
@@ -220,10 +220,10 @@ async def create_admin_key(body: AdminKeyBody, gateway: CurrentGateway) -> Respo
     """A key of the team `default` with the scope `admin`, and no other one."""
 
     def work(tables: "Tables") -> Mapping[str, Any]:
-        from tenants.keys.records import Wanted
+        from tenants.keys.records import KeyRequest
 
         scopes = frozenset((Scope.ADMIN,))
-        key, text = tables.keys.create(Wanted(DEFAULT_TEAM, body.name, scopes, seconds=body.expires_in_seconds))
+        key, text = tables.keys.create(KeyRequest(DEFAULT_TEAM, body.name, scopes, seconds=body.expires_in_seconds))
         return {**_admin_key(key), "value": text}
 
     return json_answer(await gateway.administration.do(work))

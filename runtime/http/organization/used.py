@@ -16,7 +16,7 @@ from runtime.http.middleware import CurrentGateway
 from runtime.http.sending import Route
 
 if TYPE_CHECKING:
-    from tenants.ledger.organization import Asked, Bucket
+    from tenants.ledger.organization import UsageBucket, UsageQuery
 
 COMPLETIONS = (
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/generate", "/generate_stream", "/",
@@ -41,7 +41,7 @@ def _numbers(row: Mapping[str, Any], kind: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _bucket(bucket: "Bucket", kind: str) -> dict[str, Any]:
+def _bucket(bucket: "UsageBucket", kind: str) -> dict[str, Any]:
     groups = {"project_id": None, "user_id": None, "api_key_id": None, "model": None}
     if kind == "completions":
         groups |= {"batch": None, "service_tier": None}
@@ -52,7 +52,7 @@ def _bucket(bucket: "Bucket", kind: str) -> dict[str, Any]:
     return {"object": "bucket", "start_time": bucket.begin, "end_time": bucket.end, "results": results}
 
 
-def _costs(bucket: "Bucket", currency: str) -> dict[str, Any]:
+def _costs(bucket: "UsageBucket", currency: str) -> dict[str, Any]:
     results = []
     for row in bucket.results:
         audio = not row["prompt_tokens"] + row["completion_tokens"] and row["audio_ms"]
@@ -78,7 +78,7 @@ async def _usage(request: Request, gateway: CurrentGateway, kind: str, endpoints
 async def _page(
     request: Request,
     gateway: CurrentGateway,
-    shown: "Callable[[Bucket], dict[str, Any]]",
+    shown: "Callable[[UsageBucket], dict[str, Any]]",
     endpoints: tuple[str, ...],
     *,
     costs: bool = False,
@@ -113,9 +113,9 @@ async def audio(request: Request, gateway: CurrentGateway) -> Response:
     return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
 
 
-def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "Asked":
+def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
     """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
-    from tenants.ledger.organization import Asked
+    from tenants.ledger.organization import UsageQuery
 
     lists: dict[str, list[str]] = {name: [] for name in _LISTS}
     single: dict[str, str] = {}
@@ -132,7 +132,7 @@ def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, cost
     if begin is None:
         raise BadRequest("Give start_time, in seconds since 1970.", param="start_time")
     end = number("end_time")
-    return Asked(
+    return UsageQuery(
         begin=begin,
         end=int(time.time()) + 1 if end is None else end,
         width=single.get("bucket_width", "1d"),

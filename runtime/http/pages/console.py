@@ -16,7 +16,7 @@ from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import error_response
 from tenants.caller import Caller
 from tenants.ledger.view import UsageReport
-from tenants.place import Place
+from tenants.place import KeyPlace
 
 PATH = "/console"
 
@@ -40,7 +40,7 @@ class Handed:
         return self._gateway.usage
 
     @property
-    def place(self) -> Place:
+    def place(self) -> KeyPlace:
         return self._gateway.settings.keys
 
     def who(self, shown: Sequence[str]) -> Caller:

@@ -15,7 +15,7 @@ from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
 from registry.wording import quoted
 from routing.intents.files import MAX_BYTES, Kind
-from routing.routers.replay import Outcome, Replayed, outcomes, replay
+from routing.routers.replay import Replayed, ReplayOutcome, outcomes, replay
 from runtime.gateway.routing.keeper import Kept, RouterView
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AliasBody, RollbackBody
@@ -78,7 +78,7 @@ class ReportView(msgspec.Struct, frozen=True, kw_only=True):
     router: str
     days: float
     requests: int
-    outcomes: list[Outcome]
+    outcomes: list[ReplayOutcome]
     replay: list[Replayed]
     """What other thresholds of its intents would have given."""
 

@@ -24,7 +24,7 @@ class _Logprobs(msgspec.Struct):
     token_logprobs: list[float | None] = []
 
 
-class Choice(msgspec.Struct):
+class EngineChoice(msgspec.Struct):
     text: str = ""
     logprobs: _Logprobs | None = None
     finish_reason: str | None = None
@@ -38,10 +38,10 @@ class _StreamFacts(msgspec.Struct):
     code: int | str | None = None
 
 
-class Completion(msgspec.Struct):
+class EngineCompletion(msgspec.Struct):
     """A whole answer or one event of a stream."""
 
-    choices: list[Choice] = []
+    choices: list[EngineChoice] = []
     error: _StreamFacts | None = None
 
 
@@ -152,7 +152,7 @@ class Stream:
             events[-1].details = self._details(choice)
         return events
 
-    def _details(self, choice: Choice) -> StreamedDetails | None:
+    def _details(self, choice: EngineChoice) -> StreamedDetails | None:
         if not self._asked.parameters.details:
             return None
         return StreamedDetails(
@@ -164,9 +164,9 @@ class Stream:
         )
 
 
-def _choice(data: bytes) -> Choice | None:
+def _choice(data: bytes) -> EngineChoice | None:
     try:
-        found = msgspec.json.decode(data, type=Completion)
+        found = msgspec.json.decode(data, type=EngineCompletion)
     except msgspec.DecodeError:
         raise EngineFailed("The engine's answer cannot be read.") from None
     if found.error is not None:
@@ -190,7 +190,7 @@ def told(status: int, message: str) -> RoundhouseError:
     return by_status(status)(_NAMED.sub(lambda match: NAMES[match[1]], _APPENDIX.sub("", message)))
 
 
-def _finish(choice: Choice) -> str:
+def _finish(choice: EngineChoice) -> str:
     """Raises EngineFailed for an end that is none of TGI's three."""
     if choice.finish_reason == "length":
         return "length"
@@ -199,7 +199,7 @@ def _finish(choice: Choice) -> str:
     raise EngineFailed(f"The answer ended before it was complete: {choice.finish_reason}.")
 
 
-def _prefill(choice: Choice, prompt: Sequence[int]) -> list[PrefillToken]:
+def _prefill(choice: EngineChoice, prompt: Sequence[int]) -> list[PrefillToken]:
     found = choice.logprobs or _Logprobs()
     return [
         PrefillToken(id_, text, logprob)
@@ -207,7 +207,7 @@ def _prefill(choice: Choice, prompt: Sequence[int]) -> list[PrefillToken]:
     ]
 
 
-def _tokens(choice: Choice, before: int) -> Iterator[GeneratedToken]:
+def _tokens(choice: EngineChoice, before: int) -> Iterator[GeneratedToken]:
     """The tokens of a choice; `before`: how many of its logprobs belong to the prompt."""
     ids, found = choice.token_ids or [], choice.logprobs or _Logprobs()
     names, logprobs = found.tokens[before:], found.token_logprobs[before:]

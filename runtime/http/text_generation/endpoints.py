@@ -99,7 +99,7 @@ class GenerateRequest:
 
 def _refuse(status: int, data: bytes) -> NoReturn:
     try:
-        found = msgspec.json.decode(data, type=answers.Completion).error
+        found = msgspec.json.decode(data, type=answers.EngineCompletion).error
     except msgspec.DecodeError:
         found = None
     raise answers.told(status, found.message if found is not None else "The engine refused this request.")

@@ -15,7 +15,7 @@ from heapq import heappop, heappush, heapreplace
 from typing import Self
 
 
-class Account:
+class ShareAccount:
     """A team in a class, or a key of it."""
 
     __slots__ = ("counter", "keys", "number", "orders", "queued", "waiting", "weight")
@@ -45,8 +45,8 @@ class Order:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Account]] = []
-        self._entries: dict[Account, float] = {}
+        self._heap: list[tuple[float, int, ShareAccount]] = []
+        self._entries: dict[ShareAccount, float] = {}
         """The counter of each account's one entry that counts."""
 
     def __len__(self) -> int:
@@ -55,26 +55,26 @@ class Order:
     def __contains__(self, account: object) -> bool:
         return account in self._entries
 
-    def __iter__(self) -> Iterator[Account]:
+    def __iter__(self) -> Iterator[ShareAccount]:
         """In no order."""
         return iter(self._entries)
 
-    def add(self, account: Account) -> None:
+    def add(self, account: ShareAccount) -> None:
         account.orders.add(self)
         self.put(account)
 
-    def put(self, account: Account) -> None:
+    def put(self, account: ShareAccount) -> None:
         """Its counter is lower than before."""
         self._entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
 
-    def discard(self, account: Account) -> None:
+    def discard(self, account: ShareAccount) -> None:
         account.orders.discard(self)
         del self._entries[account]
         if not self._entries:
             self._heap.clear()
 
-    def first(self) -> Account:
+    def first(self) -> ShareAccount:
         """The lowest; there must be one."""
         heap, entries = self._heap, self._entries
         while True:
@@ -94,16 +94,16 @@ class Group:
     __slots__ = ("_accounts", "_last", "waiting")
 
     def __init__(self) -> None:
-        self._accounts: dict[str, Account] = {}
-        self._last: Account | None = None
+        self._accounts: dict[str, ShareAccount] = {}
+        self._last: ShareAccount | None = None
         self.waiting: Order | None = None
         """Those that wait."""
 
-    def join(self, name: str, weight: float, work: float) -> Account:
+    def join(self, name: str, weight: float, work: float) -> ShareAccount:
         """One more request of it waits. Its weight is the newest that was heard."""
         account = self._accounts.get(name)
         if account is None:
-            account = self._accounts[name] = Account(weight, self._level(), len(self._accounts))
+            account = self._accounts[name] = ShareAccount(weight, self._level(), len(self._accounts))
         account.weight = weight
         if not account.waiting:
             account.counter = max(account.counter, self._level())
@@ -114,7 +114,7 @@ class Group:
         account.queued += work
         return account
 
-    def leave(self, account: Account, work: float) -> None:
+    def leave(self, account: ShareAccount, work: float) -> None:
         """One request of it waits no more."""
         account.waiting -= 1
         account.queued -= work
@@ -129,7 +129,7 @@ class Group:
         account = self._accounts.get(name)
         return account.queued if account is not None else 0.0
 
-    def find(self, name: str) -> Account | None:
+    def find(self, name: str) -> ShareAccount | None:
         return self._accounts.get(name)
 
     def ahead(self, name: str, weight: float, own: float) -> float:
@@ -151,7 +151,7 @@ class Ties:
 
     __slots__ = ("key", "team")
 
-    def __init__(self, team: Account, key: Account) -> None:
+    def __init__(self, team: ShareAccount, key: ShareAccount) -> None:
         self.team, self.key = team, key
 
     def charge(self, work: float) -> Self:

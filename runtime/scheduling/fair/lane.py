@@ -2,7 +2,7 @@
 
 from bisect import bisect_left, insort
 
-from runtime.scheduling.fair.accounts import Account, Order
+from runtime.scheduling.fair.accounts import Order, ShareAccount
 from runtime.scheduling.rank import QueuedRequest, Rank
 
 
@@ -13,8 +13,8 @@ class Lane:
 
     def __init__(self) -> None:
         self._teams = Order()
-        self._keys: dict[Account, Order] = {}
-        self._requests: dict[Account, list[tuple[float, int, QueuedRequest]]] = {}
+        self._keys: dict[ShareAccount, Order] = {}
+        self._requests: dict[ShareAccount, list[tuple[float, int, QueuedRequest]]] = {}
 
     def __len__(self) -> int:
         return sum(map(len, self._requests.values()))

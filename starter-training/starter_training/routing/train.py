@@ -16,7 +16,7 @@ from registry.files.sources import locate
 from registry.recipes.definition import PackageSource
 from routing.intents.files import to_bytes
 from routing.intents.model import OUT, IntentModel
-from routing.intents.training import Example, Options, train
+from routing.intents.training import Example, TrainingOptions, train
 from routing.intents.typos import mistyped, recased
 from starter_training import figures
 from starter_training.routing.examples import TALK, drawn, held_out
@@ -67,7 +67,7 @@ def main() -> None:
     groups = (fit, hold, test, typed)
     vectors = embed([e.text for group in groups for e in group])
     of_fit, of_hold, of_test, of_typed = np.split(vectors, np.cumsum([len(group) for group in groups])[:-1])
-    fitted = train(fit, hold, (of_fit, of_hold), EMBEDDING, Options(precision=0.99, buckets=1 << 12))
+    fitted = train(fit, hold, (of_fit, of_hold), EMBEDDING, TrainingOptions(precision=0.99, buckets=1 << 12))
     file = given.pack / "auto" / "intents.safetensors"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(to_bytes(fitted.model))

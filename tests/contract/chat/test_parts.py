@@ -19,7 +19,7 @@ from models.chat.asgi import BUFFER, Exchange
 from models.chat.names import Renamer
 from models.chat.requests import guard
 from models.chat.vllm import launch
-from models.chat.vllm.usage import METER, CallEnded, Meter, meter_requests
+from models.chat.vllm.usage import METER, CallEnded, UsageMeter, meter_requests
 from models.estimate import estimate
 from models.messages import Usage
 from registry.bounds import Bounds
@@ -189,13 +189,13 @@ class _Processor:
 
 
 async def test_counts_belong_to_the_call_that_started_the_request() -> None:
-    processor, mine, other = _Processor(), Meter(), Meter()
+    processor, mine, other = _Processor(), UsageMeter(), UsageMeter()
     meter_requests(processor)
 
     async def start(name: str, parent: Any = None, index: int = 0) -> None:
         processor.add_request(SimpleNamespace(request_id=name), parent, index)
 
-    async def call(meter: Meter, *requests: tuple[str, Any, int]) -> None:
+    async def call(meter: UsageMeter, *requests: tuple[str, Any, int]) -> None:
         METER.set(meter)
         await asyncio.gather(*(start(*request) for request in requests))
 

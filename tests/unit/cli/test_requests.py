@@ -94,12 +94,12 @@ def test_a_conversation_remembers(server: FakeServer, run: Run, monkeypatch: pyt
         except StopIteration:
             raise EOFError from None
 
-    from runtime.cli.commands.chat import Conversation
+    from runtime.cli.commands.chat import ChatSession
     from runtime.cli.remote.client import Client
 
     monkeypatch.setattr("builtins.input", typed)
     with Client(server.url) as client:
-        Conversation(client, "m", None, {}).interactive()
+        ChatSession(client, "m", None, {}).interactive()
     said = [asked.json for asked in server.asked]
     assert [message["content"] for message in said[1]["messages"]] == ["first", "yes", "second"]
     assert [message["content"] for message in said[2]["messages"]] == ["third"]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from console.files import files
-from console.history import Route, Row
+from console.history import RequestRow, Route
 from console.vendored import VENDORED
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
@@ -48,7 +48,7 @@ class Reader(HTMLParser):
             self.unnamed.append(tag)
 
 
-def row(**given: object) -> Row:
+def row(**given: object) -> RequestRow:
     usual = {
         "id": "req-1", "at": 1e9, "team": "default", "endpoint": "/v1/chat/completions", "asked": "chat",
         "model": "chat",
@@ -57,7 +57,7 @@ def row(**given: object) -> Row:
         "total": 0.412,
         "first": 0.112, "prompt_tokens": 3, "completion_tokens": 5, "audio_seconds": 0.0,
     }  # fmt: skip
-    return Row(**{**usual, **given})  # type: ignore[arg-type]
+    return RequestRow(**{**usual, **given})  # type: ignore[arg-type]
 
 
 def test_each_folder_is_a_page_in_its_order() -> None:

@@ -47,7 +47,7 @@ from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import Device
 from runtime.server.settings import Settings
 from runtime.slots import frames
@@ -162,7 +162,7 @@ class FakeGateway:
         tasks = {"chat": "chat", "embed": "embed", "rerank": "rerank", "speech": "transcribe"}
         self.recipes = recipes = recipes or [recipe(id_, task) for id_, task in tasks.items()]
         self.settings = Settings(recipes=(), data_dir=folder / "data", run_dir=folder / "run", **settings)
-        self.metrics, self.records, self.bounds = Metrics(), Records(), Bounds(self.settings.max_waiting)
+        self.metrics, self.records, self.bounds = Metrics(), Records(), WaitingBound(self.settings.max_waiting)
         self.state = state or SimpleNamespace(
             adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()),
             routers=SimpleNamespace(all=lambda: ()),

@@ -11,7 +11,7 @@ from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
-from runtime.http.ollama.answers import Watch
+from runtime.http.ollama.answers import Timings
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -215,7 +215,7 @@ async def test_the_engines_refusal_keeps_its_status(gateway: FakeGateway, stream
 
 def test_the_times_add_up() -> None:
     ticks = iter([10, 100])
-    watch = Watch(lambda: next(ticks))
+    watch = Timings(lambda: next(ticks))
     watch.turn, watch.first = 30, 60
     assert watch.durations() == {
         "total_duration": 90, "load_duration": 20, "prompt_eval_duration": 30, "eval_duration": 40,

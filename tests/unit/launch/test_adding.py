@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from launch.proposal.trust import check_flags
-from launch.request import Wanted
+from launch.request import ModelRequest
 from registry.errors import DoesNotFit, Forbidden
 from registry.recipes.definition import PackageSource
 from runtime.gateway.launch.adding import Additions, advice
 from runtime.server.device import Device
 from tests.unit.residency.scripted import World
 
-RERANK = Wanted("package:models.starter/pack/starter-rerank")
+RERANK = ModelRequest("package:models.starter/pack/starter-rerank")
 MIB = 2**20
 
 

@@ -7,7 +7,7 @@ import pytest
 from launch.files.listing import Listing
 from launch.proposal.draft import Machine
 from launch.proposal.propose import Proposal, propose
-from launch.request import Wanted
+from launch.request import ModelRequest
 from models.estimate import kv_bytes_per_token
 from registry.files.shape import shape_of
 from registry.recipes.definition import HubSource, Task
@@ -22,7 +22,7 @@ MACHINE = Machine("cuda", 8 * 141 * GIB * 85 // 100, 90)
 def proposal(known: Known, machine: Machine = MACHINE) -> Proposal:
     each = 2 if "dtype" in known.config else 4  # where nothing is said, the files hold 32 bits
     listing: Listing = listing_of({"config.json": known.config}, {"model.safetensors": known.parameters * each})
-    return propose(listing, HubSource(hub=f"org/{known.name}", revision="0" * 40), Wanted("x"), machine)
+    return propose(listing, HubSource(hub=f"org/{known.name}", revision="0" * 40), ModelRequest("x"), machine)
 
 
 def counted(known: Known) -> int:

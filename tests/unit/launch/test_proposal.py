@@ -7,7 +7,7 @@ import pytest
 from launch.proposal.context import longest_context
 from launch.proposal.draft import ASKED, Machine
 from launch.proposal.propose import Proposal, propose
-from launch.request import Wanted, WorkingSet
+from launch.request import ModelRequest, WorkingSet
 from launch.source import parse_source, proposed_id
 from launch.writing import changed, plain, recipe_text
 from registry.errors import BadRequest, Unfit
@@ -27,7 +27,7 @@ def chat(name: str, machine: Machine = GPU, template: str = TOOLS, more: Any = N
     known = KNOWN[name]
     small = {"config.json": {**known.config, **(more or {})}, "chat_template.jinja": template}
     listing = listing_of(small, {"model.safetensors": known.parameters * 2})
-    return propose(listing, HubSource(hub=f"org/{name}", revision="0" * 40), Wanted("x", **wanted), machine)
+    return propose(listing, HubSource(hub=f"org/{name}", revision="0" * 40), ModelRequest("x", **wanted), machine)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_models_whose_network_is_code_of_their_repository_ask_for_trust() -> Non
     listing = listing_of(small, {"model.safetensors": 100})
     source = HubSource(hub="a/b", revision="0" * 40)
     with pytest.raises(Unfit) as refused:
-        propose(listing, source, Wanted("x"), CPU)
+        propose(listing, source, ModelRequest("x"), CPU)
     assert refused.value.code == "needs_code"
-    trusted = propose(listing, source, Wanted("x", overrides={"engine.flags.trust_remote_code": True}), CPU)
+    trusted = propose(listing, source, ModelRequest("x", overrides={"engine.flags.trust_remote_code": True}), CPU)
     assert trusted.recipe.engine.flags == {"trust_remote_code": True}
 
 

@@ -6,18 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.providers.breaker import PROBE_WAIT, Breaker, Outcome, Permit, Phase, Refused, admit, ended
+from routing.providers.breaker import PROBE_WAIT, Breaker, CallOutcome, CallRefused, Permit, Phase, admit, ended
 
-OK, BAD, NEITHER = Outcome.SUCCESS, Outcome.FAILURE, Outcome.NEITHER
+OK, BAD, NEITHER = CallOutcome.SUCCESS, CallOutcome.FAILURE, CallOutcome.NEITHER
 
 
-def call(state: Breaker, outcome: Outcome, now: float, after: float | None = None, chance: float = 0.0) -> Breaker:
+def call(state: Breaker, outcome: CallOutcome, now: float, after: float | None = None, chance: float = 0.0) -> Breaker:
     state, permit = admit(state, now)
     assert isinstance(permit, Permit)
     return ended(state, permit, outcome, now, chance, after)
 
 
-def calls(state: Breaker, outcomes: Iterable[Outcome], now: float = 0.0) -> Breaker:
+def calls(state: Breaker, outcomes: Iterable[CallOutcome], now: float = 0.0) -> Breaker:
     for outcome in outcomes:
         state = call(state, outcome, now)
     return state
@@ -74,11 +74,11 @@ def test_how_long_it_stays_open(opened: int, chance: float, after: float | None,
 def test_the_probe_decides() -> None:
     state = calls(Breaker(), [BAD] * 5, now=0.0)
     state, refused = admit(state, 4.0)
-    assert refused == Refused(1.0)
+    assert refused == CallRefused(1.0)
     state, probe = admit(state, 5.0)
     assert isinstance(probe, Permit)
     assert state.phase is Phase.HALF_OPEN
-    assert admit(state, 5.1)[1] == Refused(PROBE_WAIT), "one at a time"
+    assert admit(state, 5.1)[1] == CallRefused(PROBE_WAIT), "one at a time"
     assert ended(state, probe, OK, 6.0, 0.0).phase is Phase.CLOSED
     again = ended(state, probe, BAD, 6.0, 0.0)
     assert (again.phase, again.until) == (Phase.OPEN, 16.0)
@@ -101,20 +101,20 @@ STEPS = st.tuples(st.sampled_from([OK, BAD, NEITHER]), st.floats(0, 20), st.floa
 
 
 @given(st.lists(STEPS, max_size=200))
-def test_whatever_happens_it_never_stays_shut_and_never_floods(steps: list[tuple[Outcome, float, float]]) -> None:
+def test_whatever_happens_it_never_stays_shut_and_never_floods(steps: list[tuple[CallOutcome, float, float]]) -> None:
     """An open one lets nothing through before its time and one request after it; it is never open for over 66 s."""
     state, now, passed_while_half_open = Breaker(), 0.0, 0
     for outcome, gap, chance in steps:
         now += gap
         before = state
         state, found = admit(state, now)
-        if isinstance(found, Refused):
+        if isinstance(found, CallRefused):
             assert before.phase is not Phase.CLOSED
             assert 0 < found.seconds <= 66
             continue
         if before.phase is Phase.OPEN:
             assert now >= before.until
-            assert isinstance(admit(state, now)[1], Refused)
+            assert isinstance(admit(state, now)[1], CallRefused)
             passed_while_half_open += 1
         state = ended(state, found, outcome, now, chance)
         assert len(state.buckets) <= 30

@@ -2,7 +2,7 @@
 
 import random
 
-from routing.providers.breaker import Breaker, Outcome, Permit, Phase, admit, ended
+from routing.providers.breaker import Breaker, CallOutcome, Permit, Phase, admit, ended
 
 RATE = 0.1
 """Seconds between two requests."""
@@ -26,7 +26,7 @@ def run(share: float, seed: int = 7) -> tuple[list[tuple[float, Phase, Phase]], 
             continue
         failed, before = chance.random() < share, state.phase
         reached, failures = reached + 1, failures + failed
-        state = ended(state, found, Outcome.FAILURE if failed else Outcome.SUCCESS, now, chance.random())
+        state = ended(state, found, CallOutcome.FAILURE if failed else CallOutcome.SUCCESS, now, chance.random())
         if before is not state.phase:
             changes.append((now, before, state.phase))
     return changes, reached, failures

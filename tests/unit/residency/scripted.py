@@ -12,7 +12,7 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from tests.fakes.engine import FakeEngine
@@ -70,7 +70,7 @@ class World:
         self.witness = Witness()
         self.pool = FakePool(folder, 3, FakeEngine)
         self.queues: dict[str, ModelQueue] = {}
-        bounds = Bounds(100)
+        bounds = WaitingBound(100)
         entries = []
         for name in names:
             entry = ModelEntry(

@@ -8,9 +8,9 @@ import pytest
 from registry.errors import NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
-from runtime.residency.exchanger import Exchange, Exchanger
+from runtime.residency.exchanger import Exchanger, RecipeExchange
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from tests.unit.residency.scripted import World, in_use, recipe
 
 S = ModelState
@@ -29,7 +29,7 @@ def exchange(world: World, name: str, version: int = 2) -> list[str]:
     def fill(entry: ModelEntry) -> None:
         entry.path, entry.needed = Path("new"), 100
 
-    world.manager.exchange(entry, Exchange(newer(name, version), fill, lambda: counted.append(name)))
+    world.manager.exchange(entry, RecipeExchange(newer(name, version), fill, lambda: counted.append(name)))
     return counted
 
 
@@ -90,7 +90,7 @@ async def test_one_that_is_always_in_use_drains_after_a_while_and_loses_nobody(w
 
 async def test_a_model_that_comes_is_served(world: World, tmp_path: Path) -> None:
     queue = ModelQueue(
-        recipe("d"), Bounds(10), lambda: world.manager.want(world.manager.get("d")),
+        recipe("d"), WaitingBound(10), lambda: world.manager.want(world.manager.get("d")),
         lambda: world.manager.released(world.manager.get("d")),
     )  # fmt: skip
     world.queues["d"] = queue

@@ -16,7 +16,7 @@ from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import Found, forget, found, load_key, recall
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import Device
 from tests.unit.residency.scripted import recipe
 
@@ -39,7 +39,7 @@ def entry(name: str = "a", **residency: object) -> ModelEntry:
         recipe=recipe(name, **residency), path=None, revision="r", needed=150, needed_detail="estimated",
         load_seconds=10.0, queue=None, host_needed=50, host_adapters=7, clock=lambda: 100.0,  # type: ignore[arg-type]
     )  # fmt: skip
-    made.queue = ModelQueue(made.recipe, Bounds(10), lambda: None, lambda: None)
+    made.queue = ModelQueue(made.recipe, WaitingBound(10), lambda: None, lambda: None)
     return made
 
 

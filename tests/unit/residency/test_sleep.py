@@ -10,7 +10,7 @@ from models.messages import AdapterRef, Held
 from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.server.device import DeviceBudget
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, held, reached, world_of_sleepers
@@ -28,7 +28,7 @@ def with_adapters(world: World) -> ModelQueue:
     wanted = Recipe.model_validate({**recipe("a").model_dump(mode="json"), "memory": places})
     entry = world.manager.entries["a"]
     queue = ModelQueue(
-        wanted, Bounds(100), lambda: world.manager.want(entry), lambda: world.manager.released(entry)
+        wanted, WaitingBound(100), lambda: world.manager.want(entry), lambda: world.manager.released(entry)
     )  # fmt: skip
     entry.queue = world.queues["a"] = queue
     return queue

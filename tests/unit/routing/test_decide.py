@@ -12,7 +12,7 @@ from routing.facts import Facts, TargetFacts
 from routing.features import Features
 from routing.intents.acceptance import Judged, train_acceptance
 from routing.intents.model import OUT, IntentModel
-from routing.intents.training import Example, Options, train
+from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.router import Router
 
 HERE = TargetFacts(price=1.0)
@@ -39,7 +39,7 @@ def fitted() -> IntentModel:
     words = ("rain", "snow", "hail", "storm", "wind", "fog", "frost", "sun", "sleet", "ten", "twenty", "forty", "fifty")
     places = ("rome", "oslo", "lima", "cairo", "delhi", "anna", "bert", "carl", "dora", "emil")
     examples = [Example(form.format(w, p), label) for label, form in texts.items() for w in words for p in places]
-    return train(examples[::2], examples[1::2], options=Options(iterations=30, typos=False)).model
+    return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=30, typos=False)).model
 
 
 def test_a_rule_that_names_a_target_ends_the_stages(fitted: IntentModel) -> None:

@@ -14,7 +14,7 @@ from registry.errors import NotFound
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import RouterSpec
-from routing.intents.training import Example, Options, train
+from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.router import Router
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
@@ -78,7 +78,7 @@ def routers() -> list[Router]:
     vectors = np.random.default_rng(1).normal(size=(len(examples), 8)).astype(np.float32)
     half = len(examples) // 2
     fitted = train(
-        examples[:half], examples[half:], (vectors[:half], vectors[half:]), "vectors", Options(iterations=15)
+        examples[:half], examples[half:], (vectors[:half], vectors[half:]), "vectors", TrainingOptions(iterations=15)
     ).model
     targets = [{"name": "small", "price": 1}, {"name": "big", "price": 3}, {"name": "cold"}, {"name": "away"}]
     rules = [

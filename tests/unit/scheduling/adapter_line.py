@@ -11,7 +11,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
 from runtime.scheduling.fair.claim import NOBODYS, Claim
-from runtime.scheduling.queue import Bounds, ModelQueue
+from runtime.scheduling.queue import ModelQueue, WaitingBound
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from tests.fakes.engine import FakeEngine
@@ -76,7 +76,7 @@ async def line_with_adapters(folder: Path) -> AsyncIterator[World]:
     w.pool = FakePool(folder, 1, FakeEngine)
     w.registry = Registry()
     w.queue = ModelQueue(
-        recipe, Bounds(100), want=lambda: None, released=lambda: None, registry=w.registry,
+        recipe, WaitingBound(100), want=lambda: None, released=lambda: None, registry=w.registry,
         clock=lambda: time.monotonic() + w.clock,
     )  # fmt: skip
     w.link = await w.pool.take("vllm")

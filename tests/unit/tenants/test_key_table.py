@@ -13,7 +13,7 @@ from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope
 from tenants.classes import ServiceClass
 from tenants.keys.keyring import Keyring
-from tenants.keys.records import Wanted
+from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.place import FILE
 from tenants.storage.opening import open_tables
@@ -35,7 +35,7 @@ def test_the_migrations_make_what_the_tables_say(database: Database) -> None:
 
 
 def test_a_second_opening_changes_nothing(database: Database, url: str | None, tmp_path: Path, clock: Clock) -> None:
-    key, text = KeyTable(database, PEPPER, clock).create(Wanted("default"))
+    key, text = KeyTable(database, PEPPER, clock).create(KeyRequest("default"))
     again = open_tables(tmp_path, url)
     table = KeyTable(again, PEPPER, clock)
     assert table.list_keys() == [key]
@@ -66,12 +66,12 @@ def test_teams(table: KeyTable) -> None:
 
 def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) -> None:
     table.create_team("search")
-    _, text = table.create(Wanted("search"))
+    _, text = table.create(KeyRequest("search"))
     assert table.archive("search", True).archived == clock.now
     with pytest.raises(Unauthorized, match="archived"):
         ring(table, clock).who([text])
     with pytest.raises(Conflict, match="archived"):
-        table.create(Wanted("search"))
+        table.create(KeyRequest("search"))
     assert table.archive("search", False).archived is None
     assert ring(table, clock).who([text]).team == "search"
     with pytest.raises(NotFound, match=r"There are: .*search"):
@@ -81,7 +81,7 @@ def test_an_archived_team_takes_its_keys_with_it(table: KeyTable, clock: Clock) 
 
 
 def test_a_key_is_kept_without_its_text(table: KeyTable, database: Database, clock: Clock) -> None:
-    wanted = Wanted("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
+    wanted = KeyRequest("default", "index", frozenset((Scope.INFER, Scope.USAGE)), ("llama*",), ("sql", "b:*"), 60.0)
     key, text = table.create(wanted)
     assert (key.scopes, key.models, key.adapters) == (wanted.scopes, wanted.models, wanted.adapters)
     assert key.expires == clock.now + 60
@@ -96,7 +96,7 @@ def test_a_key_is_kept_without_its_text(table: KeyTable, database: Database, clo
 
 
 def test_a_revoked_key_stays_revoked(table: KeyTable, clock: Clock) -> None:
-    key, text = table.create(Wanted("default"))
+    key, text = table.create(KeyRequest("default"))
     assert table.revoke(key.id).revoked == clock.now
     clock.now += 5
     assert table.revoke(key.id).revoked == clock.now - 5
@@ -110,7 +110,7 @@ def test_a_revoked_key_stays_revoked(table: KeyTable, clock: Clock) -> None:
 
 
 def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
-    old, before = table.create(Wanted("default", "app", frozenset((Scope.INFER,)), ("a*",), EVERY, 1000.0))
+    old, before = table.create(KeyRequest("default", "app", frozenset((Scope.INFER,)), ("a*",), EVERY, 1000.0))
     new, after = table.rotate(old.id, 60.0)
     assert (new.replaces, new.name, new.scopes, new.models) == (old.id, old.name, old.scopes, old.models)
     assert new.expires == old.expires
@@ -128,7 +128,7 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
 
 def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:
     table.create_team("search", weight=2.0)
-    _, text = table.create(Wanted("search"))
+    _, text = table.create(KeyRequest("search"))
     assert ring(table, clock).who([text]).weight == 2.0
     before = table.revision()
     assert table.edit_team("search", weight=4.0).weight == 4.0
@@ -162,7 +162,7 @@ def test_the_classes_of_a_key(
     ceiling: ServiceClass | None,
     expected: tuple[ServiceClass, ServiceClass],
 ) -> None:
-    key, text = table.create(Wanted("default", service_class=default, ceiling=ceiling, timeout=30.0))
+    key, text = table.create(KeyRequest("default", service_class=default, ceiling=ceiling, timeout=30.0))
     _, rotated = table.rotate(key.id, 60.0)
     for shown in (text, rotated):
         caller = ring(table, clock).who([shown])
@@ -171,10 +171,10 @@ def test_the_classes_of_a_key(
 
 def test_a_class_above_the_ceiling_is_refused() -> None:
     with pytest.raises(BadRequest, match="ceiling"):
-        Wanted("default", service_class=CRITICAL, ceiling=BATCH)
+        KeyRequest("default", service_class=CRITICAL, ceiling=BATCH)
     for wrong in (0.0, -1.0, 1e9, float("nan")):
         with pytest.raises(BadRequest, match="timeout"):
-            Wanted("default", timeout=wrong)
+            KeyRequest("default", timeout=wrong)
 
 
 def test_every_change_raises_the_revision(table: KeyTable) -> None:
@@ -186,7 +186,7 @@ def test_every_change_raises_the_revision(table: KeyTable) -> None:
 
     table.create_team("search")
     assert changed()
-    key, _ = table.create(Wanted("search"))
+    key, _ = table.create(KeyRequest("search"))
     assert changed()
     new, _ = table.rotate(key.id, 0.0)
     assert changed()
@@ -208,7 +208,7 @@ def test_every_change_raises_the_revision(table: KeyTable) -> None:
 )  # fmt: skip
 def test_a_key_that_cannot_be(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadRequest):
-        Wanted("default", **wrong)
+        KeyRequest("default", **wrong)
 
 
 def test_keys_of_another_pepper_are_noticed(table: KeyTable, database: Database) -> None:

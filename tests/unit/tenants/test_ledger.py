@@ -15,7 +15,7 @@ from registry.storage.migration import upgrade
 from tenants.keys.table import KeyTable
 from tenants.ledger import report
 from tenants.ledger.dates import span
-from tenants.ledger.organization import GROUPS, Asked, page_of
+from tenants.ledger.organization import GROUPS, UsageQuery, page_of
 from tenants.ledger.report import By, Question, Used, parsed_by, used
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -130,13 +130,13 @@ def test_sums_by_what_is_asked(ledger: LedgerTable, database: Database) -> None:
 def test_pages_of_buckets(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(0, team="a"), entry(HOUR, team="a"), entry(HOUR + 1, team="b")]
     ledger.write(entries, [done(one, 3) for one in entries])
-    page = page_of(database, Asked(0, 2 * HOUR, "1h", group_by=tuple(GROUPS), models=("m",), batch=False))
+    page = page_of(database, UsageQuery(0, 2 * HOUR, "1h", group_by=tuple(GROUPS), models=("m",), batch=False))
     found = [(bucket.begin, one["project_id"], one["batch"], one["service_tier"], one["prompt_tokens"])
              for bucket in page.buckets for one in bucket.results]  # fmt: skip
     assert [(*row[:2], bool(row[2]), *row[3:]) for row in found] == [
         (0, "a", False, "default", 3), (HOUR, "a", False, "default", 3), (HOUR, "b", False, "default", 3),
     ]  # fmt: skip
-    assert [len(bucket.results) for bucket in page_of(database, Asked(0, 2 * DAY)).buckets] == [1, 0]
+    assert [len(bucket.results) for bucket in page_of(database, UsageQuery(0, 2 * DAY)).buckets] == [1, 0]
 
 
 def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

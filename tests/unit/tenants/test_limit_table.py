@@ -7,7 +7,7 @@ import pytest
 from registry.errors import LimitExceeded, NotFound
 from registry.storage.database import Database
 from tenants.caller import Caller
-from tenants.keys.records import Wanted
+from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -35,7 +35,7 @@ def done(begun: Entry, tokens: int, micro: int, ms: int = 1000) -> Settled:
 
 def test_set_replaces_and_add_does_not(database: Database, table: KeyTable, clock: Clock) -> None:
     table.create_team("search")
-    key, _ = table.create(Wanted("search"))
+    key, _ = table.create(KeyRequest("search"))
     limits, before = LimitTable(database, clock), table.revision()
     first = limits.set(Limit("", "team", "search", Kind.TOKENS, 100))
     shadow = limits.set(Limit("", "team", "search", Kind.TOKENS, 50, Mode.SHADOW))

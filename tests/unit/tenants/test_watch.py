@@ -8,9 +8,9 @@ import pytest
 from registry.errors import Conflict, Unauthorized
 from tenants.caller import EVERYBODY
 from tenants.keys import pepper
-from tenants.keys.records import Wanted
+from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
-from tenants.place import Place
+from tenants.place import KeyPlace
 from tenants.storage.opening import open_tables
 from tenants.watch import KeyWatch
 from tests.unit.tenants.conftest import PEPPER
@@ -19,7 +19,7 @@ from tests.unit.tenants.conftest import PEPPER
 async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_open_it(
     tmp_path: Path, url: str | None
 ) -> None:
-    place = Place(tmp_path, url, PEPPER.decode())
+    place = KeyPlace(tmp_path, url, PEPPER.decode())
     watch = KeyWatch(place)
     await watch.start()
     assert watch.who([]) is EVERYBODY
@@ -28,7 +28,7 @@ async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_op
     table.create_team("search")
     await watch.look()
     assert watch.who([]) is EVERYBODY, "a team is no key"
-    key, text = table.create(Wanted("search"))
+    key, text = table.create(KeyRequest("search"))
     await watch.look()
     assert watch.who([text]).key == key.id
     with pytest.raises(Unauthorized):
@@ -49,7 +49,7 @@ async def test_the_first_key_closes_an_open_server_and_a_revoked_one_does_not_op
 
 
 async def test_a_server_that_others_reach_is_open_only_when_it_is_said(tmp_path: Path) -> None:
-    closed, opened = (KeyWatch(Place(tmp_path, loopback=False, open=said)) for said in (False, True))
+    closed, opened = (KeyWatch(KeyPlace(tmp_path, loopback=False, open=said)) for said in (False, True))
     for watch in (closed, opened):
         await watch.start()
     assert opened.who(["none"]) is EVERYBODY
@@ -63,8 +63,8 @@ async def test_a_server_that_others_reach_is_open_only_when_it_is_said(tmp_path:
 async def test_known_keys_go_on_when_the_database_is_gone(tmp_path: Path) -> None:
     tables = open_tables(tmp_path)
     table = KeyTable(tables, pepper.load(tmp_path))
-    key, text = table.create(Wanted("default"))
-    watch = KeyWatch(Place(tmp_path))
+    key, text = table.create(KeyRequest("default"))
+    watch = KeyWatch(KeyPlace(tmp_path))
     await watch.start()
     tables.close()
     for file in tmp_path.glob("tenants.db*"):
@@ -79,7 +79,7 @@ async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
     KeyTable(tables, PEPPER)
     tables.close()
     with pytest.raises(Conflict, match="another pepper"):
-        await KeyWatch(Place(tmp_path)).start()
+        await KeyWatch(KeyPlace(tmp_path)).start()
 
 
 def test_a_server_without_keys_loads_no_database(tmp_path: Path) -> None:
@@ -89,8 +89,8 @@ def test_a_server_without_keys_loads_no_database(tmp_path: Path) -> None:
     code = (
         "import asyncio, sys, pathlib\n"
         "from runtime.gateway import opening\n"
-        "from tenants.watch import KeyWatch; from tenants.place import Place\n"
-        f"watch = KeyWatch(Place(pathlib.Path({str(tmp_path)!r})))\n"
+        "from tenants.watch import KeyWatch; from tenants.place import KeyPlace\n"
+        f"watch = KeyWatch(KeyPlace(pathlib.Path({str(tmp_path)!r})))\n"
         "asyncio.run(watch.look())\n"
         "print([name for name in ('sqlalchemy', 'alembic') if name in sys.modules])"
     )

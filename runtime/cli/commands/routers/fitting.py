@@ -79,9 +79,9 @@ def _intents(
 
     from routing.intents import report
     from routing.intents.files import to_bytes
-    from routing.intents.training import Example, Options, split, train
+    from routing.intents.training import Example, TrainingOptions, split, train
 
-    options = Options(precision=precision)
+    options = TrainingOptions(precision=precision)
     examples = [Example(row["text"], label_of(row)) for row in given]
     if held is None:
         fitting, holding = split([example.label for example in examples], options.held_out)

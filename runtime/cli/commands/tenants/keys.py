@@ -85,13 +85,13 @@ def create(
     export ROUNDHOUSE_API_KEY=$(roundhouse keys create --scopes all)
     """
     from tenants.caller import EVERY
-    from tenants.keys.records import Wanted
+    from tenants.keys.records import KeyRequest
 
     left = None if expires is None else seconds(expires, "--expires")
     limit = None if timeout is None else seconds(timeout, "--timeout")
     allowed = _scopes(scopes)
     with opened(data_dir, database, make=True) as tables:
-        wanted = Wanted(
+        wanted = KeyRequest(
             team,
             name,
             allowed,

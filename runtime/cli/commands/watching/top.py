@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from runtime.cli.commands.watching.logs import seconds, stacked
-from runtime.cli.failures import ServerFailed, Unreachable
+from runtime.cli.failures import ServerFailed, ServerUnreachable
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import console, emit, size
 from runtime.cli.remote.client import Client, Json
@@ -58,7 +58,7 @@ def _watch(client: Client) -> NoReturn:
                 for now in looks(client):
                     seen = True
                     live.update(page(now), refresh=True)
-            except Unreachable:
+            except ServerUnreachable:
                 if not seen:
                     raise
             live.update(Text(f"not connected to {client.url}, trying again", style="yellow"), refresh=True)

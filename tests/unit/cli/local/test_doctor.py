@@ -10,7 +10,7 @@ import pytest
 
 from models import memory_group, nvml
 from runtime.server import host
-from runtime.server.host import GIB, Need, needs
+from runtime.server.host import GIB, HostNeed, needs
 from tests.unit.cli.conftest import Run
 
 H100 = nvml.Gpu("NVIDIA H100", "GPU-1", 80 * GIB, GIB)
@@ -42,7 +42,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def missing(kind: host.Kind = "cuda") -> list[Need]:
+def missing(kind: host.Kind = "cuda") -> list[HostNeed]:
     return [need for need in needs(kind, free_port()) if not need.met]
 
 

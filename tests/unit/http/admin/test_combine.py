@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from adapters.compose.jobs import Combine, Part
+from adapters.compose.jobs import Combine, WeightedAdapter
 from adapters.sources import MadeHere
 from adapters.types import Base
 from registry.bounds import Bounds
@@ -109,7 +109,10 @@ async def test_two_become_one(
     assert (told["name"], told["base"], told["registered"], told["new"]) == ("both", "small", "v1", True)
     assert (told["source"], told["aliases"]) == ("0.7 × one@v1 + -0.3 × two@v1, cat", {"prod": "v1"})
     (job,) = jobs
-    assert job.parts == (Part(folder=tmp_path / "one", weight=0.7), Part(folder=tmp_path / "two", weight=-0.3))
+    assert job.parts == (
+        WeightedAdapter(folder=tmp_path / "one", weight=0.7),
+        WeightedAdapter(folder=tmp_path / "two", weight=-0.3),
+    )
     assert (job.base.id, job.kind, job.rank) == ("small", "cat", 16)
     assert gateway.names.catalog.resolve("both@prod").version is not None, "it can be asked for at once"
     assert not list(gateway.service.incoming.iterdir())

@@ -33,7 +33,7 @@ from tenants.ledger.rows import Entry, Settled
 from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind
-from tenants.place import Place
+from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 from tests.system.vendor.strict import faults
 from tests.unit.http.fakes import FakeGateway, application
@@ -44,7 +44,7 @@ class Served:
 
     def __init__(self, folder: Path) -> None:
         self.limiter, self.ledger = Limiter(), Ledger(folder / "data")
-        self.watch = KeyWatch(Place(folder / "data"), self.ledger.keep, Limits(self.limiter, self.ledger).read)
+        self.watch = KeyWatch(KeyPlace(folder / "data"), self.ledger.keep, Limits(self.limiter, self.ledger).read)
         self.gateway = FakeGateway(folder, ledger=self.ledger, limiter=self.limiter, watch=self.watch)
         self.raw: list[Any] = []
         http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=application(self.gateway)))

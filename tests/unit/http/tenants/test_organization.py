@@ -9,7 +9,7 @@ import openai
 import pytest
 
 from tenants.ledger.keeping import Ledger
-from tenants.ledger.organization import Asked, page_of
+from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 from tenants.storage.opening import open_tables
@@ -131,6 +131,6 @@ def test_people_repeat_and_sdks_write_brackets(tmp_path: Path) -> None:
 
 def test_no_time_is_no_bucket(tmp_path: Path) -> None:
     database = open_tables(tmp_path)
-    page = page_of(database, Asked(0, DAY, page=5 * DAY))
+    page = page_of(database, UsageQuery(0, DAY, page=5 * DAY))
     assert (page.buckets, page.next) == ([], None)
     database.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from models.chat.grammars.checker import Checker
+from models.chat.grammars.checker import GrammarChecker
 from models.chat.grammars.process import Judge
 from models.chat.vllm.launch import stop_engine
 from registry.bounds import USUAL
@@ -60,7 +60,7 @@ class _Slow:
 
 async def test_a_grammars_process_is_waited_for_however_long_its_end_takes() -> None:
     process, (orders, own), (verdicts, writes) = _Slow(), os.pipe(), os.pipe()
-    checker = Checker(lambda: Judge(process, own, verdicts), USUAL)  # type: ignore[arg-type]
+    checker = GrammarChecker(lambda: Judge(process, own, verdicts), USUAL)  # type: ignore[arg-type]
     await checker.begin()
     closing = asyncio.create_task(checker.close())
     assert await asyncio.to_thread(process.asked.wait, PATIENCE)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.storage.database import Database
-from tenants.costs.compare import Compared, Row, compared, read
+from tenants.costs.compare import Compared, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team
 from tenants.costs.device import DeviceTime
 from tenants.costs.feedback import judge
@@ -106,8 +106,8 @@ def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: Led
 
 
 def test_the_same_elsewhere_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
-    def row(begin: str, output: float, models: tuple[str, ...] = ("ch*",)) -> Row:
-        return Row(provider="p", model="big", models=models, begin=date.fromisoformat(begin), output=output)
+    def row(begin: str, output: float, models: tuple[str, ...] = ("ch*",)) -> ProviderPrice:
+        return ProviderPrice(provider="p", model="big", models=models, begin=date.fromisoformat(begin), output=output)
 
     for uid, at in (("a", 5), ("b", 2 * DAY + 5)):
         settle(ledger, uid, at)
@@ -131,7 +131,7 @@ def test_a_table_of_prices(tmp_path: Path) -> None:
 def test_a_day_where_the_team_is(database: Database, ledger: LedgerTable) -> None:
     settle(ledger, "a", 22 * HOUR)  # 23:00 in Berlin
     settle(ledger, "b", 23 * HOUR + 5)  # the next day
-    theirs = Row(provider="p", model="big", models=("*",), begin=date(1970, 1, 1), output=4.0)
+    theirs = ProviderPrice(provider="p", model="big", models=("*",), begin=date(1970, 1, 1), output=4.0)
     day = day_of_team(database, "search", "1970-01-01", "EUR", [theirs])
     found = as_json(day)
     assert (found["total"]["requests"], found["total"]["cost"], found["timezone"]) == (1, 0.000825, "Europe/Berlin")
