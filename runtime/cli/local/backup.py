@@ -19,7 +19,7 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from registry.state.files import make_private, make_private_file
+from registry.storage.files import make_private, make_private_file
 from runtime.cli.failures import Refused
 
 DATABASES = ("state.db", "tenants.db")
