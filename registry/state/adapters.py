@@ -29,13 +29,13 @@ class AdapterTable:
         """routers: it is those that `all` lists, and not adapters."""
         self._database = database
         self._clock = clock
-        self._listed = ADAPTERS.c.base == ROUTERS if routers else ADAPTERS.c.base != ROUTERS
+        self._listed = _ROUTERS if routers else _ADAPTERS
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[Adapter, ...]:
         """Every adapter, ordered by base and name."""
         with self._database.read() as db:
-            return _read(db, self._listed)
+            return _read(db, self._listed, None)
 
     def get(self, key: AdapterKey) -> Adapter:
         """One adapter; NotFound (code adapter_not_found) when it is not there."""
@@ -73,7 +73,7 @@ class AdapterTable:
 
     def _register(self, db: sa.Connection, key: AdapterKey, new: NewVersion) -> Registered:
         now = self._clock()
-        found = db.execute(sa.select(ADAPTERS.c.id).where(_is(key))).scalar()
+        found = db.execute(_ID, key._asdict()).scalar()
         if found is not None:
             adapter = _one(db, key)
             if adapter.current.digest == new.digest:
@@ -164,7 +164,7 @@ class AdapterTable:
                     f"{key.what} '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
                     code="adapter_in_use",
                 )
-            db.execute(sa.delete(ADAPTERS).where(_is(key)))
+            db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)))
 
     # --- aliases and pins ------------------------------------------------------------------------------------------
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
@@ -193,7 +193,7 @@ class AdapterTable:
         """Keep the adapter in a device place, or let it go again. Safe to repeat."""
         with self._database.write() as db:
             if _one(db, key).pinned != pinned:
-                db.execute(sa.update(ADAPTERS).where(_is(key)).values(pinned=int(pinned)))
+                db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(pinned=int(pinned)))
             return _one(db, key)
 
     def share(self, key: AdapterKey, shared: bool) -> Adapter:
@@ -204,7 +204,7 @@ class AdapterTable:
             return _one(db, key)
 
     def _share(self, db: sa.Connection, key: AdapterKey, shared: bool) -> None:
-        db.execute(sa.update(ADAPTERS).where(_is(key)).values(shared=int(shared)))
+        db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(shared=int(shared)))
 
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
@@ -234,12 +234,8 @@ def check_alias(alias: str) -> None:
         )
 
 
-def _is(key: AdapterKey) -> sa.ColumnElement[bool]:
-    return (ADAPTERS.c.base == key.base) & (ADAPTERS.c.name == key.name) & (ADAPTERS.c.team == key.team)
-
-
 def _id(db: sa.Connection, key: AdapterKey) -> int:
-    found: int = db.execute(sa.select(ADAPTERS.c.id).where(_is(key))).scalar_one()
+    found: int = db.execute(_ID, key._asdict()).scalar_one()
     return found
 
 
@@ -248,7 +244,7 @@ def _make_current(db: sa.Connection, adapter: int, number: int) -> None:
 
 
 def _one(db: sa.Connection, key: AdapterKey) -> Adapter:
-    found = _read(db, _is(key))
+    found = _read(db, _ONE, key)
     if not found and key.base == ROUTERS:
         raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
     if not found:
@@ -256,23 +252,19 @@ def _one(db: sa.Connection, key: AdapterKey) -> Adapter:
     return found[0]
 
 
-_TOP = sa.select(CURRENTS.c.number).where(CURRENTS.c.adapter == ADAPTERS.c.id).order_by(CURRENTS.c.seq.desc()).limit(1)
-
-
-def _read(db: sa.Connection, where: sa.ColumnElement[bool]) -> tuple[Adapter, ...]:
+def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tuple[Adapter, ...]:
     """Adapters with versions, aliases and current version; three queries, however many there are."""
-    heads = db.execute(sa.select(ADAPTERS, _TOP.scalar_subquery().label("current")).where(where)).all()
+    values = {} if key is None else key._asdict()
+    heads = db.execute(queries.heads, values).all()
     keys = {row.id: AdapterKey(row.base, row.name, row.team) for row in heads}
     versions: dict[int, list[Version]] = {id_: [] for id_ in keys}
-    query = sa.select(VERSIONS).join(ADAPTERS, ADAPTERS.c.id == VERSIONS.c.adapter).where(where)
-    for row in db.execute(query.order_by(VERSIONS.c.adapter, VERSIONS.c.number)):
+    for row in db.execute(queries.versions, values):
         probe = None if row.prompt is None else Probe(row.prompt, row.expected)
         versions[row.adapter].append(
             Version(keys[row.adapter], row.number, row.digest, row.created, row.rank, row.bytes, row.source, probe)
         )
     aliases: dict[int, dict[str, int]] = {id_: {} for id_ in keys}
-    named = sa.select(ALIASES).join(ADAPTERS, ADAPTERS.c.id == ALIASES.c.adapter).where(where)
-    for row in db.execute(named.order_by(ALIASES.c.adapter, ALIASES.c.alias)):
+    for row in db.execute(queries.aliases, values):
         aliases[row.adapter][row.alias] = row.number
     found = (
         Adapter(
@@ -295,3 +287,22 @@ def _mend_stack(db: sa.Connection, row: int, newest: int) -> None:
         before = number
     if before is None:
         _make_current(db, row, newest)
+
+
+# --- statements that are made once -------------------------------------------------------------------------------
+class _Queries:
+    """Of the adapters that a condition names."""
+
+    def __init__(self, where: sa.ColumnElement[bool]) -> None:
+        top = sa.select(CURRENTS.c.number).where(CURRENTS.c.adapter == ADAPTERS.c.id)
+        top = top.order_by(CURRENTS.c.seq.desc()).limit(1)
+        self.heads = sa.select(ADAPTERS, top.scalar_subquery().label("current")).where(where)
+        of_it = sa.select(VERSIONS).join(ADAPTERS, ADAPTERS.c.id == VERSIONS.c.adapter).where(where)
+        self.versions = of_it.order_by(VERSIONS.c.adapter, VERSIONS.c.number)
+        named = sa.select(ALIASES).join(ADAPTERS, ADAPTERS.c.id == ALIASES.c.adapter).where(where)
+        self.aliases = named.order_by(ALIASES.c.adapter, ALIASES.c.alias)
+
+
+_KEY = sa.and_(*(ADAPTERS.c[name] == sa.bindparam(name, type_=sa.Text()) for name in AdapterKey._fields))
+_ID = sa.select(ADAPTERS.c.id).where(_KEY)
+_ONE, _ADAPTERS, _ROUTERS = _Queries(_KEY), _Queries(ADAPTERS.c.base != ROUTERS), _Queries(ADAPTERS.c.base == ROUTERS)

@@ -1,7 +1,7 @@
 """Where the state is: `state.db` in the data directory, or a schema of its own on PostgreSQL.
 
 Servers that share a PostgreSQL have the same teams and keys, but each has its own adapters, aliases and pins: those
-name files of its data directory. What `state.db` held until a server was given a PostgreSQL is taken along at that start.
+name files of its data directory. What `state.db` held until a server was given a PostgreSQL is taken along then.
 """
 
 from pathlib import Path
@@ -27,10 +27,9 @@ def open_state(directory: Path, url: str | None = None) -> Database:
     Raises Conflict for a newer version's database, Unavailable, BadRequest for a wrong address.
     """
     make_private(directory)
-    found = None if url is None else url_of(url)
-    if found is None or found.drivername == SQLITE:
+    if url is None or not is_elsewhere(url):
         return open_file(directory / FILE)
-    database = Database(found, schema=f"roundhouse_{server_id(directory)}")
+    database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     try:
         database.make_schema()
         upgrade(database, MIGRATIONS, VERSION_TABLE)
@@ -40,6 +39,11 @@ def open_state(directory: Path, url: str | None = None) -> Database:
         database.close()
         raise
     return database
+
+
+def is_elsewhere(url: str | None) -> bool:
+    """Is the state not in the data directory? Raises BadRequest for a wrong address."""
+    return url is not None and url_of(url).drivername != SQLITE
 
 
 def open_file(path: Path) -> Database:
@@ -57,14 +61,13 @@ def open_file(path: Path) -> Database:
 
 def look(directory: Path, url: str | None = None) -> Database:
     """Beside the server that writes it, or without one; nothing is made. Raises NotFound, Conflict, Unavailable."""
-    found = None if url is None else url_of(url)
-    is_file = found is None or found.drivername == SQLITE
+    is_file = url is None or not is_elsewhere(url)
     if not (directory / (FILE if is_file else SERVER_ID)).is_file():
         raise NotFound(f"No server has used the data directory {directory}.", code="no_state")
-    if found is None or is_file:
+    if url is None or is_file:
         database = Database(url_of(f"{SQLITE}:///{(directory / FILE).absolute()}"), read_only=True)
     else:
-        database = Database(found, schema=f"roundhouse_{server_id(directory)}")
+        database = Database(url_of(url), schema=f"roundhouse_{server_id(directory)}")
     if revision(database, VERSION_TABLE) != newest(MIGRATIONS):
         database.close()
         raise Conflict(

@@ -5,7 +5,7 @@ from alembic import op
 
 revision, down_revision = "0001", None
 FORMAT = 5
-"""By which releases before Alembic know the file, and go on with it. A later revision raises it: they must refuse it."""
+"""Releases before Alembic know the file by it, and go on with it. A later revision raises it, so that they do not."""
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 REAL: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 LOAD = ("model", "recipe_version", "engine_version", "device")

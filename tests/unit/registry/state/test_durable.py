@@ -101,8 +101,8 @@ def test_files_of_before_alembic_get_the_same_tables(tmp_path: Path, version: in
     keys = {(table.name, column.name) for table in METADATA.tables.values() for column in table.primary_key}
     # Written in other words: primary keys of STRICT tables are never null, and SQLAlchemy does not find the CASCADE of
     # a reference in a column's own line. That it is there is the test above.
-    other_words = {("modify_nullable", *key) for key in keys}
-    assert [one for one in found if one[0] not in ("remove_fk", "add_fk") and (one[0], *one[2:4]) not in other_words] == []
+    found = [one for one in found if one[0] not in ("remove_fk", "add_fk")]
+    assert [one for one in found if one[0] != "modify_nullable" or one[2:4] not in keys] == []
     with closing(sqlite3.connect(tmp_path / FILE)) as kept:
         assert kept.execute("PRAGMA user_version").fetchone() == (5,), "the release before goes on with it"
 
@@ -123,11 +123,13 @@ def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Pat
         old.models.record_load(load, 900, {"weights": 1.5}, 70)
         before, measured = old.adapters.all(), old.models.measured(load)
     with State(tmp_path / "a", url=postgres_url) as state, State(tmp_path / "b", url=postgres_url) as other:
-        assert (state.adapters.all(), state.models.pins(), state.models.measured(load)) == (before, {"m": True}, measured)
+        assert (state.adapters.all(), state.models.pins()) == (before, {"m": True})
+        assert state.models.measured(load) == measured
         assert state.adapters.register(KEY, new(3)).version.number == 3
         assert other.adapters.all() == ()
-    with State(tmp_path / "a", url=postgres_url) as again, State(tmp_path / "a", url=postgres_url, read_only=True) as look:
-        assert again.adapters.get(KEY).current.number == look.adapters.get(KEY).current.number == 3
+    with State(tmp_path / "a", url=postgres_url, read_only=True) as look:
+        assert look.adapters.get(KEY).current.number == 3
+    with State(tmp_path / "a", url=postgres_url) as again:
         assert again.adapters.rollback(KEY).current.number == 2, "it is not taken along twice"
     with State(tmp_path / "a") as file:
         assert file.adapters.all() == before, "the file is left as it was"
