@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
@@ -20,6 +21,7 @@ from registry.state.database import State
 from registry.state.formats import MIGRATIONS
 from registry.state.opening import FILE
 from registry.state.tables import METADATA, VERSION_TABLE
+from registry.storage.database import Database, url_of
 from tests.unit.registry.makers import KEY, new
 
 
@@ -133,6 +135,16 @@ def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Pat
         assert again.adapters.rollback(KEY).current.number == 2, "it is not taken along twice"
     with State(tmp_path / "a") as file:
         assert file.adapters.all() == before, "the file is left as it was"
+
+
+def test_a_user_that_may_make_no_schema_is_told(tmp_path: Path, postgres_url: str) -> None:
+    server = Database(url_of(postgres_url))
+    with server.write() as connection:
+        connection.execute(sa.text("CREATE ROLE poor LOGIN"))
+    server.close()
+    with pytest.raises(Conflict, match="GRANT CREATE") as refused:
+        State(tmp_path, url=postgres_url.replace("tests@", "poor@"))
+    assert refused.value.code == "no_schema"
 
 
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
