@@ -54,7 +54,7 @@ def _target(settings: "Settings", name: str) -> "Resolved":
     from registry.state.database import State
     from runtime.cli.commands.serve import read_recipes
 
-    with State(settings.data_dir, read_only=True) as state:
+    with State(settings.data_dir, url=settings.database, read_only=True) as state:
         catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
