@@ -19,7 +19,7 @@ CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
 )
 PAGES = ("now", "models", "adapters", "playground", "requests", "usage", "teams")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `browser`)")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (make install-test brings it)")
 if not CHROMIUM:
     pytest.skip("no Chromium here: apt-get install chromium", allow_module_level=True)
 
