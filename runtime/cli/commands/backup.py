@@ -12,6 +12,7 @@ from runtime.cli.output import emit, note
 if TYPE_CHECKING:
     from runtime.server.settings import Settings
 
+
 def _settings(data_dir: Path | None) -> "Settings":
     from runtime.cli.local.options import settings_of
 
