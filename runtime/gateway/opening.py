@@ -70,7 +70,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     limiter = Limiter(LimitMetrics(metrics).told)
     keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
     await keys.start()
-    state = await asyncio.to_thread(State, settings.data_dir)
+    state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
     shelf = Shelf(settings.data_dir / "recipes")
     await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
@@ -87,7 +87,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         bounds=settings.bounds,
     )
 
-    console, tracing = Console(), start_tracing()
+    console, tracing = Console(settings.bounds.viewers), start_tracing()
 
     def queue_of(recipe: Recipe) -> ModelQueue:
         return ModelQueue(
@@ -132,7 +132,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
     providers = Directory(names, documents.providers, metrics.provider_attempt)
-    routers = Keeper(settings.data_dir / "routers", state, names)
+    routers = Keeper(settings.data_dir / "routers", state, names, settings.bounds.routers_bytes)
     reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(

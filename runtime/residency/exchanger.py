@@ -56,7 +56,7 @@ class Exchanger:
             await self._table.change()
 
     def _at_once(self, entry: ModelEntry, forced: bool = False) -> bool:
-        """Exchange it if that may be now. From the look at its state to the new recipe nothing else runs."""
+        """RecipeExchange it if that may be now. From the look at its state to the new recipe nothing else runs."""
         there = entry.state in (S.READY, S.ASLEEP)
         if entry.state not in (S.ABSENT, S.FAILED) and not there:
             return False

@@ -1,4 +1,4 @@
-"""Memory that a model gave back is seen to be free before it is counted as free."""
+"""DeviceMemory that a model gave back is seen to be free before it is counted as free."""
 
 import asyncio
 import logging

@@ -49,7 +49,7 @@ def _route(target: Target | None) -> Route | None:
     return Route(
         router=target.routed.router,
         target=decision.target,
-        reason=decision.reason,
+        reason=decision.told,
         score=decision.score,
         scores=dict(decision.scores),
         alternatives=list(decision.alternatives),

@@ -32,7 +32,7 @@ OF_THE_MACHINE = frozenset(
         "use_mmap", "vocab_only", "embedding_only",
     }
 )  # fmt: skip
-"""Options of how Ollama loads a model. The recipe says that here, and no answer depends on it."""
+"""OllamaOptions of how Ollama loads a model. The recipe says that here, and no answer depends on it."""
 
 
 class OllamaOptions(msgspec.Struct, kw_only=True):
