@@ -12,7 +12,8 @@ import psutil
 import pytest
 import torch
 
-from models.chat.vllm import plugin, process, read
+from models.chat.vllm import plugin, process
+from models.chat.vllm.adapters import read
 from tests.contract.vllm.stock import stock
 from tests.eventually import eventually
 

@@ -36,7 +36,9 @@ class Leaving:
 @pytest.fixture
 def made(tmp_path: Path) -> tuple[Roster, Leaving]:
     residency: Any = Leaving()
-    state: Any = SimpleNamespace(adapters=SimpleNamespace(all=lambda: ()), models=SimpleNamespace(aliases=lambda: {}))
+    state: Any = SimpleNamespace(
+        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+    )
 
     def entry(recipe: Recipe, _queue: object) -> Any:
         return SimpleNamespace(id=recipe.id, recipe=recipe, path=None, pinned=False)

@@ -28,7 +28,7 @@ OTHER = {
     "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
     "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
-    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
+    "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB", "max_bodies": "5MiB",
     "max_audio_seconds": "5",
     "allowed_hosts": "here.example", "cors_origins": "https://a.example", "adapter_roots": "adapters",
     "max_headers": "1KiB", "max_idle": "8", "max_idle_per_address": "9", "min_rate": "2KiB",
