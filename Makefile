@@ -46,6 +46,7 @@ lint: install-test ## ruff, mypy --strict and the layers' import rules
 
 bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
 	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
+	@scripts/install-litellm || echo 'going on without the peer litellm' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 fuzz: install-test ## attack a real server for 30 minutes, beside a stream that must go on; ARGS="--minutes 5"

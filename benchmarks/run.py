@@ -37,7 +37,7 @@ MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
 MODULES = {"adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost"}
 """Where the name is not that of the module."""
-SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
+SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb", "litellm")
 """Names of servers, in the order of the tables' columns."""
 
 app = typer.Typer(add_completion=False)

@@ -113,7 +113,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
         assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
 
 
-SCRIPTS = ["install", "install-infinity", "install-clients", "lock", "settings.sh"]
+SCRIPTS = ["install", "install-infinity", "install-litellm", "install-clients", "lock", "settings.sh"]
 
 
 @pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run"])
