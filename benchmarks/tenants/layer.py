@@ -179,7 +179,9 @@ def _peak() -> float:
 
 # --- memory ------------------------------------------------------------------------------------------------------
 async def memory(folder: Path, requests: int) -> dict[str, float]:
-    """Of keys, limits, fair queue and ledger, beside what a process without them has; and what requests add to it."""
+    """Of keys, limits, fair queue and ledger, and what requests add to it. SQLAlchemy, which every server has, is not
+    counted.
+    """
     keys = json.loads((folder / "keys.json").read_text())
     before = _now()
     kept, limiter, policy = Ledger(folder), Limiter(), Placement(0, 40, 32)
