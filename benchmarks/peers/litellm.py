@@ -1,58 +1,35 @@
-"""The peer `litellm`, a proxy in front of a server of ours, from its own environment (`scripts/install-litellm`)."""
+"""The peer LiteLLM proxy, from an environment of its own (`scripts/install-clients routing`), before one server."""
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-
-import yaml
 
 from benchmarks.peers.servers import Server
 from benchmarks.report.environment import ROOT
 
-PROGRAM = ROOT / ".venv-litellm" / "bin" / "litellm"
-KEY = "sk-of-the-benchmark"
+PROGRAM = ROOT / ".venv-routing" / "bin" / "litellm"
 
 
-class LiteLLM(Server):
-    """`litellm --config` with one worker, a master key and no database: it checks the key and passes on."""
+class LiteLlm(Server):
+    """Args:
+    url: of an OpenAI-compatible server, with `/v1`, which has `model`.
+    """
 
-    health = "/health/readiness"
+    health = "/health/liveliness"
 
-    def __init__(self, behind: Server, folder: Path) -> None:
-        super().__init__("litellm", behind.model, folder)
-        self._behind = behind
+    def __init__(self, model: str, url: str, folder: Path) -> None:
+        super().__init__("litellm", model, folder)
+        self._url = url
 
     def command(self) -> Sequence[str]:
-        params = {
-            "model": f"openai/{self.model}",
-            "api_base": f"http://127.0.0.1:{self._behind.port}/v1",
-            "api_key": "none",
-        }
-        config = {
-            "model_list": [{"model_name": self.model, "litellm_params": params}],
-            "general_settings": {"master_key": KEY},
-            "litellm_settings": {"telemetry": False},
-        }
+        there = {"model": f"openai/{self.model}", "api_base": self._url, "api_key": "none"}
+        config = {"model_list": [{"model_name": self.model, "litellm_params": there}]}
         file = self.folder / "litellm.yaml"
-        file.write_text(yaml.safe_dump(config))
-        return [
-            str(PROGRAM),
-            "--config",
-            str(file),
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            "--num_workers",
-            "1",
-        ]
+        file.write_text(json.dumps(config))  # YAML takes JSON
+        return [str(PROGRAM), "--config", str(file), "--host", "127.0.0.1", "--port", str(self.port)]
 
     def variables(self) -> Mapping[str, str]:
-        return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "NO_PROXY": "*"}
-
-    def asked(self, request: bytes) -> bytes:
-        """With the key."""
-        line, rest = request.split(b"\r\n", 1)
-        return line + f"\r\nAuthorization: Bearer {KEY}\r\n".encode() + rest
+        return {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False"}
 
 
 def installed() -> bool:

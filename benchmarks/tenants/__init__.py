@@ -8,7 +8,7 @@ Without a server (`layer`):
 
 On the chat model with real keys and limits (`sharing`):
 - first tokens and tokens/s against the same server without keys, at 1, 16 and 64 clients, in turns, and beside
-  LiteLLM's proxy in front of that server (`scripts/install-litellm`);
+  LiteLLM's proxy, without keys, in front of that server (`scripts/install-clients routing`);
 - a team of two clients beside a team of 200: its waiting in the queue (`Server-Timing`), and what the flood gets of
   its tokens/s alone;
 - critical requests beside a flood of batch ones: first tokens against alone; and batch's part while critical ones

@@ -61,9 +61,10 @@ async def run(bench: Bench) -> None:
         start_all(stack, [plain, keyed])
         servers: list[Server] = [plain, keyed]
         if litellm.installed():
-            servers.append(stack.enter_context(litellm.LiteLLM(plain, s.work / "tenants-litellm")))
+            url = f"http://127.0.0.1:{plain.port}/v1"
+            servers.append(stack.enter_context(litellm.LiteLlm(plain.model, url, s.work / "tenants-litellm")))
         else:
-            bench.note("LiteLLM's proxy is not installed: scripts/install-litellm")
+            bench.note("LiteLLM's proxy is not installed: scripts/install-clients routing")
         bench.say("the servers are ready")
         for level in s.pick((1, 16, 64), (1, 16), (2,)):
             await _overhead(bench, servers, workload, level)
@@ -80,11 +81,8 @@ async def _overhead(bench: Bench, servers: list[Server], workload: Workload, lev
 
     async def turn(server: Server, _round: int) -> Cell:
         requests = [workload.chat(server.model, tokens=TOKENS) for _ in range(number + level)]
-        match server:
-            case Keyed():
-                requests = [server.asked("quiet", request) for request in requests]
-            case litellm.LiteLLM():
-                requests = [server.asked(request) for request in requests]
+        if isinstance(server, Keyed):
+            requests = [server.asked("quiet", request) for request in requests]
         await closed_loop(server, requests[:level], level)
         cell = await closed_loop(server, requests[level:], level)
         bench.count(f"c{level} {server.name}", cell)

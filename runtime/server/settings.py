@@ -139,6 +139,9 @@ class Settings(BaseSettings):
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
     )
     max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
+    max_bodies: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(256 * 2**20), description="All such bodies that come or wait at one time together, then 429."
+    )
     max_headers: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(64 * 2**10), description="Largest request line and headers together."
     )

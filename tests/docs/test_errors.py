@@ -105,6 +105,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (422, "bad_recipe"): "unit/registry/recipe_files.py",
     (422, "bad_weights"): "unit/residency/test_storm.py",
     (422, "engine_version"): "unit/cli/test_doctor.py",
+    (429, "bodies_full"): "unit/http/hostile/test_bodies.py",
     (429, "uploads_full"): "unit/http/audio/test_upload.py",
     (500, "adapter_damaged"): "unit/adapters/test_store.py",
     (500, "adapter_failed"): "faults/test_adapter_faults.py",

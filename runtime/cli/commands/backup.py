@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _settings(data_dir: Path | None) -> "Settings":
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
 
     return settings_of({} if data_dir is None else {"data_dir": data_dir})
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from registry.state.database import State
-from tests.unit.registry.recipe_files import Write
+from tests.unit.registry.recipes.files import Write
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -141,7 +141,7 @@ def test_pages_of_buckets(ledger: LedgerTable, database: Database) -> None:
 
 
 def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST", 2)
+    monkeypatch.setattr(report, "MAX_ROWS", 2)
     entries = [entry(hour * HOUR) for hour in range(3)]
     ledger.write(entries, [done(one) for one in entries])
     assert len(used(database, Question(0, 2 * HOUR, (By.HOUR,)))) == 2
