@@ -19,6 +19,9 @@ from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
+from tenants.caller import EVERYBODY
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, Limit
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
 from tests.unit.providers.rig import Rig, rigged, rigged_with
@@ -74,6 +77,40 @@ async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str
         assert record.context.attempt == 2
         assert record.target
         assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
+
+
+def limited(money: int) -> Limiter:
+    """The team may spend so much a day, and has ten requests a minute."""
+    limiter = Limiter()
+    kinds = ((Kind.DAY, money), (Kind.REQUESTS, 10))
+    limiter.replace([Limit(str(kind), "team", "default", kind, most) for kind, most in kinds], {})
+    return limiter
+
+
+def priced(first: Play, second: Play) -> dict[str, Any]:
+    """A token of an answer is free at the first, and costs 1 at the second, which makes five."""
+    scripts = two(first, second)
+    dear = {"models": [{"name": "big", "price": {"output": 1e6}}]}
+    return {**scripts, "second": (scripts["second"][0], "anthropic", dear)}
+
+
+def left(limiter: Limiter) -> tuple[int, int]:
+    found = limiter.levels(EVERYBODY, "second/big")
+    return found[Kind.DAY].remaining, found[Kind.REQUESTS].remaining
+
+
+async def test_a_dearer_fallback_is_let_in_for_itself(tmp_path: Path, routed: list[str]) -> None:
+    """And the request counts once, however often it is tried."""
+    routed.append("second/big")
+    limiter = limited(20 * 10**6)
+    async with rigged_with(tmp_path, priced(traces.error(500), traces.message("big")), limiter=limiter) as rig:
+        assert (await rig.chat("first/big", max_tokens=10)).status_code == 200
+        assert left(limiter) == (15 * 10**6, 9)
+        refused = await rig.chat("first/big", max_tokens=16)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "project_spend_limit_exceeded")
+        assert refused.headers["x-should-retry"] == "false"
+        assert len(rig.fakes[1].seen) == 1, "what it cannot pay is not asked"
+        assert left(limiter) == (15 * 10**6, 8)
 
 
 async def test_a_model_of_this_machine_may_be_one(tmp_path: Path, routed: list[str]) -> None:
