@@ -29,7 +29,7 @@ def merge(
     Example: roundhouse adapters merge legal@prod --output ./legal-model
     """
     from registry.errors import RoundhouseError
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
 
     given = {"recipes": tuple(recipes or ()), "data_dir": data_dir}
     settings = settings_of({key: value for key, value in given.items() if value})
@@ -54,7 +54,7 @@ def _target(settings: "Settings", name: str) -> "Resolved":
     from registry.state.database import State
     from runtime.cli.commands.serve import read_recipes
 
-    with State(settings.data_dir, read_only=True) as state:
+    with State(settings.data_dir, url=settings.database, read_only=True) as state:
         catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:

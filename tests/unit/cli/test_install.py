@@ -20,7 +20,7 @@ from runtime.cli.options import root
 ROOT = root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
+ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router"}
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
     "registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime", "tests", "benchmarks",
