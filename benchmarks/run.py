@@ -31,6 +31,7 @@ NAMES = (
     "streams",
     "tenants",
     "routing",
+    "console",
 )
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)

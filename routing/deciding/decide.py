@@ -93,7 +93,8 @@ class _Deciding:
 
     def _narrow(self, names: Sequence[str], stage: str) -> bool:
         """Leave only these. False: none of them is left, and nothing has changed."""
-        left = [name for name in self.left if name in names]
+        wanted = set(names)
+        left = [name for name in self.left if name in wanted]
         if not left:
             self.saw[f"passed:{stage}"] = f"{', '.join(names)} cannot answer"
             return False
