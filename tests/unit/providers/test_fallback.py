@@ -14,6 +14,7 @@ from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavaila
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, Recorder, RequestRecord
+from runtime.gateway.sinks.limits import cost_of
 from runtime.http import serving
 from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Head, Parts
@@ -207,6 +208,29 @@ async def test_each_attempt_is_a_row_of_its_own(
         await rig.chat("first/big")
     told = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
     assert told == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
+
+
+async def test_a_failed_attempts_cost_is_in_its_row(
+    tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider had read the prompt, and said so, before it failed."""
+    routed.append("second/big")
+    overloaded = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}\n\n'
+    first = Play([traces.message_events("big")[0], overloaded], content_type=traces.EVENTS)
+    priced = {"models": [{"name": "big", "price": {"input": 2, "cached_input": 1, "output": 6}}]}
+    scripts: Any = {
+        "first": (lambda seen: first, "anthropic", {"timeouts": SHORT, **priced}),
+        "second": (lambda seen: traces.chat_stream("big"), "openai", priced),
+    }
+    rows: list[RequestRecord] = []
+    async with rigged_with(tmp_path, scripts) as rig:
+        monkeypatch.setattr(rig.gateway.gateway._ledger, "take", rows.append)
+        found = await rig.chat("first/big", stream=True)
+        assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_overloaded"
+    failed, done = rows
+    assert (failed.code, failed.usage.prompt_tokens, failed.usage.cached_tokens) == ("provider_overloaded", 12, 4)
+    assert cost_of(failed) == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
+    assert cost_of(done) == 8 * 2 + 4 * 1 + 5 * 6
 
 
 # --- the function itself ---------------------------------------------------------------------------------------------
