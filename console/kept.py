@@ -4,11 +4,12 @@ from console.decisions import Decisions
 from console.history import History
 from console.live import Live
 from console.sessions import Sessions
+from registry.bounds import USUAL
 
 
 class Console:
     """One per server, on its event loop."""
 
-    def __init__(self) -> None:
-        self.sessions, self.history, self.live = Sessions(), History(), Live()
+    def __init__(self, viewers: int = USUAL.viewers) -> None:
+        self.sessions, self.history, self.live = Sessions(), History(), Live(viewers)
         self.decisions = Decisions(self.live.poke)

@@ -12,13 +12,12 @@ from collections.abc import AsyncGenerator, Callable
 import msgspec
 
 from console.now import Now
+from registry.bounds import USUAL
 from registry.errors import QueueFull
 
 log = logging.getLogger("roundhouse.console")
 EVERY, LEAST = 1.0, 0.12
 """Seconds between two samples: of a quiet server, and at least."""
-MOST = 64
-"""Viewers at one time."""
 
 
 class Sample:
@@ -35,8 +34,10 @@ class Sample:
 
 
 class Live:
-    def __init__(self, every: float = EVERY, least: float = LEAST) -> None:
-        self._every, self._least = every, least
+    """most: viewers at one time."""
+
+    def __init__(self, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST) -> None:
+        self._most, self._every, self._least = most, every, least
         self.viewers = 0
         self._sampler: asyncio.Task[None] | None = None
         self._sample: Sample | None = None
@@ -80,8 +81,8 @@ class Live:
 
     def admit(self) -> None:
         """Raises QueueFull."""
-        if self.viewers >= MOST:
-            raise QueueFull(f"{MOST} people look at this already. Close a page, or try again later.", retry_after=10)
+        if self.viewers >= self._most:
+            raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
 
     async def _take(self, look: Callable[[], Now]) -> None:
         while True:

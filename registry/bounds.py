@@ -204,6 +204,18 @@ class Bounds(BaseModel):
     combine_seconds: float = _bound(
         1800.0, "seconds to combine or to merge", "503 `compose_timeout`", "each layer of a large model is factorised"
     )
+    routers_bytes: ByteSize = _bound(
+        GIB,
+        "all versions of all routers together, with what was fitted for them",
+        "413",
+        "150 intents have 20 MB, and each fit is a version; those in use are in memory",
+    )
+    viewers: int = _bound(
+        64,
+        "people who look at the console's page Now at a time",
+        "429",
+        "to each is written every second, all day",
+    )
     sample_rate_least: int = _bound(4_000, "samples a second, at least", SOUND, "at 1, each makes 16,000 of ours")
     sample_rate_most: int = _bound(768_000, "samples a second", SOUND, "the finest recorders have so many")
     channels: int = _bound(32, "channels of a recording", SOUND, "cinemas have 24")

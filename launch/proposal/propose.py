@@ -21,7 +21,7 @@ from registry.names import MODEL, MODEL_RULE
 from registry.recipes.definition import HubSource, PackageSource, PathSource, Recipe, Source, Task
 from registry.wording import quoted
 
-SOURCE_KEYS = frozenset({"source", "source.path", "source.hub", "source.revision", "source.package", "version"})
+SOURCE_KEYS = frozenset({"source", "version"})
 """What is no override: the source is named apart, the version is counted."""
 
 
@@ -42,7 +42,7 @@ def propose(
     Args:
         weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
     """
-    if wrong := SOURCE_KEYS & wanted.overrides.keys():
+    if wrong := {key for key in wanted.overrides if key.partition(".")[0] in SOURCE_KEYS}:
         raise BadRequest(f"'{min(wrong)}' cannot be set here: name the source itself.", param="overrides")
     id_ = wanted.id or proposed_id(source)
     if not MODEL.match(id_):

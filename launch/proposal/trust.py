@@ -7,29 +7,41 @@ from launch.proposal.draft import put
 from registry.errors import Forbidden
 
 HARMLESS = frozenset({
-    "attn_implementation", "beam_size", "compute_type", "default_chat_template_kwargs", 
-    "enable_auto_tool_choice", "enable_chunked_prefill", "enable_prefix_caching", "enforce_eager", "generation_config",
-    "kv_cache_dtype", "limit_mm_per_prompt", "matryoshka_dimensions", "max_logprobs", "override_generation_config",
-    "packed", "reasoning_parser", "seed", "step_seconds", "structured_outputs_config", "tensor_parallel_size",
-    "threads", "tool_call_parser",
+    "beam_size", "compute_type", "default_chat_template_kwargs", "enable_auto_tool_choice", "enable_chunked_prefill",
+    "enable_prefix_caching", "enforce_eager", "kv_cache_dtype", "limit_mm_per_prompt", "matryoshka_dimensions",
+    "max_logprobs", "override_generation_config", "packed", "reasoning_parser", "seed", "step_seconds",
+    "tensor_parallel_size", "threads", "tool_call_parser",
 })  # fmt: skip
+"""Whatever they are set to."""
+WORDS: Mapping[str, frozenset[str]] = {
+    "attn_implementation": frozenset({"eager", "flash_attention_2", "sdpa"}),  # a hub's kernel is code, by its name
+    "generation_config": frozenset({"auto", "vllm"}),  # else it is a folder
+}
+"""Harmless where they are set to one of these."""
 
 
 def check_flags(asked: Mapping[str, object], trusted: bool) -> None:
-    """Raises Forbidden for a flag that only a trusted client may set. `asked`: keys with dots to values."""
-    if trusted:
-        return
-    data: dict[str, Any] = {}
-    for key, value in asked.items():
+    """Raises Forbidden for a flag that only a trusted client may set. `asked`: keys with dots to values.
+
+    Each key by itself: one that is written over by the next counts as well.
+    """
+    for key, value in () if trusted else asked.items():
+        data: dict[str, Any] = {}
         put(data, key, value)
-    engine = data.get("engine")
-    flags = engine.get("flags") if isinstance(engine, dict) else None
-    names = sorted({str(name) for name in flags} if isinstance(flags, dict) else ())
-    wrong = [name for name in names if name.replace("-", "_") not in HARMLESS]
-    if wrong:
-        raise Forbidden(
-            f"engine.flags.{wrong[0]} may name files or code of others, so clients may not set it: write it into a "
-            "recipe of --recipes, or start the server with --trust-clients.",
-            code="flag_not_allowed",
-            param=f"engine.flags.{wrong[0]}",
-        )
+        engine = data.get("engine")
+        flags = engine.get("flags") if isinstance(engine, dict) else None
+        for name, said in sorted(flags.items()) if isinstance(flags, dict) else ():
+            _check(str(name), said)
+
+
+def _check(name: str, value: object) -> None:
+    plain = name.replace("-", "_")
+    if plain in HARMLESS or (isinstance(value, str) and value in WORDS.get(plain, ())) or value is None:
+        return
+    raise Forbidden(
+        f"engine.flags.{name} may name files or code of others, so clients may not set it"
+        f"{' to this' if plain in WORDS else ''}: write it into a recipe of --recipes, or start the server with "
+        "--trust-clients.",
+        code="flag_not_allowed",
+        param=f"engine.flags.{name}",
+    )

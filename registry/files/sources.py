@@ -8,22 +8,26 @@ from registry.recipes.definition import PackageSource, PathSource
 
 
 def locate(source: PathSource | PackageSource) -> Path:
-    """The folder that `source` names, without importing the package itself. Unfit when it is not there."""
+    """The folder that `source` names. Unfit when it is not there.
+
+    Nothing is imported: find_spec imports the parents of a name with dots, and who asks may be a stranger.
+    """
     if isinstance(source, PathSource):
         path = Path(source.path)
         if not path.is_dir():
             raise Unfit(f"there is no folder {path}", code="source_not_found")
         return path
+    package, *below = source.package.split(".")
     try:
-        spec = importlib.util.find_spec(source.package)
+        spec = importlib.util.find_spec(package)
     except (ImportError, ValueError):
-        spec = None  # a parent that is missing, or a name that is none
+        spec = None  # a name that is none
     if spec is None or not spec.submodule_search_locations:
         raise Unfit(
             f"there is no installed package '{source.package}'; install it, or correct the name",
             code="source_not_found",
         )
-    found = [Path(root) / source.inside for root in spec.submodule_search_locations]
+    found = [Path(root, *below, source.inside) for root in spec.submodule_search_locations]
     for path in found:
         if path.is_dir():
             return path

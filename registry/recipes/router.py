@@ -14,8 +14,11 @@ TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
 Hedge = Annotated[Seconds, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-LONGEST_PATTERN = 500
-MEMORY = 1 << 20
+To = Annotated[tuple[TargetName, ...], Field(max_length=1000)]
+Words = Annotated[tuple[str, ...], Field(max_length=1000)]
+LONGEST_PATTERN, MOST_PATTERNS = 500, 200
+MEMORY = 1 << 18
+"""Bytes of one that is compiled: that takes 2 ms at most. With a MiB some took 60 ms of the loop that feeds streams."""
 
 
 def compiled(pattern: str) -> re2._Regexp:
@@ -53,26 +56,26 @@ class RouterTarget(Strict):
 class When(Strict):
     """What has to be so of a request. All that is said has to hold; of a list one."""
 
-    endpoint: tuple[str, ...] = ()
+    endpoint: Words = ()
     tools: bool | None = None
     images: bool | None = None
     json_schema: bool | None = None
     longer_than: int | None = Field(default=None, ge=0, description="characters of the whole prompt")
     shorter_than: int | None = Field(default=None, ge=0)
-    team: tuple[str, ...] = ()
-    service_class: tuple[str, ...] = ()
-    language: tuple[str, ...] = Field(default=(), description="of the text, such as en or de")
+    team: Words = ()
+    service_class: Words = ()
+    language: Words = Field(default=(), description="of the text, such as en or de")
     headers: Mapping[HeaderName, Pattern] = Field(
         default_factory=dict, description="name in lower case: a pattern (RE2) that is found in its value"
     )
 
 
 class Rule(Strict):
-    """The first rule that holds and names targets ends the rules. One that only says `stay_inside` lets them go on."""
+    """The first rule that holds and names targets decides. `stay_inside` counts of each rule that holds."""
 
     name: Label
     when: When = When()
-    to: tuple[TargetName, ...] = ()
+    to: To = ()
     stay_inside: bool = Field(default=False, description="never to what is not on this machine")
 
     @model_validator(mode="after")
@@ -85,8 +88,10 @@ class Rule(Strict):
 class Intents(Strict):
     """Which target each intent goes to. What the intents are, its model knows: `roundhouse routers fit`."""
 
-    routes: Mapping[Label, tuple[TargetName, ...]] = Field(
-        default_factory=dict, description="targets of an intent, alike in worth; an intent that is not here abstains"
+    routes: Mapping[Label, To] = Field(
+        default_factory=dict,
+        max_length=2000,
+        description="targets of an intent, alike in worth; an intent that is not here abstains",
     )
     embedding: TargetName | None = Field(
         default=None, description="embedding model that is asked for the text's vector while it is resident"
@@ -120,7 +125,7 @@ class RouterSpec(Strict):
     default: TargetName | None = Field(
         default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
     )
-    fallbacks: tuple[TargetName, ...] = Field(default=(), description="who may answer instead, in this order")
+    fallbacks: To = Field(default=(), description="who may answer instead, in this order")
     hedge_after: Hedge | None = Field(
         default=None,
         description="seconds without a first byte after which the first of `fallbacks` is asked beside the target; "
@@ -135,10 +140,21 @@ class RouterSpec(Strict):
         default=None, description="folder with what was fitted: intents.safetensors, complexity.safetensors"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few_patterns(cls, data: object) -> object:
+        """Counted before the first of them is compiled."""
+        rules = data.get("rules") if isinstance(data, dict) else None
+        whens = [rule.get("when") for rule in rules or () if isinstance(rule, dict)] if isinstance(rules, list) else []
+        found = [when.get("headers") for when in whens if isinstance(when, dict)]
+        if sum(len(headers) for headers in found if isinstance(headers, dict)) > MOST_PATTERNS:
+            raise PydanticCustomError("rules", f"all rules together may have {MOST_PATTERNS} patterns of headers")
+        return data
+
     @model_validator(mode="after")
     def _names_are_targets(self) -> Self:
-        names = [target.name for target in self.targets]
-        if len(set(names)) != len(names):
+        names = {target.name for target in self.targets}
+        if len(names) != len(self.targets):
             raise PydanticCustomError("targets", "name each target once")
         routes = self.intents.routes.values() if self.intents else ()
         used = [*self.fallbacks, *(n for rule in self.rules for n in rule.to), *(n for to in routes for n in to)]

@@ -1,5 +1,6 @@
 """A router that is ready to decide: its definition, its models, and which version of it this is."""
 
+import copy
 from dataclasses import dataclass, field
 
 from registry.recipes.router import RouterSpec
@@ -19,6 +20,12 @@ class Router:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "rules", Rules(self.spec.rules))
+
+    def called(self, tag: str) -> "Router":
+        """The same as another version; nothing is compiled once more."""
+        found = copy.copy(self)
+        object.__setattr__(found, "tag", tag)
+        return found
 
     @property
     def embedding(self) -> str | None:

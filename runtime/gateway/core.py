@@ -145,7 +145,7 @@ class Gateway:
 
         Raises also Unavailable (no_route).
         """
-        router = self.routers.find(self._names.bare(parsed))
+        router = await self.routers.ready(self._names.bare(parsed))
         if router is None:
             return self.resolve(parsed, context.caller)
         return await self.switch.route(router, endpoint, calls(None), parsed, context)

@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     database: Annotated[str | None, Shown(WHERE.panel, "SQLite in the data directory")] = Field(
         default=None,
         repr=False,
-        description="Where teams and keys are kept: postgresql+psycopg://user@host/name. A password belongs into the "
-        "variable: others on this machine can read command lines.",
+        description="Where teams, keys and the state of adapters are kept: postgresql+psycopg://user@host/name. A "
+        "password belongs into the variable: others on this machine can read command lines.",
     )
     pepper: SecretStr | None = None
     """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""
@@ -139,6 +139,9 @@ class Settings(BaseSettings):
         default=2048, ge=1, description="Requests that may wait in the whole server, then 429."
     )
     max_json: Annotated[ByteSize, BOUNDS] = Field(default=ByteSize(4 * 2**20), description="Largest JSON body.")
+    max_bodies: Annotated[ByteSize, BOUNDS] = Field(
+        default=ByteSize(256 * 2**20), description="All such bodies that come or wait at one time together, then 429."
+    )
     max_headers: Annotated[ByteSize, BOUNDS] = Field(
         default=ByteSize(64 * 2**10), description="Largest request line and headers together."
     )

@@ -13,8 +13,10 @@ import typer.main
 import yaml
 from prometheus_client import Counter, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
+from pydantic import ByteSize, TypeAdapter
 
 from docs.tables.cli import _walk, parameters
+from registry.recipes.definition import QueueSpec
 from runtime.cli.main import app
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import End
@@ -66,6 +68,25 @@ def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
     (seconds,) = re.findall(r"^TimeoutStopSec=(\d+)$", unit, re.MULTILINE)
     assert int(seconds) > float(str(drain))
     assert float(read("compose.yaml")["services"]["roundhouse"]["stop_grace_period"].rstrip("s")) > float(str(drain))
+
+
+def test_the_proxy_waits_longer_and_takes_more_than_the_server() -> None:
+    """So that each bound's answer is the server's own, with its reason and Retry-After."""
+    site = (DEPLOY / "nginx.conf").read_text()
+    serve = {p.name: p.default for p in parameters(_serve())}
+
+    def seconds(name: str) -> float:
+        (value,) = re.findall(rf"^ +{name} (\d+[smh]);", site, re.MULTILINE)
+        return float(value[:-1]) * {"s": 1, "m": 60, "h": 3600}[value[-1]]
+
+    longest = max(QueueSpec().max_wait, float(serve["drain_seconds"]))
+    assert seconds("proxy_read_timeout") > longest
+    assert seconds("proxy_send_timeout") > longest
+    assert seconds("keepalive_timeout") < float(serve["keep_alive"]), "else it sends into what the server closes"
+    (size,) = re.findall(r"client_max_body_size (\d+)m;", site)
+    assert int(size) << 20 > TypeAdapter(ByteSize).validate_python(serve["max_adapter"])
+    assert "proxy_buffering off;" in site
+    assert "proxy_request_buffering off;" in site
 
 
 def _serve() -> Any:

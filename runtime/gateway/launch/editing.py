@@ -23,8 +23,8 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import Need
 from runtime.server.device import Device
 
-FIXED = ("id", "version", "task", "source.path", "source.hub", "source.package", "source.inside")
-"""What makes it another model: that is added, not edited."""
+FIXED = frozenset({"id", "version", "task", "source"})
+"""What makes it another model: that is added, not edited. Of the source, the revision of a hub may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class Editor:
         if before.is_former:
             raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")
         for key in changes:
-            if key.startswith(FIXED) and key != "source.revision":
+            if key.partition(".")[0] in FIXED and key != "source.revision":
                 raise BadRequest(f"'{key}' cannot be edited: add it as another model.", param="changes")
         data = _applied(plain(before), changes)
         draft = recipe_of(data)

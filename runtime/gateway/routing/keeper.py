@@ -1,6 +1,7 @@
 """The routers that there are: their versions in the state, their content as files, ready to decide in memory."""
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -9,7 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, Unfit
+from registry.bounds import USUAL
+from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, TooLarge, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
 from registry.recipes.definition import HubSource
@@ -60,10 +62,14 @@ class Kept:
 
 
 class Keeper:
-    """One writer at a time; reads are of memory."""
+    """One writer at a time; reads are of memory, where `ready` was asked for a version that nobody has used yet.
 
-    def __init__(self, folder: Path, state: State, names: Names) -> None:
-        self._contents, self._state, self._names = Contents(folder), state, names
+    Args:
+        most: bytes of all versions of all routers together.
+    """
+
+    def __init__(self, folder: Path, state: State, names: Names, most: int = USUAL.routers_bytes) -> None:
+        self._contents, self._state, self._names, self._most = Contents(folder), state, names, most
         self._changing = asyncio.Lock()
         self._records: Mapping[str, Adapter] = {}
         self._ready: dict[str, Router] = {}
@@ -77,17 +83,39 @@ class Keeper:
 
         Raises NotFound where there is no such version. Models and adapters come first: their names are refused here.
         """
+        version = self._meant(name)
+        return None if version is None else self._router(version)
+
+    async def ready(self, name: object) -> Router | None:
+        """`find`, that reads files on a thread: fitted models may have 128 MiB."""
+        version = self._meant(name)
+        if version is None:
+            return None
+        await self._read(version)
+        return self._router(version)
+
+    def _meant(self, name: object) -> Version | None:
         if not isinstance(name, str):
             return None
         head, at, ref = name.partition("@")
         record = self._records.get(head)
-        return None if record is None else self._router(record, record.version(ref if at else None))
+        return None if record is None else record.version(ref if at else None)
 
-    def _router(self, record: Adapter, version: Version) -> Router:
+    def _router(self, version: Version) -> Router:
         found = self._ready.get(version.digest)
-        if found is None or found.tag != version.tag:
-            found = self._ready[version.digest] = self._contents.read(version.digest).router(version.tag)
+        if found is None:
+            found = self._made(version)
+        elif found.tag != version.tag:
+            found = found.called(version.tag)
+        self._ready[version.digest] = found
         return found
+
+    async def _read(self, version: Version) -> None:
+        if version.digest not in self._ready:
+            self._ready[version.digest] = await asyncio.to_thread(self._made, version)
+
+    def _made(self, version: Version) -> Router:
+        return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
         return [self._view(record) for record in self._records.values()]
@@ -98,10 +126,10 @@ class Keeper:
     def show(self, name: str) -> RouterView:
         return self._view(self._record(name))
 
-    def model(self, name: str, kind: Kind) -> bytes:
+    async def model(self, name: str, kind: Kind) -> bytes:
         """A fitted model as a file. Raises NotFound."""
         record = self._record(name)
-        found = self._contents.read(record.current.digest).model(kind)
+        found = (await asyncio.to_thread(self._contents.read, record.current.digest)).model(kind)
         if found is None:
             raise NotFound(f"Router '{name}' has no {kind} fitted: roundhouse routers fit.", code="router_not_found")
         return found
@@ -114,7 +142,7 @@ class Keeper:
         return found
 
     def _view(self, record: Adapter) -> RouterView:
-        router = self._router(record, record.current)
+        router = self._router(record.current)
         fitted = {"intents": router.intents, "complexity": router.complexity}
         return RouterView(
             name=record.key.name,
@@ -135,6 +163,9 @@ class Keeper:
         """At the start, and when the files were read again: the routers of recipe files too."""
         self._refresh()
         self.faults = {}
+        for record in self._records.values():
+            with contextlib.suppress(Unfit):  # who asks for it is told
+                await self._read(record.current)
         for spec in given:
             try:
                 await self._given(spec)
@@ -170,10 +201,12 @@ class Keeper:
         name = content.spec.id
         self._check(name)
         async with self._changing:
-            await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
+            router = await asyncio.to_thread(content.router, "v0")  # raises Unfit before anything is written
+            self._check_room(content)
             await asyncio.to_thread(self._contents.write, content)
             new = NewVersion(content.digest, 0, content.size, source)
             done = self._state.routers.register(AdapterKey(ROUTERS, name), new, alias)
+            self._ready[content.digest] = router
             self._refresh()
         return Kept(self.show(name), done.created)
 
@@ -188,6 +221,15 @@ class Keeper:
             code="name_in_use",
             param="id",
         )
+
+    def _check_room(self, content: Content) -> None:
+        """Raises TooLarge."""
+        kept = {version.digest: version.bytes for record in self._records.values() for version in record.versions}
+        if content.digest not in kept and sum(kept.values()) + content.size > self._most:
+            raise TooLarge(
+                f"All versions of all routers may hold {self._most} bytes together (--bounds routers_bytes), and hold "
+                f"{sum(kept.values())}: remove a router that nobody uses."
+            )
 
     async def remove(self, name: str, *, force: bool = False) -> RouterView:
         async with self._changing:

@@ -1,7 +1,7 @@
 """What a request tells a router, from the calls that it would make: the same for every dialect."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from models.messages import EmbedRequest, RerankRequest
@@ -54,14 +54,15 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         return Asked(features, None, False)
     who = body.get("user")
     who = who if isinstance(who, str) else ""
-    return Asked(features, key_of("turns", context.caller.team, who, said.system, said.first), said.turns > 1)
+    return Asked(features, key_of("turns", context.caller.team, who, "".join(said.systems), said.first), said.turns > 1)
 
 
 @dataclass(slots=True)
 class _Said:
     first: str = ""
     last: str = ""
-    system: str = ""
+    systems: list[str] = field(default_factory=list)
+    """Parts: to join them one by one takes time with the square of their number, and there may be 100,000."""
     turns: int = 0
     characters: int = 0
     images: bool = False
@@ -105,7 +106,7 @@ def _add(said: _Said, role: str, content: object) -> None:
     said.characters += len(text)
     said.images = said.images or images
     if role in ("system", "developer"):
-        said.system += text
+        said.systems.append(text)
     elif role == "user" and text:
         said.first = said.first or text
         said.last = text

@@ -1,11 +1,12 @@
 """How large a body may be, and how slowly it may come, for every path, also those that never look at it."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from registry.errors import RequestTimedOut, TooLarge
+from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from runtime.http.bodies import too_large
 from runtime.http.sending import error_response
 
@@ -21,25 +22,53 @@ class Pace:
         return self.seconds + size / self.rate - waited
 
 
+RETRY_AFTER = 5.0
+
+
+@dataclass(slots=True)
+class Room:
+    """Bytes of bodies in memory: a bound for each is not enough, thousands may come at once or wait for their turn."""
+
+    most: int
+    held: int = 0
+
+    def add(self, count: int) -> None:
+        """Raises QueueFull."""
+        if self.held + count > self.most:
+            raise QueueFull(
+                f"Bodies of requests that are under way hold {self.held} bytes, and {self.most} is what all may hold "
+                "together (--max-bodies): try again.",
+                code="bodies_full",
+                retry_after=RETRY_AFTER,
+            )
+        self.held += count
+
+
 class Bodies:
-    """Raises RequestTimedOut or TooLarge from `receive`, which endpoints write in their dialect's words.
+    """Raises RequestTimedOut, TooLarge or QueueFull from `receive`, which endpoints write in their dialect's words.
 
     FastAPI, where it reads a body itself, turns what is raised there into an error of its own: then ours is sent
     in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
 
     Args:
-        most: bytes of a body that is no form; forms have bounds of their own, by what they bring.
+        most: bytes of a body that is no form, by its path; forms have bounds of their own, by what they bring, and lie
+            on disk.
+        room: for all of those together, until they are answered.
     """
 
-    def __init__(self, app: ASGIApp, pace: Pace, most: int) -> None:
-        self._app, self._pace, self._most = app, pace, most
+    def __init__(self, app: ASGIApp, pace: Pace, most: Callable[[str], int], room: Room) -> None:
+        self._app, self._pace, self._most, self._room = app, pace, most, room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
-        body = _Body(receive, send, self._pace, None if _is_form(scope) else self._most)
-        await self._app(scope, body.receive, body.send)
+        room = None if _is_form(scope) else self._room
+        body = _Body(receive, send, self._pace, self._most(scope["path"]), room)
+        try:
+            await self._app(scope, body.receive, body.send)
+        finally:
+            body.leave()
         if body.refusal is not None and not body.answered:
             await error_response(body.refusal)(scope, receive, send)
 
@@ -51,16 +80,17 @@ def _is_form(scope: Scope) -> bool:
 class _Body:
     """One request's."""
 
-    def __init__(self, receive: Receive, send: Send, pace: Pace, most: int | None) -> None:
-        self._receive, self._send, self._pace, self._most = receive, send, pace, most
-        self._size, self._waited, self._ended = 0, 0.0, False
-        self.refusal: RequestTimedOut | TooLarge | None = None
+    def __init__(self, receive: Receive, send: Send, pace: Pace, most: int, room: Room | None) -> None:
+        """room: None for a form."""
+        self._receive, self._send, self._pace, self._most, self._room = receive, send, pace, most, room
+        self._size, self._held, self._waited, self._ended = 0, 0, 0.0, False
+        self.refusal: RequestTimedOut | TooLarge | QueueFull | None = None
         self.answered = False
 
     async def receive(self) -> Message:
         if self._ended:
             return await self._receive()
-        if self._most is not None and self._size > self._most:  # an endpoint with a bound has refused it by now
+        if self._room is not None and self._size > self._most:  # an endpoint with a bound has refused it by now
             self.refusal = too_large(self._most)
             raise self.refusal
         loop = asyncio.get_running_loop()
@@ -75,9 +105,21 @@ class _Body:
             )
             raise self.refusal from None
         self._waited += loop.time() - began
-        self._size += len(message.get("body", b""))
+        size = len(message.get("body", b""))
+        self._size += size
         self._ended = not message.get("more_body", False)
+        if self._room is not None:
+            try:
+                self._room.add(size)
+            except QueueFull as refusal:
+                self.refusal = refusal
+                raise
+            self._held += size
         return message
+
+    def leave(self) -> None:
+        if self._room is not None:
+            self._room.held -= self._held
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,34 +1,45 @@
 """The guard of one server, from its settings: ASGI layers, and what uvicorn is started with."""
 
+import re
 import resource
 from functools import partial
 from typing import Any
 
 from starlette.middleware.cors import CORSMiddleware
 
-from runtime.http.guard.bodies import Bodies, Pace
+from runtime.http.guard.bodies import Bodies, Pace, Room
 from runtime.http.guard.door import Door
 from runtime.http.guard.idle import Idle
 from runtime.http.guard.keys import Keys
 from runtime.http.guard.origin import Allowed
 from runtime.http.guard.protocol import Bounds, Guarded
+from runtime.http.routing.endpoints import MOST_FITTED
 from runtime.server.settings import Settings
 
 FILES = 65_536
 """Descriptors that we ask the system for: a connection is one, and 1,024 is the usual bound."""
+FITTED = re.compile(r"/v1/routers/[^/]+/fitted/[^/]+\Z")
 Layer = tuple[Any, dict[str, Any]]
 
 
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
     pace = Pace(settings.body_seconds, settings.min_rate)
-    found: list[Layer] = [(Bodies, {"pace": pace, "most": settings.max_json}), (Keys, {})]
+    found: list[Layer] = [
+        (Bodies, {"pace": pace, "most": partial(_most, settings.max_json), "room": Room(settings.max_bodies)}),
+        (Keys, {}),
+    ]
     if settings.cors_origins:
         told = ["Retry-After", "Server-Timing", "X-Request-Id"]
         every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": told}
         found.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
     allowed = Allowed.of(settings.host, settings.allowed_hosts, settings.cors_origins)
     return [*found, (Door, {"allowed": allowed})]
+
+
+def _most(usual: int, path: str) -> int:
+    """Bytes of a body to a path: what was fitted for a router is larger than what is asked."""
+    return max(usual, MOST_FITTED) if FITTED.match(path) else usual
 
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:

@@ -4,7 +4,8 @@ import asyncio
 import base64
 import binascii
 import time
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any
 
 import msgspec
 from fastapi import Path, Query, Request
@@ -29,6 +30,9 @@ from tenants.ledger.routes import chosen
 
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
+FITTED = "/v1/routers/{name}/fitted/{kind}"
+MOST_FITTED = MAX_BYTES * 4 // 3 + 1024
+"""Bytes of a body that brings a fitted model."""
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]
 
 
@@ -97,27 +101,36 @@ async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | 
     data.pop("kind", None)
     if data.get("source") is not None:
         raise BadRequest("Only recipe files name a source: send what was fitted with PUT.", param="source")
+    return _kept(await gateway.routers.put(await asyncio.to_thread(_spec, data), alias))
+
+
+def _spec(data: Mapping[str, Any]) -> RouterSpec:
+    """Raises Unfit."""
     try:
-        spec = RouterSpec.model_validate(data)
+        return RouterSpec.model_validate(data)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'router'}: {e['msg']}" for e in error.errors(include_url=False)]
         raise Unfit("The router cannot be used.", faults[:20], code="bad_router") from None
-    return _kept(await gateway.routers.put(spec, alias))
 
 
 async def fit(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
     """A new version of the router with another fitted model."""
-    body = decode(await read_body(request, MAX_BYTES * 4 // 3 + 1024), FittedBody)
+    body = await read_body(request, MOST_FITTED)
+    return _kept(await gateway.routers.fit(name, kind, await asyncio.to_thread(_model, body)))
+
+
+def _model(body: bytes) -> bytes:
+    """Raises BadRequest."""
     try:
-        data = base64.b64decode(body.safetensors, validate=True)
+        return base64.b64decode(decode(body, FittedBody).safetensors, validate=True)
     except (binascii.Error, ValueError):
         raise BadRequest("'safetensors' must be base64.", param="safetensors") from None
-    return _kept(await gateway.routers.fit(name, kind, data))
 
 
 async def fitted(gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
-    data = gateway.routers.model(name, kind)
-    return json_answer(FittedView(name=name, kind=kind, safetensors=base64.b64encode(data).decode()))
+    data = await gateway.routers.model(name, kind)
+    text = await asyncio.to_thread(base64.b64encode, data)
+    return json_answer(FittedView(name=name, kind=kind, safetensors=text.decode()))
 
 
 async def remove(gateway: CurrentGateway, name: Name, force: Annotated[bool, Query()] = False) -> Response:
@@ -147,7 +160,7 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     if endpoint is None:
         raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
     parsed = endpoint.parse(msgspec.json.encode(data), {})
-    router = gateway.routers.find(parsed.wanted.name)
+    router = await gateway.routers.ready(parsed.wanted.name)
     if router is None:
         name = quoted(str(parsed.wanted.name))
         raise NotFound(f"{name} is no router; GET /v1/routers lists them.", code="router_not_found", param="model")
@@ -158,7 +171,7 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
         RouteView(
             router=router.label,
             target=found.target,
-            reason=found.reason,
+            reason=found.told,
             score=found.score,
             scores=dict(found.scores),
             alternatives=list(found.alternatives),
@@ -194,6 +207,6 @@ ROUTES: list[Route] = [
     ("/v1/routers/{name}/aliases/{alias}", remove_alias, ["DELETE"]),
     ("/v1/routers/{name}/rollback", rollback, ["POST"]),
     ("/v1/routers/{name}/report", report, ["GET"]),
-    ("/v1/routers/{name}/fitted/{kind}", fitted, ["GET"]),
-    ("/v1/routers/{name}/fitted/{kind}", fit, ["PUT"]),
+    (FITTED, fitted, ["GET"]),
+    (FITTED, fit, ["PUT"]),
 ]

@@ -8,7 +8,7 @@ import pytest
 
 from console.decisions import LAST, Decisions
 from console.history import CAUSES, MINUTE, MOST_TEAMS, OTHER, History
-from console.live import MOST, Live
+from console.live import Live
 from console.ring import Stalls
 from registry.errors import QueueFull
 from tests.unit.console.conftest import Console
@@ -93,7 +93,7 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
     async with console() as shown:
         gateway = shown.gateway.gateway
-        live = Live(every=3600.0)
+        live = Live(most=64, every=3600.0)
         stream = live.events(lambda: gateway.look("ready"), teams=True)
         await anext(stream)
         await anext(stream)
@@ -101,7 +101,7 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
         await asyncio.sleep(0)
         live.close()
         assert await waits is None
-        live.viewers = MOST
+        live.viewers = 64
         with pytest.raises(QueueFull):
             live.admit()
 
@@ -121,4 +121,4 @@ def test_the_ring_of_a_base_names_its_adapters(tmp_path: Any) -> None:
     gateway.queues["chat"].policy.reset()
     [ring] = gateway.gateway.look("ready").rings
     assert (ring.model, ring.places, ring.stalls, ring.away) == ("chat", 4, [], [])
-    assert gateway.gateway.look.name_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"
+    assert gateway.names.label_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"

@@ -1,8 +1,10 @@
 """Who may see what: sessions, scopes, other teams; and what a hostile page or name cannot do."""
 
+import time
+
 import pytest
 
-from console.sessions import COOKIE, MOST, SECONDS, Sessions
+from console.sessions import COOKIE, MAX_SESSIONS, SECONDS, Sessions, token_in
 from models.messages import Chunk, Started
 from tenants.caller import SCOPES, Scope
 from tests.unit.console.conftest import HTML, ORIGIN, Console, key, sign_in
@@ -141,6 +143,28 @@ async def test_a_models_answer_with_markup_is_json_and_never_a_page(console: Con
             assert MARKUP not in await shown.page(slug)
 
 
+@pytest.mark.parametrize("filler", ["\\" * 60_000, "\\134" * 15_000, " " * 60_000, ";" * 60_000, "=" * 60_000])
+async def test_a_cookie_of_60_kilobytes_is_read_at_once(console: Console, filler: str) -> None:
+    """Python's own reader of cookies took 25 s for the first of them, and who sends it needs no key."""
+    async with console(key("a", Scope.INFER)) as shown:
+        began = time.process_time()
+        for cookie in (f'{COOKIE}="{filler}"', f"{COOKIE}={filler}", f'a="{filler}"; {COOKIE}=x'):
+            answer = await shown.client.get("/v1/models", headers={"Cookie": cookie})
+            assert answer.status_code == 401
+        assert time.process_time() - began < 5
+
+
+@pytest.mark.parametrize(
+    ("cookies", "token"),
+    [
+        ("", None), ("a=b", None), (f"{COOKIE}", None), (f"{COOKIE}=", None), (f"x{COOKIE}=t", None),
+        (f"{COOKIE}=t", "t"), (f"a=b; {COOKIE}=t; c=d", "t"), (f"a=b;{COOKIE}=t=", "t="), (f" {COOKIE} = t ", "t"),
+    ],
+)  # fmt: skip
+def test_a_token_is_found_among_other_cookies(cookies: str, token: str | None) -> None:
+    assert token_in(cookies) == token
+
+
 def test_a_session_ends_by_time_and_by_number() -> None:
     now = 0.0
     sessions = Sessions(lambda: now)
@@ -150,6 +174,6 @@ def test_a_session_ends_by_time_and_by_number() -> None:
     assert sessions.key(f"{COOKIE}=") is None
     now = SECONDS + 1.0
     assert sessions.key(f"{COOKIE}={first}") is None
-    tokens = [sessions.begin("rh-key") for _ in range(MOST + 1)]
+    tokens = [sessions.begin("rh-key") for _ in range(MAX_SESSIONS + 1)]
     assert sessions.key(f"{COOKIE}={tokens[0]}") is None
     assert sessions.key(f"{COOKIE}={tokens[-1]}") == "rh-key"

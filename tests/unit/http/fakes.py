@@ -190,6 +190,7 @@ class FakeGateway:
             held=lambda: 0,
             want=lambda _entry: self._want(),
             unload=lambda _entry, _force: nothing(),
+            exchanger=SimpleNamespace(waiting=lambda _: None),
         )
         device = Device("cpu", "cpu", "cpu", 1 << 30, 1 << 30)
         files = ModelFiles(self.state, device, folder / "converted")

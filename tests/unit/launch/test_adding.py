@@ -85,6 +85,11 @@ async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) 
         {"engine.flags": {"tool-parser-plugin": "/tmp/x.py"}},
         {"engine": {"name": "vllm", "flags": {"load_format": "pt"}}},
         {"engine.flags.logits_processors": ["x:y"]},
+        {"engine.flags.structured_outputs_config": {"reasoning_parser_plugin": "/tmp/x.py"}},
+        {"engine.flags.structured_outputs_config.reasoning_parser_plugin": "/tmp/x.py"},
+        {"engine.flags.attn_implementation": "somebody/kernel"},
+        {"engine.flags.generation_config": "/etc"},
+        {"engine.flags.trust_remote_code": True, "engine.flags": {"seed": 1}, "engine": {"name": "vllm"}},
     ],
 )
 def test_flags_that_name_files_or_code_are_not_for_clients(asked: dict[str, object]) -> None:
@@ -96,5 +101,12 @@ def test_flags_that_name_files_or_code_are_not_for_clients(asked: dict[str, obje
 
 def test_harmless_flags_are() -> None:
     check_flags(
-        {"engine.flags.tool_call_parser": "hermes", "engine.flags.kv-cache-dtype": "fp8", "dtype": "auto"}, False
+        {
+            "engine.flags.tool_call_parser": "hermes",
+            "engine.flags.kv-cache-dtype": "fp8",
+            "engine.flags.attn-implementation": "sdpa",
+            "engine.flags.structured_outputs_config": None,
+            "dtype": "auto",
+        },
+        trusted=False,
     )

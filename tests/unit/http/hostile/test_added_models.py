@@ -1,0 +1,44 @@
+"""Models that a client adds or edits: it names no file, package or code that is not for it."""
+
+import sys
+
+import httpx
+import pytest
+
+from registry.errors import Unfit
+from registry.files.sources import locate
+from registry.recipes.definition import PackageSource
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"source": {"path": "/etc"}},
+        {"source": None},
+        {"source": {"hub": "somebody/else"}},
+        {"source.path": "/etc"},
+        {"source.inside": "../../etc"},
+        {"source.path.x": "/etc"},
+    ],
+)
+async def test_an_edit_leads_a_model_to_no_other_folder(client: httpx.AsyncClient, changes: dict[str, object]) -> None:
+    answer = await client.patch("/v1/models/chat", json={"changes": changes})
+    assert answer.status_code == 400, answer.text
+    assert "cannot be edited" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name", ["antigravity.x", "torch.nn.quantized.dynamic.no", "idlelib.idle_test.no"])
+async def test_a_package_that_is_named_is_not_imported(client: httpx.AsyncClient, name: str) -> None:
+    """`find_spec` of a name with dots imports its parents: each such call ran the code of whatever is installed."""
+    before = set(sys.modules)
+    answer = await client.post("/v1/models", json={"source": f"package:{name}", "dry_run": True})
+    assert answer.json()["error"]["code"] == "source_not_found", answer.text
+    parents = {name.rsplit(".", count)[0] for count in range(1, name.count(".") + 1)}
+    assert not parents & (set(sys.modules) - before)
+
+
+def test_a_package_below_another_one_is_found_by_its_folders() -> None:
+    assert locate(PackageSource(package="models.starter", inside="pack")).name == "pack"
+    assert locate(PackageSource(package="tests.unit.http", inside="hostile")).is_dir()
+    with pytest.raises(Unfit):
+        locate(PackageSource(package="models.starter.pack.no", inside="."))

@@ -1,0 +1,54 @@
+"""Bodies: all of them together have a bound in memory, and who brings a larger one by right is let in."""
+
+import asyncio
+from pathlib import Path
+
+from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
+
+PART = b"a" * 100_000
+
+
+def begun(size: int, path: bytes = b"POST /v1/embeddings") -> bytes:
+    return path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % size
+
+
+async def test_many_bodies_that_never_end_leave_memory_for_others(tmp_path: Path) -> None:
+    """200 connections, each with all of its body but the last byte: before, they held 20 MB, and 2,000 held 8 GB."""
+    async with served(tmp_path, max_bodies=2_000_000, body_seconds=PATIENCE) as server:
+        wires = [await server.connect() for _ in range(200)]
+        for wire in wires:
+            await wire.send(begun(len(PART) + 1) + PART)
+        refused = await _refused(wires, 180)
+        for answer in refused:
+            assert (answer.status, answer.error()["code"]) == (429, "bodies_full")
+            assert float(answer.headers["retry-after"]) >= 1
+        for wire in wires:
+            wire.close()
+        async with asyncio.timeout(PATIENCE):
+            while (await server.ask(begun(1_000_000)[:-2], b" " * 1_000_000)).status == 429:
+                await asyncio.sleep(0.01)  # those that left are noticed one by one
+        assert not server.gateway.released
+
+
+async def _refused(wires: list[Wire], least: int) -> list[object]:
+    """The answers of those that got one."""
+    asking = [asyncio.ensure_future(wire.answer()) for wire in wires]
+    async with asyncio.timeout(PATIENCE):
+        while sum(one.done() for one in asking) < least:
+            await asyncio.sleep(0.01)
+    found = [one.result() for one in asking if one.done()]
+    for one in asking:
+        one.cancel()
+    await asyncio.gather(*asking, return_exceptions=True)
+    return found
+
+
+async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_path: Path) -> None:
+    """150 intents have 20 MB. The bound of requests refused them: 413."""
+    body = b'{"safetensors": "' + b"A" * 6_000_000 + b'"}'
+    async with served(tmp_path) as server:
+        put = begun(len(body), b"PUT /v1/routers/auto/fitted/intents")[:-2]
+        answer = await server.ask(put, body)
+        assert (answer.status, answer.error()["code"]) == (404, "router_not_found")
+        other = await server.ask(begun(len(body), b"PUT /v1/routers/auto/aliases/a")[:-2], body)
+        assert other.status == 413
