@@ -115,7 +115,7 @@ def _provider(**more: Any) -> Any:
 
 
 async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retry, "BASE", 0.001)
+    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
 
     def script(seen: Seen) -> Play:
         return traces.error(500) if len(rig.fake.seen) == 1 else traces.chat("big")
@@ -129,7 +129,7 @@ async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.Mo
 
 async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All fail: at most a tenth more than was asked for, and soon nothing at all: the breaker is open."""
-    monkeypatch.setattr(retry, "BASE", 0.001)
+    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
     async with rigged(tmp_path, lambda seen: traces.error(500), retries=5) as rig:
         codes = [(await rig.chat()).json()["error"]["code"] for _ in range(20)]
         assert codes[-1] == "provider_open"

@@ -165,7 +165,7 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TEST_PROVIDER_KEY", KEY)
-    monkeypatch.setattr(retry, "BASE", 0.001)
+    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.001)
     kept = Kept()
     plays = [Play([json.dumps({"error": {"message": SECRET}}).encode()], status=503), traces.chat("big")]
     scripts: Any = {"there": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
