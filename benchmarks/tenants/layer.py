@@ -27,7 +27,7 @@ from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
 from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Amounts, Limiter
-from tenants.place import Place
+from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 
 KEYS, TEAMS = 10_000, 100
@@ -185,7 +185,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
     keys = json.loads((folder / "keys.json").read_text())
     before = _now()
     kept, limiter, policy = Ledger(folder), Limiter(), Placement(0, 40, 32)
-    watch = KeyWatch(Place(folder), kept.keep, Limits(limiter, kept).read)
+    watch = KeyWatch(KeyPlace(folder), kept.keep, Limits(limiter, kept).read)
     await watch.start()
     numbers, marks = iter(range(requests)), {requests // 10: 0.0}
     running: list[str] = []
@@ -218,7 +218,7 @@ async def memory(folder: Path, requests: int) -> dict[str, float]:
 def prepare(folder: Path) -> None:
     """10,000 keys of 100 teams, each team with three limits, and a file of the keys."""
     from tenants.keys import pepper
-    from tenants.keys.records import Wanted
+    from tenants.keys.records import KeyRequest
     from tenants.keys.table import KeyTable
     from tenants.limits.records import Kind, Limit
     from tenants.limits.table import LimitTable
@@ -230,7 +230,7 @@ def prepare(folder: Path) -> None:
         table.create_team(f"team{number}")
         for kind in (Kind.REQUESTS, Kind.TOKENS, Kind.MONTH):
             limits.set(Limit("", "team", f"team{number}", kind, 10**12))
-    keys = [table.create(Wanted(f"team{number % TEAMS}"))[1] for number in range(KEYS)]
+    keys = [table.create(KeyRequest(f"team{number % TEAMS}"))[1] for number in range(KEYS)]
     (folder / "keys.json").write_text(json.dumps(keys))
     tables.close()
 
