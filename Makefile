@@ -46,6 +46,7 @@ lint: install-test ## ruff, mypy --strict and the layers' import rules
 
 bench: install-test ## all benchmarks on the starter pack; results in benchmarks/results
 	@scripts/install-infinity || echo 'going on without the peer infinity-emb' >&2
+	@scripts/install-clients routing || echo 'going on without the peers of routing' >&2
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 fuzz: install-test ## attack a real server for 30 minutes, beside a stream that must go on; ARGS="--minutes 5"
@@ -61,7 +62,7 @@ lock: ## rewrite the pins in requirements/ from pyproject.toml
 	@scripts/lock
 
 clean: ## remove the environment and caches; the server's data stays
-	rm -rf .venv .venv-installer .venv-lock .venv-infinity .venv-langchain .venv-others .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv .venv-installer .venv-lock .venv-infinity .venv-langchain .venv-others .venv-routing .venv-cuda .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 install: # what the server needs

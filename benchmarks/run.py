@@ -31,13 +31,26 @@ NAMES = (
     "streams",
     "tenants",
     "routing",
+    "console",
 )
 """What runs when nothing is named, in this order."""
 MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
-MODULES = {"adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost"}
+MODULES = {
+    "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
+    "routing": "routing.run",
+}  # fmt: skip
 """Where the name is not that of the module."""
-SERVERS = ("roundhouse", "vllm serve", "vllm serve, patched", "bare library", "infinity-emb")
+SERVERS = (
+    "roundhouse",
+    "vllm serve",
+    "vllm serve, patched",
+    "bare library",
+    "infinity-emb",
+    "semantic-router",
+    "provider",
+    "litellm",
+)
 """Names of servers, in the order of the tables' columns."""
 
 app = typer.Typer(add_completion=False)

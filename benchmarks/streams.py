@@ -52,7 +52,7 @@ async def run(bench: Bench) -> None:
     names = [f"scripted-{i}" for i in range(-(-max(levels) // PER_MODEL))]
     options = ["--slots", str(len(names)), "--max-waiting", waiting, "--no-prewarm"]
     weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured by the gateway, never loaded
-    recipes = [_recipe(folder, name, weights) for name in names]
+    recipes = [scripted_recipe(folder, name, weights) for name in names]
     with Scripted(names[0], folder, recipes, *options, load=names) as server:
         await _level(bench, server, names, 50, 0, warm=True)
         idle = processes.memory(server.pid)
@@ -101,7 +101,7 @@ def _request(model: str, tokens: int) -> bytes:
     return request_bytes("/v1/chat/completions", body)
 
 
-def _recipe(folder: Path, name: str, weights: Path) -> Path:
+def scripted_recipe(folder: Path, name: str, weights: Path) -> Path:
     """A chat recipe for the scripted engine."""
     data = {
         "id": name, "version": 1, "task": "chat", "source": {"path": str(weights)},

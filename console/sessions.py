@@ -14,13 +14,13 @@ from cachetools import TTLCache
 COOKIE = "roundhouse_session"
 SECONDS = 12 * 3600
 """How long somebody stays signed in."""
-MOST = 1_000
+MAX_SESSIONS = 1_000
 """Sessions at one time; the oldest one ends for a new one."""
 
 
 class Sessions:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys: TTLCache[str, str] = TTLCache(MOST, SECONDS, clock)
+        self._keys: TTLCache[str, str] = TTLCache(MAX_SESSIONS, SECONDS, clock)
 
     def begin(self, key: str) -> str:
         """The token of a new session."""

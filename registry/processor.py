@@ -1,5 +1,6 @@
 """The processor at hand, as Linux tells it in /proc/cpuinfo."""
 
+import os
 import platform
 from functools import cache
 from pathlib import Path
@@ -16,6 +17,11 @@ def features() -> frozenset[str]:
 def model() -> str:
     """Its name for people."""
     return _line("model name") or platform.machine()
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def _line(key: str) -> str:

@@ -3,8 +3,8 @@
     python -m tests.newcomer [--repository URL]
 
 An empty folder, empty caches, a server of its own on a free port: clones, installs, starts, registers, asks. It fetches
-some gigabytes. Prints the seconds of each command; ends with 1 where they are more commands than MOST, or the last
-answer is another one. How long it may take (AIM) depends on the machine and the network: that is told, not judged.
+some gigabytes. Prints the seconds of each command; ends with 1 where they are more commands than MAX_STEPS, or the
+last answer is another one. How long it may take (AIM) depends on the machine and the network: that is told, not judged.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from tests.docs.blocks import ROOT, Fence, fences
 from tests.eventually import eventually
 from tests.system.serving import free_port
 
-MOST = 6
+MAX_STEPS = 6
 AIM = 300.0
 HEAD = "## From a clone to your own adapter"
 URL = "URL-OF-THIS-REPOSITORY"
@@ -120,8 +120,9 @@ def main() -> int:
             steps.append(step)
             print(f"{step.seconds:7.1f} s  {step.command}", flush=True)
     whole = sum(step.seconds for step in steps)
-    print(f"{whole:7.1f} s  {len(steps)} commands (aims: {AIM:.0f} s, {MOST} commands), {steps[-1].printed.strip()}")
-    return int(len(steps) > MOST or not steps[-1].printed.rstrip().endswith(ANSWER))
+    aims = f"aims: {AIM:.0f} s, {MAX_STEPS} commands"
+    print(f"{whole:7.1f} s  {len(steps)} commands ({aims}), {steps[-1].printed.strip()}")
+    return int(len(steps) > MAX_STEPS or not steps[-1].printed.rstrip().endswith(ANSWER))
 
 
 if __name__ == "__main__":

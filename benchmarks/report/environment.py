@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from registry import processor
+from registry.processor import cores
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = (
@@ -25,7 +26,7 @@ def record() -> dict[str, Any]:
     return {
         "time": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "cpu": processor.model(),
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "memory_bytes": psutil.virtual_memory().total,
         "kernel": platform.release(),
         "python": platform.python_version(),
@@ -89,7 +90,7 @@ def machine() -> str:
     """A short name for files: CPU model and cores, not the host's name."""
     words = "".join(c if c.isalnum() else "-" for c in processor.model().lower()).split("-")
     kept = [w for w in words if w and w not in ("r", "tm", "cpu", "processor", "core", "ghz")]
-    return "-".join([*kept[:4], f"{len(os.sched_getaffinity(0))}-cores"])
+    return "-".join([*kept[:4], f"{cores()}-cores"])
 
 
 def _version(name: str) -> str:

@@ -92,7 +92,13 @@ document.addEventListener("click", (event) => {
     ask("POST", "sign-out", {}).then(() => location.assign("sign-in"), (error) => say(said(), error.message, "bad"));
   }
   const copied = event.target.closest("[data-copy]");
-  if (copied) navigator.clipboard?.writeText(copied.dataset.copy).then(() => { copied.textContent = "Copied"; });
+  if (copied) {
+    const words = copied.textContent;
+    navigator.clipboard?.writeText(copied.dataset.copy).then(() => {
+      copied.textContent = "Copied";
+      setTimeout(() => { copied.textContent = words; }, 1200);
+    });
+  }
 });
 
 // Parts of a page that are asked for again after a change: <div data-part="rows">

@@ -136,7 +136,7 @@ def _switch(kind: str, words: str, peer: str, most: float | None) -> Row:
     key = f"residency/switch.{kind}"
     aim: tuple[Literal["≤"], float] | None = ("≤", most) if most else None
     return Row(
-        f"{words}: from not loaded to the first answer, slot pre-warmed",
+        f"{words}: from not loaded to the first answer, its process pre-warmed",
         f"{key}.roundhouse.seconds",
         aim,
         f"{key}.{peer}.seconds",

@@ -14,9 +14,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from launch.files import vllm_source
 from launch.files.gguf import read_header
 from launch.files.listing import Listing
+from models.chat.vllm import source as vllm_source
 from registry.errors import Unfit
 from registry.recipes.definition import Task
 from registry.wording import nearest

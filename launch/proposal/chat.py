@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from launch.files import vllm_source
 from launch.files.detect import Detected
 from launch.files.listing import Listing
 from launch.proposal.context import check_context, longest_context
@@ -11,6 +10,7 @@ from launch.proposal.draft import Choice, Draft, Machine
 from launch.proposal.families import REASONING_PAGE, TOOL_PAGE, family_of, has_parser
 from launch.proposal.quantization import check_quantization
 from launch.request import WorkingSet
+from models.chat.vllm import source as vllm_source
 from models.engines import MIB
 from models.estimate import adapter_place_bytes, estimate_of, kv_bytes_per_token
 from registry.files.dtypes import settle_by_size

@@ -8,8 +8,8 @@ vLLM's page on quantization says of x86 (AWQ, GPTQ, INT8 W8A8), and its kernels'
 from collections.abc import Mapping
 from typing import Any
 
-from launch.files import vllm_source
 from launch.proposal.draft import Machine
+from models.chat.vllm import source as vllm_source
 from registry.errors import Unfit
 from registry.processor import features
 

@@ -1,6 +1,5 @@
 """From a recipe to vLLM's own command line arguments: vLLM parses and checks them, so no value is guessed here."""
 
-import os
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +10,7 @@ from models.estimate import default_kv_cache
 from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, settle
 from registry.files.shape import read_shape
+from registry.processor import cores
 from registry.recipes.definition import Flag, Recipe
 
 OURS = {
@@ -139,4 +139,4 @@ def threads(path: Path) -> int:
     thread, 5.2 ms with two.
     """
     weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
-    return 1 if weights < SMALL_WEIGHTS else len(os.sched_getaffinity(0))
+    return 1 if weights < SMALL_WEIGHTS else cores()

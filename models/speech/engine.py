@@ -12,7 +12,10 @@ import numpy as np
 import psutil
 
 from models import nvml
+from models.batching.engine import BatchedEngine, limits_of
+from models.batching.worker import Batcher
 from models.estimate import estimate
+from models.flags import flags_of
 from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
 from models.speech.audio import RATE, Decoders
@@ -22,12 +25,10 @@ from models.speech.model import FLAGS, Heard, Listen, SpeechModel
 from models.speech.run import TranscriptionRun
 from models.speech.sleep import SpeechSleeper
 from models.speech.voices import Voices
-from models.text.batching.engine import BatchedEngine, limits_of
-from models.text.batching.worker import Batcher
-from models.text.loading import cores, flags_of
 from registry.bounds import USUAL, Bounds
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 from registry.files.weights import read_weights
+from registry.processor import cores
 from registry.recipes.definition import Recipe
 
 STEP_SECONDS = 2.0
@@ -47,7 +48,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
         self._most = 0
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
-        async with self._life.loading(recipe, report, self.close) as phases:
+        async with self._lifecycle.loading(recipe, report, self.close) as phases:
             flags = flags_of(recipe, FLAGS)
             with phases.phase("importing", 0.0, "faster-whisper"):
                 await asyncio.to_thread(self._decoders.warm)
@@ -92,7 +93,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
 
     async def transcribe(self, request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
         """Closing the iterator kills the recording's decoder and drops its windows that are not being heard yet."""
-        self._life.check()
+        self._lifecycle.check()
         assert self._model is not None
         assert self._batcher is not None
         self._model.check_language(request.language, request.task)

@@ -12,14 +12,14 @@ from contextlib import aclosing
 
 import numpy as np
 
+from models.batching.plan import Item
+from models.batching.worker import Batcher
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage, Word
 from models.speech.audio import RATE, Recording
 from models.speech.memory import lean, trim
 from models.speech.model import Heard, Listen, SpeechModel
 from models.speech.read import Block, read
 from models.speech.windows import Piece, Samples, Window
-from models.text.batching.plan import Item
-from models.text.batching.worker import Batcher
 
 SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""

@@ -20,7 +20,7 @@ from models.messages import Held
 from models.speech.model import Listen, SpeechModel
 from registry.errors import EngineFailed
 
-SAME = 1e-3
+TOLERANCE = 1e-3
 """Largest difference of the log probability of the same tokens before a sleep and after the wake."""
 TOKENS = 8
 """How many tokens are heard to compare."""
@@ -114,7 +114,7 @@ class SpeechSleeper:
             replica.load_model()
         assert self._known is not None
         (tokens, scores), (known_tokens, known) = self._hear(), self._known
-        if tokens != known_tokens or not np.allclose(scores, known, atol=SAME):
+        if tokens != known_tokens or not np.allclose(scores, known, atol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not hear what it heard before")
         return Held(device_bytes=self.held(), host_bytes=self.host_bytes())
 

@@ -19,7 +19,7 @@ from models.text.cpu import attention as cpu_attention
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from models.text.encoder import Ids
+    from models.text.tokens import Ids
 
 
 class LinearRows(Protocol):

@@ -5,16 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.batching.engine import BatchedEngine
+from models.batching.plan import Item
+from models.batching.worker import Batcher
+from models.flags import flags_of
 from models.messages import EmbedRequest, EmbedResult, Loaded, Usage
 from models.protocol import Report
-from models.text.batching.engine import BatchedEngine
-from models.text.batching.plan import Item
-from models.text.batching.worker import Batcher
 from models.text.cpu import linear as embed_int16
-from models.text.encoder import Embedder, Ids, Row, finish
+from models.text.encoder import Embedder, Row, finish
 from models.text.loading import (
+    FLAGS,
     context_of,
-    flags_of,
     import_library,
     limits_of,
     open_model,
@@ -26,16 +27,16 @@ from models.text.loading import (
     weights_bytes,
 )
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Going, Tokens, always, while_awaited
+from models.text.tokens import Going, Ids, Tokens, always, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread (about 0.3 ms)."""
 PROBE = ["The engine must give what its library gives.", "Yes."]
-SAME = 1e-4
+TOLERANCE = 1e-4
 """Largest difference of a value between our path and the library's, both with float32."""
-SAME_HALF = 0.02
+TOLERANCE_16_BIT = 0.02
 """The same with 16 bits, where the order of sums shows."""
 
 
@@ -52,9 +53,9 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         self._dimensions = 0
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
-        async with self._life.loading(recipe, report, self.close) as phases:
+        async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
-            flags = flags_of(recipe)
+            flags = flags_of(recipe, FLAGS)
             with phases.phase("importing", 0.0, "sentence-transformers"):
                 library = await asyncio.to_thread(import_library)
             with phases.phase("weights", 0.4):
@@ -98,12 +99,12 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
 
         found = await self._known()
         self._dimensions = int(found.shape[1])
-        tolerance = SAME if single else SAME_HALF
+        tolerance = TOLERANCE if single else TOLERANCE_16_BIT
         if found.shape != expected.shape or not np.allclose(found, expected, atol=tolerance, rtol=tolerance):
             raise EngineFailed("this model does not embed plain text by its token ids: it cannot be served here")
 
     async def embed(self, request: EmbedRequest) -> tuple[EmbedResult, Usage]:
-        self._life.check()
+        self._lifecycle.check()
         if request.dimensions is not None and request.dimensions not in self._sizes | {self._dimensions}:
             allowed = sorted(self._sizes | {self._dimensions})
             raise BadRequest(

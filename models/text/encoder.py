@@ -2,23 +2,15 @@
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from models.text.bert import Bert, of_embedder
-from models.text.tokens import Tokens
+from models.text.tokens import Ids, Tokens
 
 Row = npt.NDArray[np.float32]
-
-
-class Ids(NamedTuple):
-    """One input of the network. `types` only for pairs; `prompt` tokens are left out by some models' pooling."""
-
-    ids: list[int]
-    types: list[int] | None = None
-    prompt: int = 0
 
 
 def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any]:

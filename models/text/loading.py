@@ -10,16 +10,17 @@ from typing import Any
 import psutil
 
 from models import importing, nvml
-from models.text.batching import engine as batched_engine
-from models.text.batching.worker import SHARE, STEP_SECONDS, BatchLimits
+from models.batching import engine as batched_engine
+from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
+from registry.processor import cores
 from registry.recipes.definition import Flag, Recipe
 
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""
 PACKED_SHARE = 64
 """Tokens from which on idle cores share what waits, without padding: smaller steps cost little more for each token."""
-WORTH = 96
+MIN_TOKENS_TO_SPREAD = 96
 """Padded tokens of a step from which on several threads are quicker than one, with small weights."""
 FLAGS: Mapping[str, type] = {
     "threads": int,
@@ -34,17 +35,6 @@ FLAGS: Mapping[str, type] = {
 vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
 packed: False computes with the library's own network also where ours fits (`embed_bert`). compute_type: of products on
 a CPU (`embed_int16`)."""
-
-
-def flags_of(recipe: Recipe, known: Mapping[str, type] = FLAGS) -> dict[str, Flag]:
-    """The recipe's flags. Raises EngineFailed for one that the engine does not know or that has the wrong type."""
-    for name, value in recipe.engine.flags.items():
-        if name not in known:
-            raise EngineFailed(f"engine flag '{name}' is not known; known are {', '.join(sorted(known))}")
-        kinds = (int, float) if known[name] is float else (known[name],)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and known[name] is not bool):
-            raise EngineFailed(f"engine flag '{name}' must be of type {known[name].__name__}")
-    return dict(recipe.engine.flags)
 
 
 def environment() -> None:
@@ -63,16 +53,6 @@ def import_library() -> Any:
 
     logging.disable_progress_bar()
     return sentence_transformers
-
-
-def prewarm(hurried: Callable[[], bool]) -> None:
-    """What both engines of this package need. Nothing of it can wait, so `hurried` is not asked."""
-    from models.text import embeddings, rerank  # noqa: F401  (their own modules, too)
-    from models.text.cpu import library
-
-    import_library()
-    if is_cpu_build():
-        library.load()
 
 
 def open_model(recipe: Recipe, path: Path, device: str, make: Callable[..., Any], flags: Mapping[str, Flag]) -> Any:
@@ -110,11 +90,6 @@ def packs(recipe: Recipe) -> bool:
     return bool(flags.get("packed", True)) and "attn_implementation" not in flags
 
 
-def cores() -> int:
-    """That this process may use."""
-    return len(os.sched_getaffinity(0))
-
-
 def workers(path: Path, device: str, flags: Mapping[str, Flag]) -> int:
     """Steps that run at the same time: one per core for small weights on a CPU, else one.
 
@@ -139,7 +114,7 @@ def spread(tokens: int, alone: bool) -> None:
     """Before a step of a model that has several workers: all cores for a long step that runs alone, else one thread."""
     import torch
 
-    wanted = cores() if alone and tokens >= WORTH else 1
+    wanted = cores() if alone and tokens >= MIN_TOKENS_TO_SPREAD else 1
     if torch.get_num_threads() != wanted:
         torch.set_num_threads(wanted)
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from models.messages import RerankRequest
-from models.text.encoder import Ids
-from models.text.tokens import DENSE, Going, Tokens, always, check_characters
+from models.text.tokens import DENSE, Going, Ids, Tokens, always, check_characters
 from registry.errors import ContextLengthExceeded, EngineFailed
 
 LEAST_ROOM = 16

@@ -5,18 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from models.batching.engine import BatchedEngine
+from models.batching.plan import Item
+from models.batching.worker import Batcher
+from models.flags import flags_of
 from models.messages import Loaded, RerankRequest, RerankResult, Usage
 from models.protocol import Report
-from models.text.batching.engine import BatchedEngine
-from models.text.batching.plan import Item
-from models.text.batching.worker import Batcher
 from models.text.bert import Bert, of_scorer
 from models.text.cpu import linear as embed_int16
-from models.text.encoder import Ids, tensors
+from models.text.encoder import tensors
 from models.text.loading import (
     FLAGS,
     context_of,
-    flags_of,
     import_library,
     limits_of,
     open_model,
@@ -29,14 +29,14 @@ from models.text.loading import (
 )
 from models.text.pairs import Pairs
 from models.text.sleep import ModuleSleeper
-from models.text.tokens import Tokens, while_awaited
+from models.text.tokens import Ids, Tokens, while_awaited
 from registry.errors import BadRequest, EngineFailed
 from registry.recipes.definition import Recipe
 
 INLINE = 4096
 """Characters up to which tokenising is quicker than handing it to a thread."""
 PROBE = (("What must hold?", "The engine must give what its library gives."), ("Yes?", "No."))
-SAME, SAME_HALF = 1e-3, 0.1
+TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
 """Largest difference of a logit between our path and the library's, with 32 and with 16 bits."""
 
 
@@ -76,7 +76,7 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         self._pairs: Pairs | None = None
 
     async def load(self, recipe: Recipe, path: Path, device: str, report: Report) -> Loaded:
-        async with self._life.loading(recipe, report, self.close) as phases:
+        async with self._lifecycle.loading(recipe, report, self.close) as phases:
             self._device = device
             flags = flags_of(recipe, {name: kind for name, kind in FLAGS.items() if name != "matryoshka_dimensions"})
             with phases.phase("importing", 0.0, "sentence-transformers"):
@@ -116,11 +116,11 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         """See that our way gives what the library's own `predict` gives."""
         for (query, document), wanted in zip(PROBE, expected, strict=True):
             found, _, _ = await self._score(RerankRequest(query=query, documents=[document]))
-            if abs(found[0] - wanted) > (SAME if single else SAME_HALF):
+            if abs(found[0] - wanted) > (TOLERANCE if single else TOLERANCE_16_BIT):
                 raise EngineFailed("this model does not score plain pairs by their token ids: it cannot be served here")
 
     async def rerank(self, request: RerankRequest) -> tuple[RerankResult, Usage]:
-        self._life.check()
+        self._lifecycle.check()
         if not request.query:
             raise BadRequest("'query' is empty.", param="query")
         logits, inputs, batch = await self._score(request)

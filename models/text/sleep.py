@@ -16,7 +16,7 @@ from models.messages import Held
 from models.text.loading import resident_bytes, weights_bytes
 from registry.errors import EngineFailed
 
-SAME = 1e-3
+TOLERANCE = 1e-3
 """Largest difference of a value that a known input gives before a sleep and after the wake."""
 CONTEXT = 1 << 29
 """Bytes of a CUDA context, which stay on the device."""
@@ -96,7 +96,7 @@ class ModuleSleeper:
     async def up(self) -> Held:
         await asyncio.to_thread(self._parked.unpark)
         assert self._before is not None
-        if not np.allclose(await self._known(), self._before, atol=SAME, rtol=SAME):
+        if not np.allclose(await self._known(), self._before, atol=TOLERANCE, rtol=TOLERANCE):
             raise EngineFailed("the model woke with other weights: it does not give what it gave before")
         return self._held()
 

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 
@@ -17,6 +17,14 @@ MARGIN = 1024
 """Characters before a cut in which tokens may come out otherwise than in the whole text."""
 PIECE = 1 << 16
 """Characters that are tokenised at once: about 0.1 s."""
+
+
+class Ids(NamedTuple):
+    """One input of the network. `types` only for pairs; `prompt` tokens are left out by some models' pooling."""
+
+    ids: list[int]
+    types: list[int] | None = None
+    prompt: int = 0
 
 
 def always() -> None:

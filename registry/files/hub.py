@@ -50,7 +50,7 @@ def hub_errors(source: HubSource) -> Iterator[None]:
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
         raise Unavailable(
             f"The hub at {endpoint()} did not deliver {where}: {type(error).__name__}. Try again later, or put the "
-            "files into a folder and name it as the source: {path: ...}.",
+            "files into a folder and name that as the source.",
             code="hub_unavailable",
             retry_after=30,
         ) from None

@@ -71,7 +71,7 @@ class When(Strict):
 
 
 class Rule(Strict):
-    """The first rule that holds and names targets ends the rules. One that only says `stay_inside` lets them go on."""
+    """The first rule that holds and names targets decides. `stay_inside` counts of each rule that holds."""
 
     name: Label
     when: When = When()

@@ -1,13 +1,15 @@
 """Adapters in the state: versions, the current one, aliases, pins and garbage."""
 
-import sqlite3
 import time
 from collections.abc import Callable, Iterable
+
+import sqlalchemy as sa
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
 from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Probe, Registered, Version
-from registry.state.schema import Database
+from registry.state.tables import ADAPTERS, ALIASES, CURRENTS, DIGESTS, NUMBERS, VERSIONS
+from registry.storage.database import Database, inserting, put
 
 
 class AdapterTable:
@@ -27,13 +29,13 @@ class AdapterTable:
         """routers: it is those that `all` lists, and not adapters."""
         self._database = database
         self._clock = clock
-        self._listed = f"a.base {'=' if routers else '<>'} ?"
+        self._listed = _ROUTERS if routers else _ADAPTERS
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[Adapter, ...]:
         """Every adapter, ordered by base and name."""
         with self._database.read() as db:
-            return _read(db, self._listed, (ROUTERS,))
+            return _read(db, self._listed, None)
 
     def get(self, key: AdapterKey) -> Adapter:
         """One adapter; NotFound (code adapter_not_found) when it is not there."""
@@ -43,7 +45,8 @@ class AdapterTable:
     def ever(self) -> frozenset[AdapterKey]:
         """Every name that was ever given, also those of adapters that were deleted."""
         with self._database.read() as db:
-            return frozenset(AdapterKey(*row) for row in db.execute("SELECT base, name, team FROM numbers"))
+            names = db.execute(sa.select(NUMBERS.c.base, NUMBERS.c.name, NUMBERS.c.team))
+            return frozenset(AdapterKey(*row) for row in names)
 
     # --- versions --------------------------------------------------------------------------------------------------
     def register(
@@ -68,39 +71,37 @@ class AdapterTable:
                 self._share(db, key, shared)
             return Registered(_one(db, key), registered.version, registered.created)
 
-    def _register(self, db: sqlite3.Connection, key: AdapterKey, new: NewVersion) -> Registered:
+    def _register(self, db: sa.Connection, key: AdapterKey, new: NewVersion) -> Registered:
         now = self._clock()
-        row = db.execute("SELECT id FROM adapters WHERE base = ? AND name = ? AND team = ?", key).fetchone()
-        if row is not None:
+        found = db.execute(_ID, key._asdict()).scalar()
+        if found is not None:
             adapter = _one(db, key)
             if adapter.current.digest == new.digest:
                 return self._same_content(db, adapter, new.probe)
-            number_of = int(row["id"])
         else:
-            made = db.execute("INSERT INTO adapters (base, name, team, created) VALUES (?, ?, ?, ?)", (*key, now))
-            number_of = int(made.lastrowid or 0)
-        (number,) = db.execute(
-            "INSERT INTO numbers VALUES (?, ?, ?, 1) ON CONFLICT DO UPDATE SET last = last + 1 RETURNING last", key
-        ).fetchone()
-        db.execute("INSERT INTO digests VALUES (?, ?) ON CONFLICT DO NOTHING", (new.digest, new.bytes))
+            made = sa.insert(ADAPTERS).values(**key._asdict(), created=now).returning(ADAPTERS.c.id)
+            found = db.execute(made).scalar_one()
+        counted = inserting(db, NUMBERS).values(**key._asdict(), last=1)
+        grown = counted.on_conflict_do_update(index_elements=AdapterKey._fields, set_={"last": NUMBERS.c.last + 1})
+        number: int = db.execute(grown.returning(NUMBERS.c.last)).scalar_one()
+        db.execute(inserting(db, DIGESTS).values(digest=new.digest, bytes=new.bytes).on_conflict_do_nothing())
         probe = new.probe
-        db.execute(
-            "INSERT INTO versions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-            (number_of, number, new.digest, now, new.rank, new.bytes, new.source)
-            + ((probe.prompt, probe.expected) if probe else (None, None)),
-        )
-        db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (number_of, number))
+        values = {
+            "adapter": found, "number": number, "digest": new.digest, "created": now, "rank": new.rank,
+            "bytes": new.bytes, "source": new.source, "prompt": probe and probe.prompt,
+            "expected": probe and probe.expected,
+        }  # fmt: skip
+        db.execute(sa.insert(VERSIONS).values(values))
+        _make_current(db, found, number)
         adapter = _one(db, key)
         return Registered(adapter, adapter.current, created=True)
 
-    def _same_content(self, db: sqlite3.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
+    def _same_content(self, db: sa.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
         """No new version; a probe that is given takes the place of the version's own."""
         current = adapter.current
         if probe is not None and probe != current.probe:
-            db.execute(
-                "UPDATE versions SET prompt = ?, expected = ? WHERE adapter = ? AND number = ?",
-                (probe.prompt, probe.expected, _id(db, adapter.key), current.number),
-            )
+            of_version = (VERSIONS.c.adapter == _id(db, adapter.key)) & (VERSIONS.c.number == current.number)
+            db.execute(sa.update(VERSIONS).where(of_version).values(prompt=probe.prompt, expected=probe.expected))
             adapter = _one(db, adapter.key)
         return Registered(adapter, adapter.current, created=False)
 
@@ -110,20 +111,21 @@ class AdapterTable:
             adapter = _one(db, key)
             version = adapter.version(ref)
             if version.number != adapter.current.number:
-                db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (_id(db, key), version.number))
+                _make_current(db, _id(db, key), version.number)
             return _one(db, key)
 
     def rollback(self, key: AdapterKey) -> Adapter:
         """Go back to the version that was current before; a second call goes back one more."""
         with self._database.write() as db:
             before, row = _one(db, key), _id(db, key)
-            (depth,) = db.execute("SELECT count(*) FROM currents WHERE adapter = ?", (row,)).fetchone()
-            if depth < 2:
+            of_it = CURRENTS.c.adapter == row
+            stack = db.execute(sa.select(CURRENTS.c.seq).where(of_it).order_by(CURRENTS.c.seq)).scalars().all()
+            if len(stack) < 2:
                 raise Conflict(
                     f"{key.what} '{key}' has nothing to go back to: {before.current.tag} is its first current version.",
                     code="nothing_to_roll_back",
                 )
-            db.execute("DELETE FROM currents WHERE seq = (SELECT max(seq) FROM currents WHERE adapter = ?)", (row,))
+            db.execute(sa.delete(CURRENTS).where(CURRENTS.c.seq == stack[-1]))
             return _one(db, key)
 
     def delete_version(self, key: AdapterKey, ref: str, *, force: bool = False) -> Adapter | None:
@@ -146,9 +148,9 @@ class AdapterTable:
             left = [v.number for v in adapter.versions if v.number != version.number]
             row = _id(db, key)
             if not left:
-                db.execute("DELETE FROM adapters WHERE id = ?", (row,))
+                db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == row))
                 return None
-            db.execute("DELETE FROM versions WHERE adapter = ? AND number = ?", (row, version.number))
+            db.execute(sa.delete(VERSIONS).where(VERSIONS.c.adapter == row, VERSIONS.c.number == version.number))
             _mend_stack(db, row, left[-1])
             return _one(db, key)
 
@@ -162,7 +164,7 @@ class AdapterTable:
                     f"{key.what} '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
                     code="adapter_in_use",
                 )
-            db.execute("DELETE FROM adapters WHERE id = ?", (_id(db, key),))
+            db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)))
 
     # --- aliases and pins ------------------------------------------------------------------------------------------
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
@@ -171,18 +173,19 @@ class AdapterTable:
         with self._database.write() as db:
             return self._move_alias(db, key, alias, ref)
 
-    def _move_alias(self, db: sqlite3.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
+    def _move_alias(self, db: sa.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
         adapter = _one(db, key)
         version = adapter.version(ref)
         if adapter.aliases.get(alias) != version.number:
-            db.execute("REPLACE INTO aliases VALUES (?, ?, ?)", (_id(db, key), alias, version.number))
+            put(db, ALIASES, {"adapter": _id(db, key), "alias": alias, "number": version.number})
         return _one(db, key)
 
     def remove_alias(self, key: AdapterKey, alias: str) -> Adapter:
         """NotFound (code alias_not_found) when the adapter has no such alias."""
         with self._database.write() as db:
             _one(db, key)
-            if not db.execute("DELETE FROM aliases WHERE adapter = ? AND alias = ?", (_id(db, key), alias)).rowcount:
+            its = sa.delete(ALIASES).where(ALIASES.c.adapter == _id(db, key), ALIASES.c.alias == alias)
+            if not db.execute(its).rowcount:
                 raise NotFound(f"{key.what} '{key}' has no alias '{alias}'.", code="alias_not_found")
             return _one(db, key)
 
@@ -190,7 +193,7 @@ class AdapterTable:
         """Keep the adapter in a device place, or let it go again. Safe to repeat."""
         with self._database.write() as db:
             if _one(db, key).pinned != pinned:
-                db.execute("UPDATE adapters SET pinned = ? WHERE id = ?", (pinned, _id(db, key)))
+                db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(pinned=int(pinned)))
             return _one(db, key)
 
     def share(self, key: AdapterKey, shared: bool) -> Adapter:
@@ -200,15 +203,15 @@ class AdapterTable:
             self._share(db, key, shared)
             return _one(db, key)
 
-    def _share(self, db: sqlite3.Connection, key: AdapterKey, shared: bool) -> None:
-        db.execute("UPDATE adapters SET shared = ? WHERE id = ?", (shared, _id(db, key)))
+    def _share(self, db: sa.Connection, key: AdapterKey, shared: bool) -> None:
+        db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(shared=int(shared)))
 
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
         """Digests that no version refers to: once registered ones, and those of `on_disk` that never were."""
         with self._database.read() as db:
-            used = {row[0] for row in db.execute("SELECT DISTINCT digest FROM versions")}
-            known = {row[0] for row in db.execute("SELECT digest FROM digests")}
+            used = set(db.execute(sa.select(VERSIONS.c.digest).distinct()).scalars())
+            known = set(db.execute(sa.select(DIGESTS.c.digest)).scalars())
         return tuple(sorted((known | set(on_disk)) - used))
 
     def forget(self, digest: str) -> bool:
@@ -217,9 +220,9 @@ class AdapterTable:
         The caller holds its store's lock from here until the files are gone, so that no registration comes between.
         """
         with self._database.write() as db:
-            if db.execute("SELECT 1 FROM versions WHERE digest = ? LIMIT 1", (digest,)).fetchone():
+            if db.execute(sa.select(VERSIONS.c.number).where(VERSIONS.c.digest == digest).limit(1)).first():
                 return False
-            db.execute("DELETE FROM digests WHERE digest = ?", (digest,))
+            db.execute(sa.delete(DIGESTS).where(DIGESTS.c.digest == digest))
             return True
 
 
@@ -231,12 +234,17 @@ def check_alias(alias: str) -> None:
         )
 
 
-def _id(db: sqlite3.Connection, key: AdapterKey) -> int:
-    return int(db.execute("SELECT id FROM adapters WHERE base = ? AND name = ? AND team = ?", key).fetchone()[0])
+def _id(db: sa.Connection, key: AdapterKey) -> int:
+    found: int = db.execute(_ID, key._asdict()).scalar_one()
+    return found
 
 
-def _one(db: sqlite3.Connection, key: AdapterKey) -> Adapter:
-    found = _read(db, "a.base = ? AND a.name = ? AND a.team = ?", key)
+def _make_current(db: sa.Connection, adapter: int, number: int) -> None:
+    db.execute(sa.insert(CURRENTS).values(adapter=adapter, number=number))
+
+
+def _one(db: sa.Connection, key: AdapterKey) -> Adapter:
+    found = _read(db, _ONE, key)
     if not found and key.base == ROUTERS:
         raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
     if not found:
@@ -244,41 +252,57 @@ def _one(db: sqlite3.Connection, key: AdapterKey) -> Adapter:
     return found[0]
 
 
-def _read(db: sqlite3.Connection, where: str, values: tuple[str, ...]) -> tuple[Adapter, ...]:
+def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tuple[Adapter, ...]:
     """Adapters with versions, aliases and current version; three queries, however many there are."""
-    heads = db.execute(
-        "SELECT a.*, (SELECT number FROM currents c WHERE c.adapter = a.id ORDER BY seq DESC LIMIT 1) AS current "
-        f"FROM adapters a WHERE {where} ORDER BY a.base, a.name, a.team",
-        values,
-    ).fetchall()
-    keys = {row["id"]: AdapterKey(row["base"], row["name"], row["team"]) for row in heads}
+    values = {} if key is None else key._asdict()
+    heads = db.execute(queries.heads, values).all()
+    keys = {row.id: AdapterKey(row.base, row.name, row.team) for row in heads}
     versions: dict[int, list[Version]] = {id_: [] for id_ in keys}
-    query = "FROM {} v JOIN adapters a ON a.id = v.adapter WHERE " + where
-    for row in db.execute("SELECT v.* " + query.format("versions") + " ORDER BY v.adapter, v.number", values):
-        probe = None if row["prompt"] is None else Probe(row["prompt"], row["expected"])
-        versions[row["adapter"]].append(
-            Version(keys[row["adapter"]], row["number"], row["digest"], row["created"], row["rank"], row["bytes"],
-                    row["source"], probe)
-        )  # fmt: skip
+    for row in db.execute(queries.versions, values):
+        probe = None if row.prompt is None else Probe(row.prompt, row.expected)
+        versions[row.adapter].append(
+            Version(keys[row.adapter], row.number, row.digest, row.created, row.rank, row.bytes, row.source, probe)
+        )
     aliases: dict[int, dict[str, int]] = {id_: {} for id_ in keys}
-    for row in db.execute("SELECT v.* " + query.format("aliases") + " ORDER BY v.adapter, v.alias", values):
-        aliases[row["adapter"]][row["alias"]] = row["number"]
-    return tuple(
+    for row in db.execute(queries.aliases, values):
+        aliases[row.adapter][row.alias] = row.number
+    found = (
         Adapter(
-            key=keys[row["id"]], created=row["created"], pinned=bool(row["pinned"]),
-            current=next(v for v in versions[row["id"]] if v.number == row["current"]),
-            versions=tuple(versions[row["id"]]), aliases=aliases[row["id"]], shared=bool(row["shared"]),
+            key=keys[row.id], created=row.created, pinned=bool(row.pinned),
+            current=next(v for v in versions[row.id] if v.number == row.current),
+            versions=tuple(versions[row.id]), aliases=aliases[row.id], shared=bool(row.shared),
         )
         for row in heads
     )  # fmt: skip
+    return tuple(sorted(found, key=lambda adapter: adapter.key))  # databases order texts in their own ways
 
 
-def _mend_stack(db: sqlite3.Connection, row: int, newest: int) -> None:
+def _mend_stack(db: sa.Connection, row: int, newest: int) -> None:
     """After a version has left the stack of current ones: no two equal neighbours, and never empty."""
     before = None
-    for seq, number in db.execute("SELECT seq, number FROM currents WHERE adapter = ? ORDER BY seq", (row,)).fetchall():
+    stack = sa.select(CURRENTS.c.seq, CURRENTS.c.number).where(CURRENTS.c.adapter == row).order_by(CURRENTS.c.seq)
+    for seq, number in db.execute(stack).all():
         if number == before:
-            db.execute("DELETE FROM currents WHERE seq = ?", (seq,))
+            db.execute(sa.delete(CURRENTS).where(CURRENTS.c.seq == seq))
         before = number
     if before is None:
-        db.execute("INSERT INTO currents (adapter, number) VALUES (?, ?)", (row, newest))
+        _make_current(db, row, newest)
+
+
+# --- statements that are made once -------------------------------------------------------------------------------
+class _Queries:
+    """Of the adapters that a condition names."""
+
+    def __init__(self, where: sa.ColumnElement[bool]) -> None:
+        top = sa.select(CURRENTS.c.number).where(CURRENTS.c.adapter == ADAPTERS.c.id)
+        top = top.order_by(CURRENTS.c.seq.desc()).limit(1)
+        self.heads = sa.select(ADAPTERS, top.scalar_subquery().label("current")).where(where)
+        of_it = sa.select(VERSIONS).join(ADAPTERS, ADAPTERS.c.id == VERSIONS.c.adapter).where(where)
+        self.versions = of_it.order_by(VERSIONS.c.adapter, VERSIONS.c.number)
+        named = sa.select(ALIASES).join(ADAPTERS, ADAPTERS.c.id == ALIASES.c.adapter).where(where)
+        self.aliases = named.order_by(ALIASES.c.adapter, ALIASES.c.alias)
+
+
+_KEY = sa.and_(*(ADAPTERS.c[name] == sa.bindparam(name, type_=sa.Text()) for name in AdapterKey._fields))
+_ID = sa.select(ADAPTERS.c.id).where(_KEY)
+_ONE, _ADAPTERS, _ROUTERS = _Queries(_KEY), _Queries(ADAPTERS.c.base != ROUTERS), _Queries(ADAPTERS.c.base == ROUTERS)

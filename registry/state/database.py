@@ -1,4 +1,4 @@
-"""What survives a restart: adapters, aliases, pins and measured figures, in SQLite under one data directory."""
+"""What survives a restart: adapters, aliases, pins and measured figures, of one data directory."""
 
 import time
 from collections.abc import Callable
@@ -8,20 +8,28 @@ from typing import Self
 
 from registry.state.adapters import AdapterTable
 from registry.state.models import ModelTable
-from registry.state.schema import Database
+from registry.state.opening import FILE, look, open_state
 
 
 class State:
-    """Opens (and makes, and migrates) `directory`/state.db.
+    """Opens (and makes, and migrates) `directory`/state.db, or what is kept of it on PostgreSQL: url, as `--database`.
 
-    Safe to call from several threads; every call is well under a millisecond, save `sync`. A commit survives
+    Safe to call from several threads; on SQLite every call is well under a millisecond, save `sync`. A commit survives
     SIGKILL at once; call `sync` (in a thread) before you promise a client that it survives a power failure too.
-    With `read_only` the file is neither made nor migrated nor written: for a look beside the server that has it.
+    With `read_only` nothing is made or migrated: for a look beside the server that has it.
     """
 
-    def __init__(self, directory: Path, clock: Callable[[], float] = time.time, *, read_only: bool = False) -> None:
-        self._database = Database(directory, read_only=read_only)
-        self.path = self._database.path
+    def __init__(
+        self,
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        *,
+        url: str | None = None,
+        read_only: bool = False,
+    ) -> None:
+        """Raises Conflict for another version's database, Unavailable, BadRequest; with `read_only` also NotFound."""
+        self.path = directory / FILE
+        self._database = look(directory, url) if read_only else open_state(directory, url)
         self.adapters = AdapterTable(self._database, clock)
         self.routers = AdapterTable(self._database, clock, routers=True)
         self.models = ModelTable(self._database, clock)

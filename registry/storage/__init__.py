@@ -1,4 +1,4 @@
-"""How a database is opened and brought up to date: SQLite in the data directory, or PostgreSQL.
+"""How a database is opened, read, written and migrated: SQLAlchemy Core and Alembic, over SQLite or PostgreSQL.
 
-Rooms keep their tables and migrations themselves. Not here yet: `registry.state`, which has its own SQLite file.
+Rooms keep their tables and migrations themselves: `registry.state`, `tenants.storage`.
 """

@@ -1,21 +1,27 @@
 """A database by SQLAlchemy: one way to read and to write, on SQLite and on PostgreSQL."""
 
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 
-from registry.errors import BadRequest, Unavailable
-from registry.state.files import make_private, make_private_file
+from registry.errors import BadRequest, Conflict, Unavailable
+from registry.storage.files import make_private, make_private_file
 
 SQLITE, POSTGRES = "sqlite", "postgresql+psycopg"
 BUSY_SECONDS = 5.0
 """How long a writer waits for another one: each holds the file for milliseconds."""
 _READS = {"roundhouse_reads": True}
+PRAGMAS = ("foreign_keys = ON", "journal_mode = WAL", "synchronous = NORMAL")
 
 
 def url_of(text: str) -> URL:
@@ -33,23 +39,30 @@ class Database:
     """Safe to use from several threads. Nothing is connected before the first use.
 
     SQLite has a write-ahead log with synchronous=NORMAL: a commit survives the death of the process at once, and the
-    loss of power after the next checkpoint. Writers take turns before they read, so none of them fails half-way.
+    loss of power after `sync` or the next checkpoint. Writers take turns before they read, so none of them fails
+    half-way.
     """
 
-    def __init__(self, url: URL) -> None:
-        """Raises BadRequest where the driver of PostgreSQL is not installed."""
-        self.url = url
+    def __init__(self, url: URL, *, schema: str | None = None, read_only: bool = False) -> None:
+        """schema: of PostgreSQL, whose tables are meant; its writers take turns as SQLite's do.
+
+        Raises BadRequest where the driver of PostgreSQL is not installed.
+        """
+        self.url, self._schema = url, schema
         if url.drivername == SQLITE:
-            if url.database:
+            if url.database and read_only:
+                url = url.set(database=f"file:{quote(url.database)}", query={"mode": "ro", "uri": "true"})
+            elif url.database:
                 path = Path(url.database)
                 make_private(path.parent)
                 make_private_file(path)
             self.engine = sa.create_engine(url, connect_args={"timeout": BUSY_SECONDS})
-            sa.event.listen(self.engine, "connect", _prepare)
+            sa.event.listen(self.engine, "connect", partial(_prepare, PRAGMAS[:1] if read_only else PRAGMAS))
             sa.event.listen(self.engine, "begin", _begin)
             return
+        given = {"connect_timeout": 5} | ({} if schema is None else {"options": f"-csearch_path={schema}"})
         try:
-            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 5})
+            self.engine = sa.create_engine(url, pool_pre_ping=True, connect_args=given)
         except (NoSuchModuleError, ImportError):
             raise BadRequest("PostgreSQL needs its driver: pip install 'psycopg[binary]'.") from None
 
@@ -57,21 +70,62 @@ class Database:
     def is_sqlite(self) -> bool:
         return self.engine.dialect.name == "sqlite"
 
+    def make_schema(self) -> None:
+        """Raises Unavailable, Conflict where this user may not."""
+        if self._schema is None:
+            return
+        with self.write() as connection:
+            try:
+                if not sa.inspect(connection).has_schema(self._schema):
+                    connection.execute(sa.schema.CreateSchema(self._schema))
+            except sa.exc.ProgrammingError as error:
+                raise Conflict(
+                    "The server's user must be allowed to make a schema in its database: GRANT CREATE ON DATABASE.",
+                    code="no_schema",
+                ) from error
+
     @contextmanager
     def write(self) -> Iterator[sa.Connection]:
         """A transaction; rolled back when the block raises. Raises Unavailable."""
         with _told(), self.engine.begin() as connection:
+            if self._schema is not None:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(sa.func.hashtext(self._schema))))
             yield connection
 
     @contextmanager
     def read(self) -> Iterator[sa.Connection]:
-        """A transaction that keeps no writer waiting. Raises Unavailable."""
+        """A transaction that keeps no writer waiting, and sees one state throughout. Raises Unavailable."""
+        options = _READS if self.is_sqlite else {"isolation_level": "REPEATABLE READ"}
         with _told(), self.engine.connect() as connection:
-            yield connection.execution_options(**_READS)
+            yield connection.execution_options(**options)
+
+    def sync(self) -> None:
+        """Bring every commit made so far to the disk. PostgreSQL has done so at each."""
+        if not self.is_sqlite:
+            return
+        try:
+            with _told(), closing(self.engine.raw_connection()) as connection:
+                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        except Unavailable:  # no room for the table file to grow: what was committed stays in the log beside it
+            with open(f"{self.url.database}-wal", "rb") as log:
+                os.fsync(log.fileno())
 
     def close(self) -> None:
         """Close its connections. Safe to call twice."""
         self.engine.dispose()
+
+
+def inserting(connection: sa.Connection, table: sa.Table) -> sqlite.Insert | postgresql.Insert:
+    """An INSERT that may say what happens to a row that is there already."""
+    return sqlite.insert(table) if connection.dialect.name == "sqlite" else postgresql.insert(table)
+
+
+def put(connection: sa.Connection, table: sa.Table, values: Mapping[str, Any]) -> None:
+    """In the place of the row with the same primary key, if there is one; columns that are not named stay."""
+    key = [column.name for column in table.primary_key]
+    changed = {name: value for name, value in values.items() if name not in key}
+    insert = inserting(connection, table).values(**values)
+    connection.execute(insert.on_conflict_do_update(index_elements=key, set_=changed))
 
 
 @contextmanager
@@ -79,19 +133,29 @@ def _told() -> Iterator[None]:
     """What the database cannot do now, in our words. Its own may hold what was to be written."""
     try:
         yield
+    except sqlite3.Error as error:  # of a connection without SQLAlchemy
+        raise _unavailable(error) from error
     except DBAPIError as error:
         if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated:
-            raise Unavailable(
-                "The server's database does not answer, or its disk is full. Nothing was changed.",
-                code="database_unavailable",
-                retry_after=5,
-            ) from error
+            raise _unavailable(error.orig) from error
         raise
 
 
-def _prepare(connection: sqlite3.Connection, _record: object) -> None:
+def _unavailable(error: BaseException | None) -> Unavailable:
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR):
+        return Unavailable(
+            "The disk that holds the server's state is full or broken. Nothing was changed.", code="disk_full"
+        )
+    return Unavailable(
+        "The server's database does not answer, or its disk is full. Nothing was changed.",
+        code="database_unavailable",
+        retry_after=5,
+    )
+
+
+def _prepare(pragmas: Sequence[str], connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # transactions begin as `_begin` says
-    for pragma in ("journal_mode = WAL", "synchronous = NORMAL", "foreign_keys = ON"):
+    for pragma in pragmas:
         connection.execute(f"PRAGMA {pragma}").fetchall()
 
 

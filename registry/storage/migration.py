@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -15,18 +15,25 @@ LOCK = 0x726F756E64
 """The number of the lock by which several gateways take turns on PostgreSQL."""
 
 
-def upgrade(database: Database, scripts: Path, to: str = "head") -> None:
+def upgrade(database: Database, scripts: Path, table: str, to: str = "head") -> None:
     """Run what is missing of the migrations in a folder up to a revision, all in one transaction.
 
-    Raises Conflict when a newer version has written the database, Unavailable.
+    table: where Alembic keeps the revision. Raises Conflict when a newer version has written the database, Unavailable.
     """
+    path = database.url.database
+    with alone(Path(path).parent) if database.is_sqlite and path else nullcontext():
+        if to != "head" or revision(database, table) != newest(scripts):  # most starts do not even import Alembic
+            _upgrade(database, scripts, to)
+
+
+def _upgrade(database: Database, scripts: Path, to: str) -> None:
     from alembic import command  # 0.1 s
     from alembic.config import Config
     from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(scripts).replace("%", "%%"))
-    with _one_process(database), database.write() as connection:
+    with database.write() as connection:
         if not database.is_sqlite:
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
         config.attributes["connection"] = connection
@@ -39,13 +46,23 @@ def upgrade(database: Database, scripts: Path, to: str = "head") -> None:
             ) from error
 
 
+def newest(scripts: Path) -> str:
+    """The last revision of a folder: they are numbered."""
+    return max(file.name[:4] for file in (scripts / "versions").glob("[0-9]*.py"))
+
+
+def revision(database: Database, table: str) -> str | None:
+    """That the database has; None: Alembic has never seen it."""
+    with database.read() as connection:
+        if not sa.inspect(connection).has_table(table):
+            return None
+        return connection.execute(sa.select(sa.column("version_num")).select_from(sa.table(table))).scalar()
+
+
 @contextmanager
-def _one_process(database: Database) -> Iterator[None]:
+def alone(folder: Path) -> Iterator[None]:
     """Two that turn SQLite's log on at once: one of them is refused without waiting, so they wait here."""
-    if not database.is_sqlite or not database.url.database:
-        yield
-        return
-    handle = os.open(Path(database.url.database).parent, os.O_RDONLY)
+    handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield

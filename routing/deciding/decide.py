@@ -3,7 +3,7 @@
  0. What cannot answer at all is out: unknown, of another task, not for this key, without eyes where there are images,
     elsewhere where the router, or a rule of stage 1, says `stay_inside`.
  1. Rules: the first that holds and names targets decides among these; stages 2 to 4 are passed over.
- 2. The conversation: the target that it had so far, while that is left.
+ 2. The conversation: the target that it had so far, while that is left. Where it gets another one, the reason says so.
  3. Intents: above its threshold the likeliest intent's targets are left; below it the router abstains.
  4. Complexity: the cheapest target whose expected acceptance reaches the threshold; where none does, the best.
  5. Nothing has decided: the default target.
@@ -45,6 +45,7 @@ class _Deciding:
     def decision(self) -> Decision:
         reason = self._stages()
         target, *others = order(self.left, self.facts)
+        left = self._left(target, reason)
         if others:
             self.saw["chosen_among"] = ", ".join(self.left)
         allowed, _ = usable(self.spec.fallbacks, self.facts, self.features, self.inside)
@@ -56,11 +57,21 @@ class _Deciding:
             self.saw,
             tuple(name for name in allowed if name != target),
             self.spec.hedge_after,
+            left,
         )
 
+    def _left(self, target: str, reason: str) -> str | None:
+        """The target that the conversation had, where it is another one now."""
+        held = self.facts.held
+        if held is None or held == target:
+            return None
+        known = held in {one.name for one in self.spec.targets}
+        self.saw["left"] = f"{held}: {self.saw.get(f'not:{held}', reason) if known else 'no target any more'}"
+        return held
+
     def _stages(self) -> str:
-        passed, rule = self.router.rules.holding(self.features)
-        self.inside = self.spec.stay_inside or any(r.stay_inside for r in [*passed, *([rule] if rule else [])])
+        rule, inside = self.router.rules.holding(self.features)
+        self.inside = self.spec.stay_inside or inside
         names = [target.name for target in self.spec.targets]
         self.left, why_not = usable(names, self.facts, self.features, self.inside)  # 0
         self.saw |= {f"not:{name}": why for name, why in why_not.items()}
@@ -73,8 +84,6 @@ class _Deciding:
             return f"rule:{rule.name}"
         if self.facts.held is not None and self._narrow([self.facts.held], "conversation"):  # 2
             return "conversation"
-        if (left := self.facts.held) is not None:
-            self.saw["left"] = f"{left}: {why_not.get(left, 'no target any more')}"
         reason = self._intent() or self._complexity()  # 3, 4
         if reason is not None:
             return reason

@@ -18,15 +18,18 @@ class Rules:
             pattern: compiled(pattern) for rule in self.rules for pattern in rule.when.headers.values()
         }  # one object per pattern, however many rules have it
 
-    def holding(self, features: Features) -> tuple[list[Rule], Rule | None]:
-        """Those that only say 'stay inside' until the first that names targets, and that one."""
-        passed: list[Rule] = []
+    def holding(self, features: Features) -> tuple[Rule | None, bool]:
+        """The first that names targets; and whether any one says 'stay inside', wherever it stands: what must not leave
+        the machine does not leave it because another rule was written before.
+        """
+        first: Rule | None = None
+        inside = False
         for rule in self.rules:
-            if self._holds(rule.when, features):
-                if rule.to:
-                    return passed, rule
-                passed.append(rule)
-        return passed, None
+            decides, bounds = first is None and bool(rule.to), rule.stay_inside and not inside
+            if (decides or bounds) and self._holds(rule.when, features):
+                first = rule if decides else first
+                inside = inside or rule.stay_inside
+        return first, inside
 
     def _holds(self, when: When, features: Features) -> bool:
         return (

@@ -5,6 +5,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import Any
 
+from models import sse
 from models.messages import (
     Chunk,
     EmbedRequest,
@@ -17,7 +18,7 @@ from models.messages import (
 )
 from registry.errors import BadRequest
 from registry.recipes.provider import ProviderModel, Surface
-from routing.providers import faults, sse, tasks
+from routing.providers import faults, tasks
 from routing.providers.connection import Reply
 from routing.providers.passing import BadAnswer, ErrorEvent, Heard, Passing, another
 from routing.providers.plan import Planned, plan

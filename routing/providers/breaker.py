@@ -13,8 +13,10 @@ that is up to 120 s. What tells nothing of the provider's health (its client's f
 nowhere; a probe that ended so lets the next request be the probe.
 """
 
-from dataclasses import dataclass, replace
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 WINDOW = 30
 """Seconds, one bucket each."""
@@ -37,8 +39,7 @@ class Outcome(StrEnum):
     NEITHER = "neither"
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
+class Bucket(Struct, frozen=True):
     """One second's calls."""
 
     second: int
@@ -46,8 +47,7 @@ class Bucket:
     failures: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Breaker:
+class Breaker(Struct, frozen=True):
     phase: Phase = Phase.CLOSED
     buckets: tuple[Bucket, ...] = ()
     """Of the last 30 s, oldest first; empty unless closed."""
@@ -62,15 +62,13 @@ class Breaker:
     """Goes up with each change of phase: what was let through before has no say after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Struct, frozen=True):
     """Goes back with the outcome."""
 
     period: int
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     seconds: float
     """Until another try makes sense."""
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from models import sse
 from models.messages import Usage
 from registry.recipes.provider import Surface
-from routing.providers import sse
 
 NESTED = ("response", "message")
 """Where Responses and Messages have the model's name and usage in events."""

@@ -2,7 +2,7 @@
 
 LONGEST_WAIT = 20.0
 """Seconds of a Retry-After that are waited for; a longer one is told to the client."""
-BASE, MOST = 0.25, 8.0
+FIRST_SECONDS, MAX_SECONDS = 0.25, 8.0
 """Seconds: the back-off before the first further attempt, doubled for each one after it, up to so many."""
 SHARE, SAVED = 0.1, 10.0
 """Further attempts per request, and how many may be saved up while all is well."""
@@ -34,7 +34,7 @@ def wait(attempt: int, retry_after: float | None, left: float | None, chance: fl
         left: seconds of the whole request; None: as long as it takes.
         chance: 0 to 1. Half of the back-off is jitter; a Retry-After is a bound from below.
     """
-    back_off = min(MOST, BASE * 2.0 ** (attempt - 1)) * (0.5 + chance / 2)
+    back_off = min(MAX_SECONDS, FIRST_SECONDS * 2.0 ** (attempt - 1)) * (0.5 + chance / 2)
     if retry_after is not None:
         if retry_after > LONGEST_WAIT:
             return None

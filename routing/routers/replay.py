@@ -66,7 +66,7 @@ def replay(rows: Iterable[Row]) -> list[Replayed]:
     """
     scored = [row for row in rows if row.score is not None and row.reason.startswith((INTENT, ABSTAINED))]
     decided = [row for row in scored if row.reason.startswith(INTENT)]
-    rest = [row for row in scored if row.reason == ABSTAINED]
+    rest = [row for row in scored if row.reason.startswith(ABSTAINED)]
     if not scored:
         return []
     points = []

@@ -14,7 +14,7 @@ from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.commands.tenants import keys, limits, teams, usage
 from runtime.cli.commands.watching.logs import logs
 from runtime.cli.commands.watching.top import top
-from runtime.cli.failures import EXIT_CODES, Failure
+from runtime.cli.failures import EXIT_CODES, Failure, Refused
 from runtime.cli.options import URL
 
 
@@ -27,12 +27,37 @@ class CommandGroup(TyperGroup):
         except Failure as failure:
             output.failed(failure, bool(ctx.meta.get("json")))
             raise typer.Exit(failure.exit_code) from None
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, typer.Abort):  # the second: at a question
             output.note("")
             raise typer.Exit(130) from None
+        except typer.BadParameter as wrong:
+            if not wrong.message:  # nothing was wrong with it: it is missing
+                wrong.message = _what_to_write(wrong)
+            raise
         except BrokenPipeError:  # `roundhouse ... | head`: the reader has what it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except OSError as error:
+            if error.filename is None:
+                raise
+            output.failed(Refused(f"{error.filename}: {error.strerror}."), bool(ctx.meta.get("json")))
+            raise typer.Exit(Refused.exit_code) from None
+
+
+def _what_to_write(missing: Any) -> str:
+    """Of an argument that is not there: what it is, and a command that has it."""
+    told = getattr(missing.param, "help", None) or ""
+    _, _, examples = (missing.ctx.command.help or "").partition("Example")
+    example = " ".join(examples.partition(":")[2].partition(";")[0].split())
+    return f"{told} Such as: {example}" if example else told
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        print(f"roundhouse {version('roundhouse')}")
+        raise typer.Exit
 
 
 def common(
@@ -40,6 +65,9 @@ def common(
     url: Annotated[
         str | None, typer.Option(help="Address of the server; the same before a command and behind it.")
     ] = None,
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
 ) -> None:
     if url is None:
         return

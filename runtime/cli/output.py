@@ -41,17 +41,27 @@ def console() -> "Console":
     return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
-    """A plain table; `right` names the columns of figures."""
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), wrap: Sequence[str] = ()
+) -> None:
+    """A plain table; `right` names the columns of figures, `wrap` those that take more lines on a narrow terminal."""
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        shown.add_column(column, justify="right" if column in right else "left", no_wrap=True)
+        wraps = column in wrap
+        shown.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=not wraps,
+            overflow="fold" if wraps else "ellipsis",
+        )
     for row in rows:
         shown.add_row(*(Text(cell) for cell in row))
     console().print(shown)
+    if not shown.row_count:
+        note("(none)")
 
 
 def pairs(values: Iterable[tuple[str, str]]) -> None:

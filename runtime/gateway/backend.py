@@ -30,7 +30,7 @@ class Routed:
     def header(self) -> str:
         score = self.decision.score
         told = "-" if score is None else f"{score:.3f}"
-        return f"{self.router} {self.decision.target} {self.decision.reason} {told}"
+        return f"{self.router} {self.decision.target} {self.decision.told} {told}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,6 +44,8 @@ class Names:
     def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
         self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)
+        self._labelled: Catalog | None = None
+        self._labels: dict[str, dict[str, str]] = {}
         self.refresh()
 
     def serve(self, recipes: Sequence[Recipe]) -> None:
@@ -70,6 +72,19 @@ class Names:
     def managed_by(self, caller: Caller) -> Catalog:
         """What it may look after: an administrator sees the adapters of all teams."""
         return self.catalog.of(caller.team, all_teams=Scope.ADMIN in caller.scopes)
+
+    def label_of(self, model: str, digest: str) -> str:
+        """The adapter of this content, as it is registered; the digest's beginning where it is no more."""
+        if self._labelled is not self.everything:
+            self._labelled, self._labels = self.everything, {}
+        if model not in self._labels:
+            found: dict[str, str] = {}
+            for adapter in self.everything.adapters(model):
+                for version in adapter.versions:
+                    is_current = version is adapter.current
+                    found[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
+            self._labels[model] = found
+        return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
         """As the catalog's, and Conflict (name_in_use) for a router's name."""

@@ -30,7 +30,6 @@ from runtime.gateway.providers.backend import ProviderBackend
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.providers.views import Providers
 from runtime.gateway.routing.keeper import Keeper
-from runtime.gateway.sinks.console import swaps
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.log import RequestLog
@@ -71,7 +70,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     limiter = Limiter(LimitMetrics(metrics).told)
     keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
     await keys.start()
-    state = await asyncio.to_thread(State, settings.data_dir)
+    state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
     shelf = Shelf(settings.data_dir / "recipes")
     await asyncio.to_thread(shelf.tidy)
     shelved = await asyncio.to_thread(shelf.read)
@@ -91,15 +90,13 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     console, tracing = Console(settings.bounds.viewers), start_tracing()
 
     def queue_of(recipe: Recipe) -> ModelQueue:
-        queue = ModelQueue(
+        return ModelQueue(
             recipe,
             bounds,
             want=lambda: residency.want(residency.get(recipe.id)),
             released=lambda: residency.released(residency.get(recipe.id)),
-            registry=AdapterFacts(names, service, metrics, recipe.id),
+            registry=AdapterFacts(names, service, metrics, console, recipe.id),
         )
-        queue.effects.heard = swaps(console, recipe.id, lambda model, digest: gateway.look.name_of(model, digest))
-        return queue
 
     queues = {recipe.id: queue_of(recipe) for recipe in arranged.recipes}
     files = ModelFiles(state, device, settings.data_dir / "converted")

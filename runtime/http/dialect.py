@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Se
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from models import sse
 from models.messages import Chunk, Event, Started
-from runtime import sse
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
 from runtime.http.errors import Dialect

@@ -11,7 +11,7 @@ from registry.errors import RoundhouseError
 from registry.recipes.definition import Recipe, Tier
 from runtime.residency.policy import Resident
 from runtime.residency.states import HOLDS_MEMORY, ModelState, check_transition
-from runtime.residency.victims import WORTH
+from runtime.residency.victims import MIN_SAVING
 from runtime.slots.link import SlotLink
 
 BACKOFF_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -155,7 +155,7 @@ class ModelEntry:
         wish = self.recipe.residency.sleep
         if held is None or self.loaded is None or self.loaded.asleep is None or self.sleepless or wish == "never":
             return None
-        worth = bool(held.host_bytes) and held.device_bytes * WORTH <= self.needed
+        worth = bool(held.host_bytes) and held.device_bytes * MIN_SAVING <= self.needed
         return held if wish == "always" or worth else None
 
     @property

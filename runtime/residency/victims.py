@@ -19,7 +19,7 @@ from runtime.residency.states import ModelState
 
 Action = Literal["sleep", "evict"]
 NO_LIMIT = 1 << 62
-WORTH = 2
+MIN_SAVING = 2
 """A model sleeps only if it holds at most one part in so many of its device bytes then (unless told `always`)."""
 
 

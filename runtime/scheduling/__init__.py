@@ -2,5 +2,5 @@
 waiting. `placement` decides who starts and which adapter is where (pure: no clock, no I/O); `effects` carries it out.
 
 Not here: which models are in memory (`runtime.residency`), the wire to engines (`runtime.slots`), what a name means and
-who may ask (`runtime.gateway`), and the batches inside the engines for texts (`models.text.batching`).
+who may ask (`runtime.gateway`), and the batches inside the engines for texts (`models.batching`).
 """

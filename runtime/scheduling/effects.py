@@ -50,6 +50,10 @@ class AdapterRegistry(Protocol):
         """A step ended: 'ok' or 'failed'; for probes 'passed', 'failed' or 'error'."""
         ...
 
+    def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
+        """An adapter is in its place, which was another's or free, and answers as it should. Seconds."""
+        ...
+
 
 class AdapterWaiters(Protocol):
     """What the effects need of `runtime.scheduling.queue.ModelQueue`."""
@@ -74,10 +78,6 @@ class AdapterStats:
     """When its last staging and its last way into a place ended, by the queue's clock."""
 
 
-def _nobody(_digest: str, _evicted: str | None, _staging: float, _placing: float) -> None:
-    return
-
-
 class AdapterEffects:
     """One per model queue, on the gateway's event loop."""
 
@@ -85,8 +85,6 @@ class AdapterEffects:
         self._queue, self._registry, self._clock = queue, registry, clock
         self.probes = Probes(clock)
         self.stats: dict[str, AdapterStats] = {}
-        self.heard: Callable[[str, str | None, float, float], None] = _nobody
-        """Told when an adapter is in its place: its digest, whose place that was, seconds of staging and placing."""
         self._refs: dict[str, AdapterRef] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._drops: dict[asyncio.Task[None], str] = {}
@@ -195,7 +193,8 @@ class AdapterEffects:
             return
         if passed:
             staging = self.stats[digest].stage_seconds if digest in self.stats else 0.0
-            self.heard(digest, evict, staging, seconds)
+            if self._registry is not None:
+                self._registry.swapped(digest, evict, staging, seconds)
             self._queue.adapter_placed(digest)
         else:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)

@@ -33,7 +33,7 @@ class is owed its floor or no class above it waits, until it starts, a team or k
 comes that has no more than it: `runtime.scheduling.fair.accounts` bounds how much those get meanwhile.
 
 A second order of turns is inside the engines for texts, among the items of requests that run:
-`models.text.batching.plan.Turns`. It knows no ranks.
+`models.batching.plan.Turns`. It knows no ranks.
 """
 
 from collections.abc import Mapping

@@ -16,10 +16,10 @@ import msgspec
 from cachetools import TTLCache
 
 from adapters.content.faults import shorten
+from models import sse
 from models.messages import AdapterRef, Chunk, HttpCall, Started
 from registry.errors import EngineFailed, Unavailable
 from registry.records import Probe
-from runtime import sse
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 

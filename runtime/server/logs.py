@@ -49,12 +49,12 @@ REQUESTS = "roundhouse.requests"
 
 
 class Sparing(logging.Filter):
-    """Of each place that warns, MOST records in SECONDS: what clients do wrong must not hide the rest of a log.
+    """Of each place that warns, MAX_RECORDS records in SECONDS: what clients do wrong must not hide the rest of a log.
 
     The next one after that says how many were left out.
     """
 
-    MOST, SECONDS = 20, 60.0
+    MAX_RECORDS, SECONDS = 20, 60.0
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -68,11 +68,11 @@ class Sparing(logging.Filter):
         place, now = (record.pathname, record.lineno), self._clock()
         began, count = self._windows.get(place, (now, 0))
         if now - began >= self.SECONDS:
-            if count > self.MOST:
-                record.left_out = count - self.MOST
+            if count > self.MAX_RECORDS:
+                record.left_out = count - self.MAX_RECORDS
             began, count = now, 0
         self._windows[place] = began, count + 1
-        return count < self.MOST
+        return count < self.MAX_RECORDS
 
 
 def handler(stream: TextIO) -> logging.Handler:

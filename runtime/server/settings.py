@@ -83,8 +83,8 @@ class Settings(BaseSettings):
     database: Annotated[str | None, Shown(WHERE.panel, "SQLite in the data directory")] = Field(
         default=None,
         repr=False,
-        description="Where teams and keys are kept: postgresql+psycopg://user@host/name. A password belongs into the "
-        "variable: others on this machine can read command lines.",
+        description="Where teams, keys and the state of adapters are kept: postgresql+psycopg://user@host/name. A "
+        "password belongs into the variable: others on this machine can read command lines.",
     )
     pepper: SecretStr | None = None
     """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from registry.errors import BadRequest, Unavailable
-from registry.state.files import make_private, make_private_file
+from registry.storage.files import make_private, make_private_file
 
 FILE = "pepper"
 LEAST = 32

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-import secrets
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from registry.storage.server_id import server_id
 from tenants.ledger.rows import Entry, Settled
 
 if TYPE_CHECKING:  # a server without keys loads no database
@@ -13,8 +13,6 @@ if TYPE_CHECKING:  # a server without keys loads no database
     from tenants.ledger.writer import LedgerWriter
 
 log = logging.getLogger("roundhouse.tenants")
-FILE = "server-id"
-"""In the data directory, which one server has at a time: whose rows are to be ended at a start."""
 
 
 class Ledger:
@@ -32,7 +30,7 @@ class Ledger:
         from tenants.ledger.table import LedgerTable
         from tenants.ledger.writer import LedgerWriter
 
-        table = LedgerTable(database, await asyncio.to_thread(_server_id, self._data_dir), self._currency)
+        table = LedgerTable(database, await asyncio.to_thread(server_id, self._data_dir), self._currency)
         if interrupted := await asyncio.to_thread(table.interrupt):
             log.warning("requests that the last run did not end", extra={"requests": interrupted})
         self.database, self._writer = database, LedgerWriter(table)
@@ -54,11 +52,3 @@ class Ledger:
     async def close(self) -> None:
         if self._writer is not None:
             await self._writer.close()
-
-
-def _server_id(data_dir: Path) -> str:
-    path = data_dir / FILE
-    if not path.exists():
-        path.touch(mode=0o600)
-        path.write_text(secrets.token_hex(16))
-    return path.read_text().strip()[:32]

@@ -7,7 +7,7 @@ import msgspec
 if TYPE_CHECKING:
     from registry.storage.database import Database
 
-MOST = 100
+MAX_ROWS = 100
 """Rows of one id: clients may send the same one often."""
 
 
@@ -63,5 +63,5 @@ def rows_of(database: "Database", request: str, team: str | None) -> list[Ledger
     if team is not None:
         query = query.where(LEDGER.c.team == team)
     with database.read() as connection:
-        rows = connection.execute(query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MOST))
+        rows = connection.execute(query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS))
         return [LedgerRow(**row) for row in rows.mappings()]

@@ -8,7 +8,7 @@ import sqlalchemy as sa
 
 from registry.errors import BadRequest
 from registry.storage.database import Database
-from tenants.ledger.report import DAY, MOST
+from tenants.ledger.report import DAY, MAX_ROWS
 from tenants.ledger.rows import COUNTS, HOUR
 from tenants.storage.tables import HOURS
 
@@ -124,9 +124,9 @@ def _rows(database: Database, asked: Asked, seconds: int, first: int, last: int)
             query = query.where(column.in_(values))
     if asked.batch is not None:
         query = query.where((HOURS.c.source == "batch") == asked.batch)
-    query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MOST + 1)
+    query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MAX_ROWS + 1)
     with database.read() as connection:
         rows = [dict(row._mapping) for row in connection.execute(query)]
-    if len(rows) > MOST:
-        raise BadRequest(f"That is more than {MOST:,} results. Ask for fewer buckets, or by less.", param="limit")
+    if len(rows) > MAX_ROWS:
+        raise BadRequest(f"That is more than {MAX_ROWS:,} results. Ask for fewer buckets, or by less.", param="limit")
     return rows

@@ -13,7 +13,7 @@ from tenants.ledger.table import SUMS
 from tenants.storage.tables import HOURS
 
 DAY = 86_400
-MOST = 10_000
+MAX_ROWS = 10_000
 """Rows of an answer."""
 
 
@@ -83,11 +83,11 @@ def used(database: Database, question: Question) -> list[Used]:
     query = sa.select(*columns, *sums).where(HOURS.c.hour >= question.begin, HOURS.c.hour < question.end)
     if question.team is not None:
         query = query.where(HOURS.c.team == question.team)
-    query = query.group_by(*columns).order_by(*columns).limit(MOST + 1)
+    query = query.group_by(*columns).order_by(*columns).limit(MAX_ROWS + 1)
     with database.read() as connection:
         rows = connection.execute(query).all()
-    if len(rows) > MOST:
-        raise BadRequest(f"That is more than {MOST:,} rows. Ask for less time, or by less.", param="group_by")
+    if len(rows) > MAX_ROWS:
+        raise BadRequest(f"That is more than {MAX_ROWS:,} rows. Ask for less time, or by less.", param="group_by")
     size = len(columns)
     return [Used(tuple(row[:size]), *row[size:]) for row in rows]
 

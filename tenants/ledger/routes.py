@@ -7,7 +7,7 @@ import sqlalchemy as sa
 from registry.storage.database import Database
 from tenants.storage.tables import LEDGER
 
-MOST = 200_000
+MAX_ROWS = 200_000
 """Rows that a report reads, newest first."""
 
 
@@ -29,7 +29,7 @@ def chosen(database: Database, router: str, since: float) -> list[Chosen]:
         .where(LEDGER.c.router.startswith(f"{router}@", autoescape=True), LEDGER.c.at >= since)
         .where(LEDGER.c.router != "", LEDGER.c.source == "api")
         .order_by(LEDGER.c.at.desc())
-        .limit(MOST)
+        .limit(MAX_ROWS)
     )
     with database.read() as connection:
         return [Chosen(*row) for row in connection.execute(query)]

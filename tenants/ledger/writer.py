@@ -19,7 +19,7 @@ from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 
 log = logging.getLogger("roundhouse.tenants")
-MOST = 1000
+MAX_BATCH = 1000
 """Rows of one transaction."""
 RETRY_SECONDS = 0.5
 
@@ -96,7 +96,7 @@ class LedgerWriter:
     def _next(self, kept: list[Settled]) -> _Work:
         """What is left from before, and what has come; waits for something where there is neither."""
         work = _Work(ended=list(kept))
-        while len(work.begun) + len(work.ended) < len(kept) + MOST:
+        while len(work.begun) + len(work.ended) < len(kept) + MAX_BATCH:
             try:
                 found = self._queue.get(block=not (kept or work.begun or work.ended or work.told))
             except queue.Empty:

@@ -9,7 +9,7 @@ from registry.errors import BadRequest
 MICRO = 1_000_000
 """Of money: whole millionths of the server's currency."""
 MINUTE = 60
-MOST = 10**15
+MAX_AMOUNT = 10**15
 
 
 class Kind(StrEnum):
@@ -63,7 +63,7 @@ class Limit:
 
     def __post_init__(self) -> None:
         least = 0 if self.kind.is_spend else 1
-        if not least <= self.amount <= MOST:
+        if not least <= self.amount <= MAX_AMOUNT:
             raise BadRequest(f"{self.kind} is {least} or more, and not that much.", param="amount")
 
     @property
@@ -83,7 +83,7 @@ def amount_of(kind: Kind, text: str) -> int:
 
     try:
         value = Decimal(text) * kind.unit
-        if not value.is_finite() or abs(value) > MOST or value != value.to_integral_value():
+        if not value.is_finite() or abs(value) > MAX_AMOUNT or value != value.to_integral_value():
             raise ValueError
     except (ArithmeticError, ValueError):  # what is no number; 1e999999999, which is too large for a Decimal's product
         raise BadRequest(f"'{text[:40]}' is no amount for {kind}.", param="amount") from None

@@ -5,6 +5,7 @@ from pathlib import Path
 from registry.storage.database import SQLITE, Database, url_of
 from registry.storage.migration import upgrade
 from tenants.place import FILE
+from tenants.storage.tables import VERSION_TABLE
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
@@ -16,7 +17,7 @@ def open_tables(data_dir: Path, url: str | None = None) -> Database:
     """
     database = Database(url_of(url or f"{SQLITE}:///{(data_dir / FILE).absolute()}"))
     try:
-        upgrade(database, MIGRATIONS)
+        upgrade(database, MIGRATIONS, VERSION_TABLE)
     except BaseException:
         database.close()
         raise

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 import typer.main
 import yaml
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
+from pydantic import ByteSize, TypeAdapter
 
 from docs.tables.cli import _walk, parameters
+from registry.recipes.definition import QueueSpec
 from runtime.cli.main import app
 from runtime.gateway.metrics import Metrics
+from runtime.gateway.record import End
+from tenants.classes import ServiceClass
 from tests.docs.blocks import ROOT
 from tests.unit.http.admin.test_engine_series import vllm_names
 
@@ -66,6 +70,25 @@ def test_the_unit_gives_a_stop_more_time_than_the_server_takes() -> None:
     assert float(read("compose.yaml")["services"]["roundhouse"]["stop_grace_period"].rstrip("s")) > float(str(drain))
 
 
+def test_the_proxy_waits_longer_and_takes_more_than_the_server() -> None:
+    """So that each bound's answer is the server's own, with its reason and Retry-After."""
+    site = (DEPLOY / "nginx.conf").read_text()
+    serve = {p.name: p.default for p in parameters(_serve())}
+
+    def seconds(name: str) -> float:
+        (value,) = re.findall(rf"^ +{name} (\d+[smh]);", site, re.MULTILINE)
+        return float(value[:-1]) * {"s": 1, "m": 60, "h": 3600}[value[-1]]
+
+    longest = max(QueueSpec().max_wait, float(serve["drain_seconds"]))
+    assert seconds("proxy_read_timeout") > longest
+    assert seconds("proxy_send_timeout") > longest
+    assert seconds("keepalive_timeout") < float(serve["keep_alive"]), "else it sends into what the server closes"
+    (size,) = re.findall(r"client_max_body_size (\d+)m;", site)
+    assert int(size) << 20 > TypeAdapter(ByteSize).validate_python(serve["max_adapter"])
+    assert "proxy_buffering off;" in site
+    assert "proxy_request_buffering off;" in site
+
+
 def _serve() -> Any:
     return dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
 
@@ -106,6 +129,25 @@ def test_prometheus_takes_its_file() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_alarms_sound_for_the_class_whose_promise_is_burnt() -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed")
+    command = ["promtool", "test", "rules", str(Path(__file__).with_name("alerts.test.yml"))]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_bounds_of_the_alarms_are_buckets_that_exist_and_the_classes_are_ours() -> None:
+    (group,) = read("alerts.yml")["groups"]
+    text = " ".join(rule["expr"] for rule in group["rules"])
+    bounds = {float(bound) for bound in re.findall(r'le="([\d.]+)"', text)}
+    assert bounds <= set(Metrics().first._upper_bounds)
+    assert set(re.findall(r'class="(\w+)"', text)) == {one.label for one in ServiceClass}
+    ends = re.findall(r'end!?=~"([\w|]+)"', text)
+    assert {end for word in ends for end in word.split("|")} <= set(End)
+    assert set(re.findall(r"roundhouse_\w+(?=\{|\[)", text)) <= set(series())
+
+
 def series() -> dict[str, set[str]]:
     """Names as queries write them, with their labels."""
     found: dict[str, set[str]] = {}
@@ -115,7 +157,9 @@ def series() -> dict[str, set[str]]:
             if isinstance(value, Counter):
                 found[f"{value._name}_total"] = labels
             elif isinstance(value, Histogram):
-                found |= {f"{value._name}_bucket": labels | {"le"}, f"{value._name}_count": labels}
+                found |= {f"{value._name}_{part}": labels | {"le"} for part in ("bucket", "count", "sum")}
+            elif isinstance(value, Summary):
+                found |= {f"{value._name}_{part}": labels for part in ("count", "sum")}
             else:
                 found[value._name] = labels
     return found | {name: {"model_name", "engine"} for name in vllm_names()}
@@ -123,11 +167,13 @@ def series() -> dict[str, set[str]]:
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.name)
 def test_a_dashboard_asks_for_series_and_labels_that_exist(path: Path) -> None:
-    board, known = json.loads(path.read_text()), series()
+    (group,) = read("alerts.yml")["groups"]
+    recorded = {rule["record"].split(":")[1]: {"class"} for rule in group["rules"] if "record" in rule}
+    board, known = json.loads(path.read_text()), series() | recorded
     queries = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
     queries += [variable["query"]["query"] for variable in board["templating"]["list"]]
     assert len(queries) > 12
-    for query in queries:
+    for query in (query for query in queries if not query.startswith("vector(")):
         named = re.findall(r"\b((?:roundhouse_|vllm:)\w+)", query)
         assert named
         assert set(named) <= set(known), query

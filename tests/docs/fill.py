@@ -65,15 +65,18 @@ def true_answer(example: Example, url: str, data: Path | None) -> str | None:
 def fill(page: Path, url: str, write: bool, data: Path | None = None) -> int:
     """Look at one page; returns how many answers were not as shown."""
     wrong: list[tuple[Example, str]] = []
-    failed = 0
-    for example in examples(page):
+    failed = skipped = 0
+    found = examples(page)
+    for example in found:
         if reason := missing(example.language):
+            skipped += 1
             print(f"{example.name}: skipped, {reason}")
             continue
         try:
             text = true_answer(example, url, data)
-        except pytest.skip.Exception as skipped:  # an environment of other clients could not be made
-            print(f"{example.name}: skipped, {skipped}")
+        except pytest.skip.Exception as why:  # an environment of other clients could not be made
+            skipped += 1
+            print(f"{example.name}: skipped, {why}")
             continue
         except (Failed, json.JSONDecodeError) as error:
             failed += 1
@@ -88,6 +91,8 @@ def fill(page: Path, url: str, write: bool, data: Path | None = None) -> int:
             assert example.answer is not None
             lines[example.answer.line : example.answer.end - 1] = text.splitlines()
         page.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    right = len(found) - len(wrong) - failed - skipped
+    print(f"{page.name}: {right} of {len(found)} examples do what the page shows")
     return len(wrong) + failed
 
 

@@ -33,6 +33,7 @@ NOT_RUN = {
     ("teams.md", "curl -s"): "shows a key, and there is none on the server that all other blocks ask",
     ("sharing.md", "roundhouse teams create"): "closes the server that all other blocks ask",
     ("sharing.md", "roundhouse keys create"): "shows keys, and the teams are a reader's own",
+    ("sharing.md", "roundhouse adapters add"): "names a folder of the reader's own",
     ("limits.md", "roundhouse limits set"): "names a team and a key of the reader's own",
     ("limits.md", "roundhouse limits simulate"): "there is no ledger on the server that all other blocks ask",
     ("costs.md", "curl -s"): "there is no ledger on the server that all other blocks ask",

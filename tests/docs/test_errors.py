@@ -158,6 +158,7 @@ NOT_PROVOKED: dict[tuple[int, str], str] = {
     (409, "no_place_to_pin"): "needs as many pins as the starter's recipe has places",
     (409, "places_full"): "between gateway and engine, as adapters_full",
     (409, "state_version"): "the start's, on files that another version wrote",
+    (409, "no_schema"): "the start's, where PostgreSQL lets it make none",
     (422, "bad_config"): "the load's, of a config.json that lacks a size",
     (422, "source_not_found"): "the start's, of a recipe whose package has no such folder",
     (422, "unknown_field"): "Cohere's errors have no code",

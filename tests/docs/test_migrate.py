@@ -15,7 +15,7 @@ _NAMED = re.compile(r"\{[^}]*\}")
 PATHS = {_NAMED.sub("{}", path) for path, _, _ in routes()} | {"/docs"}
 _PATH = re.compile(r"(?:GET |POST |PUT |DELETE )?(/[\w/{}.-]*)")
 _CODE = re.compile(r"`([^`]+)`")
-SAME = ("the same", "[the same]")
+UNCHANGED = ("the same", "[the same]")
 RECIPE = ("context_length", "batching.", "memory.", "residency.", "engine.", "aliases", "dtype", "adapters:")
 
 
@@ -40,7 +40,7 @@ def paths(cell: str) -> list[str]:
 
 @pytest.mark.parametrize(("server", "there", "here"), ROWS, ids=lambda text: text[:40])
 def test_paths_are_there_or_not_as_the_page_says(server: str, there: str, here: str) -> None:
-    if here.startswith(SAME):
+    if here.startswith(UNCHANGED):
         assert set(paths(there)) <= PATHS, f"{server}: said to be here"
     if here.startswith("not here"):
         assert not set(paths(there)) & PATHS, f"{server}: said not to be here"

@@ -10,13 +10,13 @@ import pytest
 
 from tests import newcomer
 from tests.docs.blocks import ROOT
-from tests.newcomer import ANSWER, MOST, URL, commands
+from tests.newcomer import ANSWER, MAX_STEPS, URL, commands
 from tests.system.serving import Server
 
 
 def test_it_is_few_commands_in_the_order_of_their_need() -> None:
     told = commands()
-    assert len(told) <= MOST
+    assert len(told) <= MAX_STEPS
     assert [line.split()[0].rpartition("/")[2] for line in told[:3]] == ["git", "cd", "make"]
     assert told[-1].startswith(".venv/bin/roundhouse chat --model my-tune ")
 

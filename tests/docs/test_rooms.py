@@ -3,10 +3,14 @@
 import ast
 import subprocess
 from collections import Counter
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
+
 ROOT = Path(__file__).parents[2]
-MOST = 15
+PRODUCT = ("runtime", "console", "tenants", "routing", "launch", "models", "adapters", "registry")
+MAX_FILES = 15
 """Source files of a folder, beside its `__init__.py`."""
 
 
@@ -23,7 +27,7 @@ def sources() -> list[Path]:
 
 def test_no_folder_has_too_many_files() -> None:
     found = Counter(file.parent for file in sources() if file.name != "__init__.py")
-    assert {str(folder): count for folder, count in found.items() if count > MOST} == {}
+    assert {str(folder): count for folder, count in found.items() if count > MAX_FILES} == {}
 
 
 def test_no_file_repeats_its_folders_name() -> None:
@@ -33,7 +37,12 @@ def test_no_file_repeats_its_folders_name() -> None:
 
 
 def test_each_room_says_what_lives_there() -> None:
-    product = ("runtime", "console", "tenants", "launch", "models", "adapters", "registry")
-    rooms = [file for file in sources() if file.name == "__init__.py" and file.parts[0] in product]
+    rooms = [file for file in sources() if file.name == "__init__.py" and file.parts[0] in PRODUCT]
     assert len(rooms) > 30
     assert [str(file) for file in rooms if not ast.get_docstring(ast.parse((ROOT / file).read_text()))] == []
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Nor in a larger circle; imports inside functions count, too."""
+    graph = grimp.build_graph(*PRODUCT, cache_dir=None)
+    TopologicalSorter({name: graph.find_modules_directly_imported_by(name) for name in graph.modules}).prepare()

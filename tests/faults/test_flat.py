@@ -13,7 +13,7 @@ import pytest
 
 from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import ask
-from tests.fuzz.memory import CHAT, GATEWAY, MIB, MOST, Held, look
+from tests.fuzz.memory import CHAT, GATEWAY, MAX_GROWTH, MIB, Held, look
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(24 * 3600)]
@@ -78,7 +78,7 @@ def test_memory_and_descriptors_are_flat(server: Server) -> None:
         now = look(server)
         print(f"round {rounds}:", {name: (round(held.bytes / MIB), held.descriptors) for name, held in now.items()})
     for name in (GATEWAY, CHAT):
-        assert now[name].bytes - first[name].bytes < MOST[name], (name, first, now)
+        assert now[name].bytes - first[name].bytes < MAX_GROWTH[name], (name, first, now)
         eventually(lambda name=name: _open(server, name) <= first[name].descriptors + DESCRIPTORS)
     assert server.model(CHAT)["deaths"] == server.model(EMBED)["deaths"] == 0
 

@@ -10,7 +10,7 @@ from tests.system.serving import Server
 
 MIB = 2**20
 GATEWAY, CHAT = "gateway", "starter-chat"
-MOST = {GATEWAY: 64 * MIB, CHAT: 128 * MIB}
+MAX_GROWTH = {GATEWAY: 64 * MIB, CHAT: 128 * MIB}
 """Growth after warm-up that counts as flat: allocators' slack; EngineCore's cache of grammars, which has a bound. Its
 cache of keys and values (128 MiB) is there from the start, but a system gives pages of it when they are first written:
 that is seen in the first minutes."""
@@ -55,7 +55,7 @@ def growth(held: Sequence[Held]) -> Held:
 
 def findings(looks: Sequence[dict[str, Held]]) -> list[str]:
     found = []
-    for name, most in MOST.items():
+    for name, most in MAX_GROWTH.items():
         grown = growth([look[name] for look in looks])
         if grown.bytes > most:
             found.append(f"{name} grew by {grown.bytes / MIB:.0f} MiB after warm-up; flat is at most {most / MIB:.0f}")

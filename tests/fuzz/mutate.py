@@ -13,7 +13,7 @@ from tests.contract.chat.bombs import ATTACKS, TOOLS
 from tests.fuzz.corpus import Raw
 
 BOMBS = [json.loads(json.dumps(bomb)) for bomb in (ATTACKS | TOOLS).values()]
-MOST = 3 << 20
+MAX_BYTES = 3 << 20
 """Bytes of a body, below the server's own bound, so that most are looked at."""
 DEEPEST = 600
 """Levels that are parsed here: where Python's stack ends while hypothesis counts garbage, the process does too."""
@@ -175,7 +175,7 @@ def _depth(text: str) -> int:
 
 
 def _dumped(body: object) -> str:
-    return json.dumps(body, ensure_ascii=True)[:MOST]
+    return json.dumps(body, ensure_ascii=True)[:MAX_BYTES]
 
 
 def _changed(value: Any, random: Random) -> Any:
@@ -240,7 +240,7 @@ def _bytes(raw: Raw, random: Random) -> Raw:
             body = "\xef\xbb\xbf" + body
         case _:
             body = random.choice(("", "null", "[]", "0", '"a"', "{}", "[" * 100_000, '{"a":' * 50_000, "9" * 100_000))
-    return msgspec.structs.replace(raw, body=body[:MOST])
+    return msgspec.structs.replace(raw, body=body[:MAX_BYTES])
 
 
 def _header(raw: Raw, random: Random) -> Raw:

@@ -13,7 +13,7 @@ import httpx
 
 from models.parent import die_with_parent
 
-WORTH = 0.25
+NOTED_FROM = 0.25
 MODEL = "starter-chat"
 ASKED = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}], "max_tokens": 400, "temperature": 0}
 BODY = {**ASKED, "stream": True, "ignore_eos": True}
@@ -51,7 +51,7 @@ def _one(http: httpx.Client, totals: dict[str, Any]) -> str:
                     totals["tokens"] += 1
                     totals["seconds"] += now - last
                     totals["longest"] = max(totals["longest"], now - last)
-                    if now - last > WORTH:
+                    if now - last > NOTED_FROM:
                         _say({"gap": [last, now]})
                 last = now
     except httpx.HTTPError as error:

@@ -37,7 +37,7 @@ def _tell(run: "Run") -> None:
         print(f"  gap {gap.seconds:.2f} s: {waited}; {still}; ours {gap.ours:.2f} s")
     over = [gap for gap in run.gaps if gap.seconds > WORST]
     print(f"  gaps over {WORST} s: {len(over)}, of them ours: {sum(gap.ours > WORST for gap in over)}")
-    for name in memory.MOST if run.looks else ():
+    for name in memory.MAX_GROWTH if run.looks else ():
         first, last = run.looks[len(run.looks) // 5][name], run.looks[-1][name]
         ends = (f"{held.bytes / memory.MIB:.0f} MiB and {held.descriptors} descriptors" for held in (first, last))
         print(f"{name}: from {' to '.join(ends)}")
@@ -70,7 +70,7 @@ def _whole(run: "Run") -> dict[str, Any]:
         },
         "memory": {
             name: [{"MiB": held.bytes // memory.MIB, "descriptors": held.descriptors} for held in _some(run, name)]
-            for name in memory.MOST
+            for name in memory.MAX_GROWTH
         },
     }
 

@@ -9,7 +9,7 @@ import msgspec
 
 from tests.fuzz.corpus import Raw
 
-MOST = 64 * 2**20
+MAX_ANSWER = 64 * 2**20
 """Bytes of an answer that are read."""
 
 
@@ -68,7 +68,7 @@ def send(port: int, raw: Raw, seconds: float) -> Reply:
         answer = http.client.HTTPResponse(sock, method=raw.method)
         try:
             answer.begin()
-            body = answer.read(MOST)
+            body = answer.read(MAX_ANSWER)
         except TimeoutError:
             return reply(-2)
         except (ConnectionResetError, http.client.RemoteDisconnected):

@@ -49,14 +49,14 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "typical": True,
         "executor": "uni",
         "worker": "vllm.v1.worker.gpu_worker.Worker",
-        "extension": "models.chat.vllm.stage.StagedAdapters" if places.device else "",
+        "extension": "models.chat.vllm.adapters.stage.StagedAdapters" if places.device else "",
         "asked_to_sleep": True,
         "lora": [places.device, places.max_rank] if places.device else None,
         "inspected": [],
         "runner_loads_adapters_as_the_first_does": True,
         "sampler_takes_processors": True,
         "core_is_ours": "models.chat.vllm.core",
-        "manager_is_ours": "models.chat.vllm.manager",
+        "manager_is_ours": "models.chat.vllm.adapters.manager",
         "start": {
             "told": "vLLM's engine did not start: "
             + (

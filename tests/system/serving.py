@@ -59,11 +59,16 @@ class Server:
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
+        self._command, self._env = command, env
+        self.start()
+
+    def start(self) -> None:
+        """Also once more, on the same port and data, after a `stop`."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                self._command,
                 cwd=ROOT,
-                env=env,
+                env=self._env,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

@@ -93,6 +93,14 @@ def test_each_request_is_one_line_of_the_log(server: Server) -> None:
     assert errors == [], "what a client did wrong is no error of the server's"
 
 
+def test_the_machine_itself_is_measured_too(server: Server) -> None:
+    """What dashboards show beside vLLM's own series."""
+    used, total = (server.metric(f"roundhouse_device_memory_{name}_bytes", device="cpu") for name in ("used", "total"))
+    assert 0 < used < total
+    assert 0 <= server.metric("roundhouse_device_utilization_ratio", device="cpu") <= 1
+    assert "roundhouse_device_utilization_ratio{" in server.http.get("/metrics").text
+
+
 def test_a_wish_to_store_is_taken_with_a_warning(server: Server) -> None:
     for path, body in (
         ("/v1/chat/completions", HELLO),

@@ -15,7 +15,7 @@ from tests.system.serving import PACK, Server
 from tests.system.surfaces.test_speech import sample
 
 pytestmark = pytest.mark.real
-SAME = 1e-5
+TOLERANCE = 1e-5
 """Largest difference of a value of a vector, or of a score, to that of the request alone, in float32 on a CPU."""
 SAME_SPEECH = 1e-3
 """The same for the mean log probability of a segment; texts and times are equal."""
@@ -72,7 +72,7 @@ def test_embeddings_are_the_same_in_a_crowd(server: Server) -> None:
     alone = [embedded(server, inputs) for inputs in asked]
     crowd = together(server, "starter-embed", [lambda i=inputs: embedded(server, i) for inputs in asked])  # type: ignore[misc]
     for one, other in zip(alone, crowd, strict=True):
-        np.testing.assert_allclose(one, other, atol=SAME)
+        np.testing.assert_allclose(one, other, atol=TOLERANCE)
 
 
 def test_scores_are_the_same_in_a_crowd(server: Server) -> None:
@@ -80,7 +80,7 @@ def test_scores_are_the_same_in_a_crowd(server: Server) -> None:
     alone = [scored(server, query, documents) for query, documents in asked]
     crowd = together(server, "starter-rerank", [lambda a=one: scored(server, *a) for one in asked])  # type: ignore[misc]
     for one, other in zip(alone, crowd, strict=True):
-        np.testing.assert_allclose(one, other, atol=SAME)
+        np.testing.assert_allclose(one, other, atol=TOLERANCE)
 
 
 def test_transcripts_are_the_same_in_a_crowd(server: Server) -> None:

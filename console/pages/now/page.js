@@ -113,7 +113,7 @@ function draw() {
   spark("swaps", minute.swap_rates);
   spark("requests", minute.request_rates);
   const longest = now.waiting ? `, the longest for ${ms(now.longest_wait)}` : "";
-  $("summary").textContent = `${now.running} requests running, ${now.waiting} waiting${longest}.`;
+  $("summary").textContent = `${now.running} ${now.running === 1 ? "request" : "requests"} running, ${now.waiting} waiting${longest}.`;
   $("phase").textContent = now.phase;
   $("dot").className = now.phase === "ready" ? "dot" : "dot off";
   memory();
@@ -124,15 +124,25 @@ function draw() {
 }
 
 draw();
-const stream = new EventSource("events");
-stream.addEventListener("now", (event) => {
-  now = JSON.parse(event.data);
-  draw();
-});
-stream.addEventListener("error", () => {
-  $("dot").className = "dot off";
-  $("phase").textContent = "not connected, trying again";
-});
+
+// A browser comes back by itself when a stream ends, but not when it is refused: by a proxy whose server starts, or
+// because a restart has ended the session.
+function connect() {
+  const stream = new EventSource("events");
+  stream.addEventListener("now", (event) => {
+    now = JSON.parse(event.data);
+    draw();
+  });
+  stream.addEventListener("error", async () => {
+    $("dot").className = "dot off";
+    $("phase").textContent = "not connected, trying again";
+    if (stream.readyState !== EventSource.CLOSED) return;
+    const page = await fetch("now", { redirect: "manual" }).catch(() => null);
+    if (page?.type === "opaqueredirect") location.assign("sign-in?next=now");
+    else setTimeout(connect, 2000);
+  });
+}
+connect();
 
 // --- one question for an adapter that is not in its place ------------------------------------------------------------
 const TEXTS = {
@@ -194,7 +204,8 @@ $("ask")?.addEventListener("click", async () => {
     const parts = spent(response.headers.get("server-timing"), total);
     $("answer").textContent = answer.choices[0].message.content;
     cost(parts, total);
-    const swap = parts.swap > 0 ? `Bringing the adapter in cost ${ms(parts.swap)} of them.` : "No adapter had to be brought in.";
+    const blink = parts.swap < 0.1 ? ", less than the blink of an eye" : "";
+    const swap = parts.swap > 0 ? `Bringing the adapter in cost ${ms(parts.swap)} of them${blink}.` : "No adapter had to be brought in.";
     $("cost-words").textContent = `${ms(total)} from click to answer. ${swap} Ask again: the next one has its turn.`;
   } catch (error) {
     $("answer").textContent = "";

@@ -83,7 +83,9 @@ async function turn(side, text) {
       answer.textContent = whole || "…";
     }
     side.messages.push({ role: "assistant", content: whole });
-    side.element.querySelector("[data-digest]").textContent = `${digest.slice(0, 60)} · ${ms((performance.now() - began) / 1e3)}`;
+    const told = side.element.querySelector("[data-digest]");
+    told.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}`;
+    told.title = digest;
   } catch (error) {
     side.messages.pop();
     answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;

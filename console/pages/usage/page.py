@@ -1,5 +1,6 @@
 """Usage: what teams used, from the ledger's sums of hours."""
 
+import asyncio
 import csv
 import io
 import time
@@ -10,51 +11,75 @@ import msgspec
 from console.host import Context, Page, Visit
 from registry.errors import BadRequest, NotFound
 from tenants.caller import Scope
-from tenants.ledger.view import FIELDS, UsageReportView
+from tenants.ledger.view import FIELDS, UsageReportView, UsedView
 
 SPANS = {
-    "24h": (86_400, "hour", "24 hours"),
-    "7d": (7 * 86_400, "hour", "7 days"),
-    "30d": (30 * 86_400, "day", "30 days"),
+    "24h": (86_400, "24 hours"),
+    "7d": (7 * 86_400, "7 days"),
+    "30d": (30 * 86_400, "30 days"),
 }
 BY = ("model", "adapter", "team", "key", "endpoint", "class", "hour", "day")
 SHOWN = 200
 """Rows of the table; the CSV has all."""
+PER_ACCEPTED = "cost_per_accepted"
+DAY = 86_400
+DAYS = 8 * DAY
+"""A curve of more than this has a point for each day."""
 
 
 async def context(visit: Visit) -> Context:
     asked = visit.request.query_params
     span = asked.get("span") if asked.get("span") in SPANS else "24h"
     by = asked.get("by") if asked.get("by") in BY else "model"
-    seconds, step, _ = SPANS[str(span)]
+    seconds, _ = SPANS[str(span)]
     end = int(time.time()) // 3600 * 3600 + 3600
     window = {"from": str(end - seconds), "to": str(end)}
     found: dict[str, object] = {"span": span, "by": by, "spans": SPANS, "bys": BY, "field": FIELDS[str(by)], "rows": []}
     found |= {"is_kept": True, "series": "[]", "csv": "", "query": urlencode({**window, "group_by": by})}
     found |= {"currency": "", "total": None, "compared": [], "why_not": ""}
-    try:
-        rows = await _used(visit, window, [str(by)])
-        hours = rows if by == step else await _used(visit, window, [step])
-        [total] = (await _used(visit, window, [])).data
+    try:  # side by side: each goes through all sums of that time
+        rows, hours, compared = await asyncio.gather(
+            _used(visit, window, str(by)), _used(visit, window, "hour"), _compared(visit, window)
+        )
     except NotFound:
         return found | {"is_kept": False}
     by_time = by in ("hour", "day")
     ordered = rows.data[::-1] if by_time else sorted(rows.data, key=lambda row: row.requests, reverse=True)
-    found |= {"currency": rows.currency, "total": total, "more": max(0, len(ordered) - SHOWN), "by_time": by_time}
-    try:
-        compared = await visit.host.usage.compare(visit.caller, None, None, window["from"], window["to"])
-    except (NotFound, BadRequest) as error:
-        found |= {"why_not": error.message}
-    else:
-        found |= {"compared": compared}
-    points = [[getattr(row, step), row.requests, row.input_tokens, row.output_tokens] for row in hours.data]
-    columns = [list(column) for column in zip(*points, strict=True)] if points else []
+    found |= {"currency": rows.currency, "total": added(rows.data)}
+    found |= {"more": max(0, len(ordered) - SHOWN), "by_time": by_time, **compared}
+    columns = [list(column) for column in zip(*_points(hours, DAY if seconds > DAYS else 3600), strict=True)]
     series = msgspec.json.encode(columns).decode()
     return found | {"rows": ordered[:SHOWN], "series": series, "csv": _csv(rows, FIELDS[str(by)])}
 
 
-async def _used(visit: Visit, window: dict[str, str], by: list[str]) -> UsageReportView:
-    return await visit.host.usage.ask(visit.caller, None, None, window["from"], window["to"], by)
+async def _used(visit: Visit, window: dict[str, str], by: str) -> UsageReportView:
+    return await visit.host.usage.ask(visit.caller, None, None, window["from"], window["to"], [by])
+
+
+async def _compared(visit: Visit, window: dict[str, str]) -> Context:
+    """The same at providers' prices, or why there is none."""
+    try:
+        return {"compared": await visit.host.usage.compare(visit.caller, None, None, window["from"], window["to"])}
+    except (NotFound, BadRequest) as error:
+        return {"why_not": error.message}
+
+
+def _points(hours: UsageReportView, step: int) -> list[tuple[int, int, int, int]]:
+    """Moment, requests, tokens in and out; of steps in which something was used."""
+    found: dict[int, tuple[int, int, int]] = {}
+    for row in hours.data:
+        assert isinstance(row.hour, int)
+        at = row.hour - row.hour % step
+        requests, tokens_in, tokens_out = found.get(at, (0, 0, 0))
+        found[at] = (requests + row.requests, tokens_in + row.input_tokens, tokens_out + row.output_tokens)
+    return [(at, *sums) for at, sums in sorted(found.items())]
+
+
+def added(rows: list[UsedView]) -> UsedView:
+    """One sum of them all."""
+    names = [name for name in UsedView.__struct_fields__ if name not in FIELDS.values() and name != PER_ACCEPTED]
+    sums = {name: sum(getattr(row, name) for row in rows) for name in names}
+    return UsedView(**sums, cost_per_accepted=sums["cost"] / sums["accepted"] if sums["accepted"] else None)
 
 
 def _csv(report: UsageReportView, field: str) -> str:

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from models.chat.vllm import core, counting, fail_fast, process
+from models.chat.vllm import core, counting, fail_fast, process, source
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
 
@@ -81,14 +81,14 @@ def _know_architecture(path: Path) -> None:
     """Give vLLM the model's class. Else it starts a Python process to look at it, unless that was cached.
 
     Off the CPU only what `prewarm` has imported: another model's file may touch CUDA when it is imported, and a process
-    with CUDA cannot be forked.
+    with CUDA cannot be forked. Plug-ins of others are loaded afterwards, and win.
     """
     registry = import_module("vllm.model_executor.models").ModelRegistry
     any_file = import_module("vllm.platforms").current_platform.is_cpu()
     for architecture in json.loads((path / "config.json").read_text()).get("architectures") or ():
-        lazy = registry.models.get(architecture)
-        if hasattr(lazy, "module_name") and (any_file or lazy.module_name in sys.modules):
-            registry.register_model(architecture, lazy.load_model_cls())
+        module, name = source.class_of(architecture) or ("", "")
+        if module and (any_file or module in sys.modules):
+            registry.register_model(architecture, getattr(import_module(module), name))
 
 
 def configuration(arguments: Namespace, device: str) -> Any:
@@ -97,12 +97,12 @@ def configuration(arguments: Namespace, device: str) -> Any:
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
+    _know_architecture(Path(arguments.model))
     settings = AsyncEngineArgs.from_cli_args(arguments)
-    settings.worker_extension_cls = "models.chat.vllm.stage.StagedAdapters" if arguments.enable_lora else ""
+    settings.worker_extension_cls = "models.chat.vllm.adapters.stage.StagedAdapters" if arguments.enable_lora else ""
     if device == "cpu" and arguments.tensor_parallel_size == 1:
         # the class, not "uni": vLLM turns the word into a worker process of its own, which costs a start and a copy
         settings.distributed_executor_backend = UniProcExecutor
-    _know_architecture(Path(arguments.model))
     config = settings.create_engine_config(UsageContext.ENGINE_CONTEXT)
     _sample_typically(config)
     return config
@@ -126,9 +126,11 @@ def start_engine(
         os.environ[process.CAUSE] = str(cause)
         try:
             others = set(multiprocessing.active_children())
+            logger = counting.logger()
             engine = AsyncLLM.from_vllm_config(
-                config, stat_loggers=counting.loggers(), disable_log_stats=arguments.disable_log_stats
+                config, stat_loggers=[logger], disable_log_stats=arguments.disable_log_stats
             )
+            engine.roundhouse_logger = logger
             engine.roundhouse_processes = [one for one in multiprocessing.active_children() if one not in others]
             return engine
         except Exception as error:

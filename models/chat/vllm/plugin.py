@@ -42,7 +42,8 @@ def _patch_all() -> None:
     from vllm.v1.sample import logits_processor
     from vllm.v1.structured_output import StructuredOutputManager
 
-    from models.chat.vllm import core, file, grammars, manager, read
+    from models.chat.vllm import core, grammars
+    from models.chat.vllm.adapters import file, manager, read
     from models.chat.vllm.cpu import punica
     from models.chat.vllm.sampling import typical
 

@@ -116,7 +116,6 @@ USED = (
         LORA,
         ("self", "lora_model"),
     ),
-    Touch("vllm.lora.model_manager:LoRAModelManager._registered_adapters", "what host memory holds", LORA),
     Touch(
         "vllm.lora.model_manager:LoRAModelManager.lora_index_to_id",
         "which adapter is in which place; whoever writes it says so",
@@ -139,16 +138,18 @@ USED = (
         CORE,
     ),
     Touch("vllm.device_allocator.cumem:CuMemAllocator.pointer_to_data", "bytes that a sleep keeps", SLEEP),
-    Touch(
-        "vllm.v1.metrics.loggers:StatLoggerManager.stat_loggers",
-        "vLLM's own series begin once warm-ups are over, and without one for each set of adapters that ran together",
-        "tests/contract/chat_engine/test_counting.py",
-    ),
-    Touch(
-        "vllm.model_executor.models.registry:_ModelRegistry.models",
-        "a model's class is imported here, not by a process that vLLM starts for a look at it",
-        "tests/contract/vllm/test_prewarm.py",
-    ),
 )
 
 TOUCHES = REPLACED + USED
+
+PARSED = {
+    "model_executor/models/registry.py": (
+        "_TEXT_GENERATION_MODELS",
+        "_MULTIMODAL_MODELS",
+        "_TRANSFORMERS_SUPPORTED_MODELS",
+        "_PREVIOUSLY_SUPPORTED_MODELS",
+        "_OOT_SUPPORTED_MODELS",
+    ),
+    "model_executor/layers/quantization/__init__.py": ("QuantizationMethods",),
+}
+"""Read in vLLM's source by `source.py`, not imported. Without one of them that check is left to a load."""

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from models.text.encoder import Ids
+    from models.text.tokens import Ids
 
 COMPUTE_TYPES = ("auto", "float32", "int16")
 LEAST = 0.9999
@@ -71,7 +71,7 @@ def to_int16(bert: Bert) -> int:
 
 def probes(vocabulary: int, positions: int) -> "list[Ids]":
     """Inputs of token ids by chance, the same at each call."""
-    from models.text.encoder import Ids
+    from models.text.tokens import Ids
 
     rng = random.Random(7)
     return [Ids([rng.randrange(vocabulary) for _ in range(min(length, positions))]) for length in LENGTHS]

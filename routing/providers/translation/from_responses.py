@@ -25,7 +25,7 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "include": ([], ["reasoning.encrypted_content"]),
 }
-SAME = ("temperature", "top_p", "parallel_tool_calls", "user")
+PASSED_ON = ("temperature", "top_p", "parallel_tool_calls", "user")
 NAMES = {
     "max_completion_tokens": "max_output_tokens",
     "response_format": "text.format",
@@ -60,7 +60,7 @@ def translated(body: Mapping[str, Any]) -> Read:
         turns.add("instructions", {"role": "system", "content": text(body["instructions"], "instructions")})
     turns.read(body.get("input"))
     found: Json = {"messages": turns.messages}
-    for name in SAME:
+    for name in PASSED_ON:
         if body.get(name) is not None:
             found[name] = body[name]
     if body.get("max_output_tokens") is not None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from routing.providers import sse
+from models import sse
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import Call, Choice, Completion, Spoken, Usage, read
 from routing.providers.translation.fields import Json

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from typing import Protocol
 
-from routing.providers import sse
+from models import sse
 
 
 class Translator(Protocol):

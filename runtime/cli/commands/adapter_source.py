@@ -67,9 +67,9 @@ def _name(client: Client, about: Json, probe: tuple[str, str] | None, source: Js
 
 def _hub(source: str) -> Json:
     hub, at, revision = source.partition("@")
-    if hub.count("/") != 1 or not at or not revision or hub.startswith((".", "/", "~")):
-        raise Refused(f"There is no folder or archive {source}. From a hub: owner/name@revision.")
-    return {"hub": hub, "revision": revision}
+    if hub.count("/") != 1 or bool(at) != bool(revision) or hub.startswith((".", "/", "~")) or hub.endswith("/"):
+        raise Refused(f"There is no folder or archive {source}. From a hub: owner/name, or owner/name@revision.")
+    return {"hub": hub, "revision": revision or "main"}
 
 
 def _pack(folder: Path, into: Path) -> Path:

@@ -22,7 +22,7 @@ SourceText = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="A folder on the server's machine, an archive to upload (.zip, .tar, .tar.gz), or owner/name@revision.",
+        help="A folder on the server's machine, an archive to send (zip, tar, tar.gz), or a hub's owner/name@revision.",
         show_default=False,
     ),
 ]

@@ -55,11 +55,17 @@ def add(
             _propose(proposal)
         if proposal["fit"] == "does_not_fit":
             raise Refused(proposal["advice"], code="insufficient_memory")
-        if not yes and not as_json:
+        if not yes:
             _ask(proposal["id"])
         added = client.post("/v1/models", {**body, "id": proposal["id"]})
-        with bar(not as_json) as shown:
-            added["model"] = _arrive(client, added["id"], shown)
+        try:
+            with bar(not as_json) as shown:
+                added["model"] = _arrive(client, added["id"], shown)
+        except KeyboardInterrupt:
+            id_ = added["id"]
+            note(f"\nThe server goes on fetching: `roundhouse models show {id_}` tells how far it is,")
+            note(f"`roundhouse models cancel {id_}` stops it, and what has come is kept.")
+            raise
     if as_json:
         emit(added)
         return
@@ -101,7 +107,7 @@ def _setting(text: str) -> tuple[str, Any]:
 def _propose(found: Json) -> None:
     note(f"{found['id']}: {found['task']} by {found['engine']}")
     rows = [[one["key"], one["value"], one["why"]] for one in found["choices"] if one["key"] not in ("id", "version")]
-    table(["KEY", "VALUE", "WHY"], rows)
+    table(["KEY", "VALUE", "WHY"], rows, wrap=["VALUE", "WHY"])
     for text in found["notes"]:
         print(f"- {text}")
     plan = found["plan"]

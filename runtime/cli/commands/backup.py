@@ -1,7 +1,7 @@
 """`roundhouse backup` and `roundhouse restore`: what a server must not lose, as one folder."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -9,11 +9,14 @@ from runtime.cli.local.keys import DataDir
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
 
+if TYPE_CHECKING:
+    from runtime.server.settings import Settings
 
-def _of(data_dir: Path | None) -> Path:
-    from runtime.cli.commands.serve import settings_of
 
-    return settings_of({} if data_dir is None else {"data_dir": data_dir}).data_dir
+def _settings(data_dir: Path | None) -> "Settings":
+    from runtime.cli.local.options import settings_of
+
+    return settings_of({} if data_dir is None else {"data_dir": data_dir})
 
 
 def backup(
@@ -26,14 +29,16 @@ def backup(
 ) -> None:
     """Copy adapters, added models, aliases, pins, teams and keys. The server may go on meanwhile.
 
-    Not copied: weights from a hub, converted models, recipes outside of the data directory, a PostgreSQL database.
+    Not copied: weights from a hub, converted models, recipes outside of the data directory; teams, keys and the ledger
+    where a PostgreSQL has them.
 
     Example: roundhouse backup /backups/roundhouse-2026-11-23
     """
     from runtime.cli.local.backup import back_up
 
-    found = _of(data_dir)
-    size = back_up(found, folder.absolute(), pepper)
+    settings = _settings(data_dir)
+    found = settings.data_dir
+    size = back_up(found, folder.absolute(), pepper, settings.database)
     if as_json:
         emit({"object": "backup", "data_dir": str(found), "folder": str(folder), "bytes": size})
     else:
@@ -53,7 +58,7 @@ def restore(
     """
     from runtime.cli.local.backup import restore as fill
 
-    found = _of(data_dir)
+    found = _settings(data_dir).data_dir
     fill(folder.absolute(), found.absolute())
     if as_json:
         emit({"object": "restore", "data_dir": str(found), "folder": str(folder)})

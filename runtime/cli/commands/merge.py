@@ -29,7 +29,7 @@ def merge(
     Example: roundhouse adapters merge legal@prod --output ./legal-model
     """
     from registry.errors import RoundhouseError
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
 
     given = {"recipes": tuple(recipes or ()), "data_dir": data_dir}
     settings = settings_of({key: value for key, value in given.items() if value})
@@ -46,7 +46,7 @@ def merge(
         emit(found)
         return
     print(f"{found['name']}@{found['version']} {short(str(found['digest']))} and its base {found['base']}: in {output}")
-    print(f"Serve it: a recipe with `source: {{path: {output}}}`")
+    print(f"Serve it: roundhouse models add {output}")
 
 
 def _target(settings: "Settings", name: str) -> "Resolved":
@@ -54,7 +54,7 @@ def _target(settings: "Settings", name: str) -> "Resolved":
     from registry.state.database import State
     from runtime.cli.commands.serve import read_recipes
 
-    with State(settings.data_dir, read_only=True) as state:
+    with State(settings.data_dir, url=settings.database, read_only=True) as state:
         catalog = Catalog(read_recipes(settings).models, state.adapters.all(), state.models.aliases())
     target = catalog.resolve(name)
     if target.version is None:
@@ -68,6 +68,7 @@ def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool)
     from adapters.compose.model import check_room, merged, needs
     from adapters.store import Store
     from models.sources.resolve import resolve
+    from registry.errors import Unavailable
 
     assert target.version is not None
     if output.exists() and not (output.is_dir() and not any(output.iterdir())):
@@ -78,7 +79,10 @@ def _merged(settings: "Settings", target: "Resolved", output: Path, quiet: bool)
     wanted = needs(base)
     if not quiet:
         note(f"needs {wanted.words}")
-    check_room(wanted, output.parent)
+    try:
+        check_room(wanted, output.parent)
+    except Unavailable as short:  # of this machine, and before anything was begun
+        raise Refused(short.message, code=short.code) from None
     trusted = target.recipe.engine.flags.get("trust_remote_code") is True
     with bar(not quiet) as shown:
         done = merged(

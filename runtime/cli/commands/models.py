@@ -200,4 +200,4 @@ def _told(model: Json, as_json: bool) -> None:
         emit(model)
     else:
         pinned = ", pinned" if model["pinned"] else ""
-        print(f"{model['id']}: {state(model)}{pinned}, {_bytes(model)}")
+        print(f"{model['id']}: {state(model)}{pinned}, {_bytes(model).strip('()')}")

@@ -4,13 +4,13 @@ import errno
 import os
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
 from runtime.cli.commands.setting_options import given
-from runtime.cli.failures import Refused, ServerFailed, UsageError
+from runtime.cli.failures import Refused, ServerFailed
+from runtime.cli.local.options import settings_of
 from runtime.cli.local.processes import own_id, restart_with_id
 from runtime.cli.options import AsJson
 from runtime.cli.output import note
@@ -89,25 +89,6 @@ def _somebody_may_ask(settings: "Settings") -> None:
         f"Other machines can reach {where}, and there is no key that they could show. Make one with "
         f"`roundhouse keys create --data-dir {place.data_dir}`, or let everybody in with --open."
     )
-
-
-def settings_of(given: dict[str, object]) -> "Settings":
-    """What is given and, for the rest, variables and defaults. Raises UsageError that names the option."""
-    from pydantic import ValidationError
-
-    from runtime.server.settings import Settings
-
-    try:
-        return Settings.model_validate({**given, "run_dir": Path("/unused")})
-    except ValidationError as error:
-        wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
-        raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
-
-
-def _option(place: tuple[int | str, ...]) -> str:
-    """As it stands on the command line."""
-    option, *inner = map(str, place)
-    return " ".join([f"--{option.replace('_', '-')}", *inner])
 
 
 def read_recipes(settings: "Settings") -> "Documents":

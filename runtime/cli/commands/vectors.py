@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from runtime.cli.failures import UsageError
+from runtime.cli.failures import Refused, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, table
 from runtime.cli.remote.client import Client, Json, only_model
@@ -83,11 +83,14 @@ def _texts(texts: list[str] | None) -> list[str]:
         return texts
     if not texts and sys.stdin.isatty():
         raise UsageError("Give texts, or pipe them in, one per line.")
-    return [line for line in sys.stdin.read().splitlines() if line.strip()]
+    found = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    if not found:
+        raise UsageError("Nothing came on standard input. Give texts, or pipe them in, one per line.")
+    return found
 
 
 def _read(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{file} cannot be read as text: {error}.") from None
+    except UnicodeDecodeError:
+        raise Refused(f"{file} is no text: send one document per line, in UTF-8.") from None

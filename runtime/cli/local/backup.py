@@ -2,7 +2,8 @@
 
 | part                     | how                                                                             |
 |--------------------------|---------------------------------------------------------------------------------|
-| `state.db`, `tenants.db` | SQLite's online backup: one state of the file, while others write it            |
+| `state.db`, `tenants.db` | SQLite's online backup: one state of the file, while others write it; of a        |
+|                          | PostgreSQL, what this server's state there holds, as a `state.db`                  |
 | `store/`, `routers/`     | by digest, never changed; copied before and after the databases, so that what   |
 |                          | they name is there                                                              |
 | `recipes/`, `pepper`     | files                                                                           |
@@ -19,7 +20,10 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
-from registry.state.files import make_private, make_private_file
+from registry.errors import RoundhouseError
+from registry.state.opening import copy, is_elsewhere, look, open_file
+from registry.storage.files import make_private, make_private_file
+from registry.storage.server_id import FILE as SERVER_ID
 from runtime.cli.failures import Refused
 
 DATABASES = ("state.db", "tenants.db")
@@ -28,9 +32,9 @@ FOLDERS = (*BY_DIGEST, "recipes")
 PEPPER, MANIFEST = "pepper", "backup.json"
 
 
-def back_up(data_dir: Path, target: Path, pepper: bool) -> int:
-    """Make the new folder `target`, whole or not at all; returns its bytes. Raises Refused."""
-    if not (data_dir / DATABASES[0]).is_file():
+def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
+    """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
+    if not any((data_dir / name).is_file() for name in (DATABASES[0], SERVER_ID)):
         raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
     _free(target)
     part = target.with_name(f".{target.name}.part")
@@ -40,6 +44,8 @@ def back_up(data_dir: Path, target: Path, pepper: bool) -> int:
         _copy_folders(data_dir, part)
         for name in DATABASES:
             _copy_database(data_dir / name, part / name)
+        if is_elsewhere(url):
+            _copy_state(data_dir, part / DATABASES[0], url)
         _copy_folders(data_dir, part)
         if pepper:
             _copy_private(data_dir / PEPPER, part / PEPPER)
@@ -86,6 +92,16 @@ def _copy_database(source: Path, target: Path) -> None:
     ):
         live.backup(copy)
         copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
+
+
+def _copy_state(data_dir: Path, target: Path, url: str | None) -> None:
+    """From PostgreSQL: a file that a server with any database takes along. Raises Refused."""
+    target.unlink(missing_ok=True)  # of the time before that server had a PostgreSQL
+    try:
+        with closing(look(data_dir, url)) as live, closing(open_file(target)) as made:
+            copy(live, made)
+    except RoundhouseError as error:
+        raise Refused(error.message, code=error.code) from None
 
 
 def _copy_folders(source: Path, target: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Self
 
 from filelock import FileLock, Timeout
 
-from registry.state.files import make_private, make_private_file
+from registry.storage.files import make_private, make_private_file
 from runtime.cli.failures import Refused
 from runtime.cli.local import processes
 from runtime.cli.output import note

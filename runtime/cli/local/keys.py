@@ -63,7 +63,7 @@ def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Ta
 
 @contextmanager
 def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["Place", "Tables"]]:
-    from runtime.cli.commands.serve import settings_of
+    from runtime.cli.local.options import settings_of
     from tenants.storage.opening import open_tables
 
     given = {"data_dir": data_dir, "database": database}

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
@@ -109,7 +110,13 @@ class Client:
             raise Unreachable(f"The server at {self.url} ended while it was answering. Look at its log.") from None
         except httpx.TransportError as error:
             hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
-            raise Unreachable(f"No server answers at {self.url} ({type(error).__name__}). {hint}") from None
+            raise Unreachable(f"No server answers at {self.url} ({_cause(error)}). {hint}") from None
+
+
+def _cause(error: Exception) -> str:
+    """What the operating system said of a connection, such as 'Connection refused'."""
+    said = re.sub(r"^\[Errno -?\d+\] ", "", str(error))
+    return said or type(error).__name__
 
 
 def _clean(options: Json) -> Json:
@@ -130,7 +137,9 @@ def failure_from(body: Json, status: int, retry_after: str | None = None) -> Fai
     error = body.get("error")
     told: Json = error if isinstance(error, dict) else {}
     message = str(told.get("message") or body.get("message") or f"The server answered with status {status}.")
-    if retry_after:
+    if status == 401:
+        message += f" Commands take it from the variable {KEY}."
+    if retry_after and "again" not in message:
         message += f" Try again in {retry_after} s."
     kind = Refused if status < 500 else ServerFailed
     return kind(message, faults=told.get("faults") or (), status=status, code=told.get("code"))
@@ -151,4 +160,6 @@ def only_model(client: Client, task: str) -> str:
     ids = [model["id"] for model in models if model.get("task") == task]
     if len(ids) == 1:
         return str(ids[0])
-    raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids) or 'none'}.")
+    if not ids:
+        raise Refused(f"There is no model for {task} here. Add one: roundhouse models add SOURCE.")
+    raise UsageError(f"Say which model with --model. Models for this here: {', '.join(ids)}.")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from cachetools import TLRUCache
 
-MOST = 100_000
+MAX_CONVERSATIONS = 100_000
 
 
 class Conversations:
@@ -14,7 +14,7 @@ class Conversations:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._held: TLRUCache[bytes, tuple[str, float]] = TLRUCache(
-            MOST, ttu=lambda _key, held, now: now + held[1], timer=clock
+            MAX_CONVERSATIONS, ttu=lambda _key, held, now: now + held[1], timer=clock
         )
 
     def held(self, key: bytes | None) -> str | None:

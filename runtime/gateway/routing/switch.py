@@ -16,7 +16,7 @@ from routing.deciding.decide import decide
 from routing.decision import Decision
 from routing.features import Vector
 from routing.routers.router import Router
-from runtime.gateway.backend import Call, Lease, Routed, Target
+from runtime.gateway.backend import LOCAL, Call, Lease, Routed, Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.names import Wanted
 from runtime.gateway.routing.cards import RouterCardView, card
@@ -98,8 +98,8 @@ class Switch:
             return None
         try:
             target = self._resolve(Wanted(Task.EMBED, name), EVERYBODY)
-            if not self._targets.is_resident(target):
-                return None
+            if target.backend != LOCAL or not self._targets.is_resident(target):
+                return None  # to look at a text must not send it elsewhere
             request = EmbedRequest(inputs=[text[:MOST_CHARACTERS]], truncate=True)
             inside = replace(context, caller=EVERYBODY, source="probe")
             async with asyncio.timeout(VECTOR_SECONDS), self._lease(inside, target) as lease:

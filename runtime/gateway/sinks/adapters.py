@@ -4,11 +4,11 @@ from runtime.gateway.metrics import Metrics
 from runtime.gateway.record import RequestRecord
 from runtime.gateway.sinks.labels import OTHER, Busiest
 
-MOST = 100
+MAX_LABELS = 100
 
 
 class AdapterMetrics:
-    def __init__(self, metrics: Metrics, most: int = MOST) -> None:
+    def __init__(self, metrics: Metrics, most: int = MAX_LABELS) -> None:
         self._metrics, self._busiest = metrics, Busiest[tuple[str, str]](most)
 
     def take(self, record: RequestRecord) -> None:

@@ -1,7 +1,6 @@
 """A sink of request records: the console's last requests. And how it hears what was decided."""
 
 import time
-from collections.abc import Callable
 
 from console.decisions import Decisions
 from console.history import Route, Row
@@ -50,7 +49,7 @@ def _route(target: Target | None) -> Route | None:
     return Route(
         router=target.routed.router,
         target=decision.target,
-        reason=decision.reason,
+        reason=decision.told,
         score=decision.score,
         scores=dict(decision.scores),
         alternatives=list(decision.alternatives),
@@ -58,20 +57,13 @@ def _route(target: Target | None) -> Route | None:
     )
 
 
-def swaps(
-    console: Console, model: str, name_of: Callable[[str, str], str]
-) -> Callable[[str, str | None, float, float], None]:
-    """What an adapter's arrival in a place is told to (`runtime.scheduling.effects`)."""
-
-    def heard(digest: str, evicted: str | None, staging: float, placing: float) -> None:
-        console.history.swapped()
-        before = name_of(model, evicted) if evicted else ""
-        words = "takes the place of" if evicted else "comes into a free place"
-        why = "the least recently used one that was idle and not pinned" if evicted else ""
-        more = f"{why}{'; ' if why else ''}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
-        console.decisions.told("swap", model, name_of(model, digest), words, before, more, staging + placing)
-
-    return heard
+def swapped(console: Console, model: str, name: str, before: str | None, staging: float, placing: float) -> None:
+    """An adapter is in its place. `before`: whose that was; None: nobody's."""
+    console.history.swapped()
+    words = "comes into a free place" if before is None else "takes the place of"
+    why = "" if before is None else "the least recently used one that was idle and not pinned; "
+    more = f"{why}staged in {staging * 1e3:.1f} ms, placed in {placing * 1e3:.1f} ms"
+    console.decisions.told("swap", model, name, words, before or "", more, staging + placing)
 
 
 def loaded(told: Decisions, model: str, seconds: float, expected: float, bytes_: int, planned: int) -> None:

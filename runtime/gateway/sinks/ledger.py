@@ -89,6 +89,4 @@ def _route(target: Target) -> _Route:
     if target.routed is None:
         return _Route(router="", target="", reason="", score=None)
     decision = target.routed.decision
-    return _Route(
-        router=target.routed.router, target=decision.target, reason=decision.reason[:128], score=decision.score
-    )
+    return _Route(router=target.routed.router, target=decision.target, reason=decision.told[:128], score=decision.score)

@@ -8,12 +8,12 @@ from runtime.gateway.sinks.metrics import outcome
 from tenants.costs.prices import MILLION
 from tenants.limits.records import Limit
 
-MOST = 200
+MAX_LABELS = 200
 
 
 class TeamMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics, self._teams = metrics, First(MOST)
+        self._metrics, self._teams = metrics, First(MAX_LABELS)
 
     def take(self, record: RequestRecord) -> None:
         context, usage = record.context, record.usage
@@ -44,7 +44,7 @@ def _status(record: RequestRecord) -> str:
 
 class LimitMetrics:
     def __init__(self, metrics: Metrics) -> None:
-        self._metrics, self._owners = metrics, First(MOST)
+        self._metrics, self._owners = metrics, First(MAX_LABELS)
 
     def told(self, limit: Limit, what: str) -> None:
         self._metrics.limits.labels(self._owners.of(limit.subject), limit.kind.value, what).inc()

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from adapters.service import AdapterService
+from console.kept import Console
 from registry.errors import RoundhouseError
 from registry.records import Adapter, Probe
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
-from runtime.gateway.sinks.adapters import MOST
+from runtime.gateway.sinks.adapters import MAX_LABELS
+from runtime.gateway.sinks.console import swapped
 from runtime.gateway.sinks.labels import OTHER
 from runtime.scheduling.effects import Step
 from runtime.scheduling.queue import ModelQueue
@@ -25,8 +27,9 @@ SUMMED = ("bytes", "running", "waiting", "hits", "misses", "evictions")
 class AdapterFacts:
     """`runtime.scheduling.effects.AdapterRegistry` of one model."""
 
-    def __init__(self, names: Names, service: AdapterService, metrics: Metrics, model: str) -> None:
+    def __init__(self, names: Names, service: AdapterService, metrics: Metrics, console: Console, model: str) -> None:
         self._names, self._service, self._metrics, self._model = names, service, metrics, model
+        self._console = console
         self._seen: object = None
         self._probes: dict[str, tuple[Probe | None, ...]] = {}
         self._collecting: set[asyncio.Task[None]] = set()
@@ -57,6 +60,11 @@ class AdapterFacts:
             metrics.adapter_probes.labels(self._model, outcome).inc()
         if outcome != "failed":
             metrics.adapter_load.labels(self._model, step).observe(seconds)
+
+    def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
+        name, model = self._names.label_of, self._model
+        before = None if evicted is None else name(model, evicted)
+        swapped(self._console, model, name(model, digest), before, staging, placing)
 
 
 def _by_digest(adapters: Sequence[Adapter]) -> dict[str, tuple[Probe | None, ...]]:
@@ -102,7 +110,9 @@ def row(adapter: Adapter, queue: ModelQueue) -> AdapterRow:
     )  # fmt: skip
 
 
-def bounded(rows: Sequence[AdapterRow], most: int = MOST) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
+def bounded(
+    rows: Sequence[AdapterRow], most: int = MAX_LABELS
+) -> tuple[Sequence[AdapterRow], dict[tuple[str, str], int]]:
     """The rows that are shown, and of the others the sums, by model and figure."""
     if len(rows) <= most:
         return rows, {}

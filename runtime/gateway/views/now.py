@@ -1,12 +1,10 @@
 """What the console's page Now shows, read off at one moment."""
 
 import time
-from collections.abc import Mapping
 
 from console.kept import Console
 from console.now import Now, Part, Ring, Stall, StallState, Store
 from console.ring import Stalls
-from registry.catalog import Catalog
 from runtime.gateway.names import Names
 from runtime.gateway.views.overview import Overview
 from runtime.gateway.views.values import ModelView
@@ -21,8 +19,6 @@ class Look:
     def __init__(self, names: Names, overview: Overview, console: Console) -> None:
         self._names, self._overview, self._console = names, overview, console
         self._stalls: dict[str, Stalls] = {}
-        self._catalog: Catalog | None = None
-        self._known: dict[str, dict[str, str]] = {}
 
     def __call__(self, phase: str) -> Now:
         status, history = self._overview.status(), self._console.history
@@ -48,22 +44,6 @@ class Look:
             shares=history.shares(),
         )
 
-    def name_of(self, model: str, digest: str) -> str:
-        """The adapter of this content, as it is registered; the digest's beginning where it is no more."""
-        return self._names_of(model).get(digest, digest[7:15])
-
-    def _names_of(self, model: str) -> Mapping[str, str]:
-        if self._catalog is not self._names.everything:
-            self._catalog, self._known = self._names.everything, {}
-        if model not in self._known:
-            found: dict[str, str] = {}
-            for adapter in self._names.everything.adapters(model):
-                for version in adapter.versions:
-                    is_current = version is adapter.current
-                    found[version.digest] = adapter.key.label if is_current else f"{adapter.key.label}@{version.tag}"
-            self._known[model] = found
-        return self._known[model]
-
     def _ring(self, model: ModelView, queue: ModelQueue) -> Ring:
         policy = queue.policy
         placed, moving = policy.resident(), policy.moving()
@@ -73,7 +53,9 @@ class Look:
             status = policy.status(digest)
             state: StallState = "swap" if digest in moving else "run" if status.running else "held"
             stalls.append(
-                Stall(number, self.name_of(model.id, digest), state, status.running, status.waiting, status.pinned)
+                Stall(
+                    number, self._names.label_of(model.id, digest), state, status.running, status.waiting, status.pinned
+                )
             )
         here = {stall.adapter for stall in stalls}
         used, places = policy.host_use

@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from adapters.sources import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
 from registry.recipes.definition import PathSource
+from registry.recipes.fault_words import words
 from registry.records import Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer, registered
@@ -215,4 +216,7 @@ def _typed(kind: type[T], data: dict[str, Any]) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or None
-        raise BadRequest(f"{where or 'The body'}: {first['msg']}.", param=where) from None
+        told = f"{where or 'The body'}: {first['msg']}"
+        if first["type"] == "string_pattern_mismatch":
+            told = words(first, kind)
+        raise BadRequest(f"{told}.", param=where) from None

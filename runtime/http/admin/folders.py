@@ -24,8 +24,8 @@ def check_folder(path: str, roots: Sequence[Path], param: str, what: str = "adap
     if not fits:
         raise NotFound(
             f"There is no folder {quoted(path)} below those that {what} may be taken from. "
-            "The server's --adapter-roots says which: by default its working directory and its data directory."
-            + (" From elsewhere, upload it." if what == "adapters" else ""),
+            "The server's --adapter-roots says which: by default its working directory and its data directory. To take "
+            "from elsewhere, start it with that folder there, too." + (" Or upload it." if what == "adapters" else ""),
             code="source_not_found",
             param=param,
         )

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from models import sse
 from models.messages import Chunk, Event, Started
 from registry.errors import BadRequest, EngineFailed
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
-from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode

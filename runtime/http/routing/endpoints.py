@@ -171,7 +171,7 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
         RouteView(
             router=router.label,
             target=found.target,
-            reason=found.reason,
+            reason=found.told,
             score=found.score,
             scores=dict(found.scores),
             alternatives=list(found.alternatives),

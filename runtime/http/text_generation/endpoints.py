@@ -18,10 +18,10 @@ from typing import NoReturn
 
 import msgspec
 
+from models import sse
 from models.messages import Chunk, Event, Started
 from registry.errors import EngineFailed
 from registry.recipes.definition import Task
-from runtime import sse
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
 from runtime.http.bodies import decode

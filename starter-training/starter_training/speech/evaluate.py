@@ -24,7 +24,7 @@ from models.speech.engine import VAD_THRESHOLD
 from models.speech.model import Listen, SpeechModel
 from models.speech.voices import Voices
 from models.speech.windows import Packer
-from models.text.loading import cores
+from registry.processor import cores
 from registry.recipes.definition import WindowSpec
 from registry.recipes.loading import load_recipes
 from starter_training import figures

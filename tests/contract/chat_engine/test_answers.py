@@ -9,6 +9,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from models.chat.schemas import completions
 from models.chat.vllm import core, launch
 from models.messages import Chunk, Progress, Started
+from registry.errors import BadRequest
 from tests.contract.chat import fixtures as chat_fixtures
 from tests.contract.chat import nasty as chat_nasty
 from tests.contract.chat.nasty import CHAT, MESSAGES, RESPONSES, TEXT
@@ -48,6 +49,22 @@ async def test_the_clients_name_is_shown(bench: Bench, path: str, body: dict[str
     assert b'"model":"my name"' in answer.data
     assert ref.digest.encode() not in answer.data
     assert answer.usage.completion_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (CHAT, {"messages": chat_nasty.HELLO, "max_tokens": 2}),
+        (RESPONSES, {"input": "hi", "max_output_tokens": 2}),
+    ],
+)
+async def test_a_wish_to_store_is_left_out_unless_the_recipe_is_strict(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, path: str, body: dict[str, Any]
+) -> None:
+    assert (await bench.ask(path, {**body, "store": True})).status == 200
+    monkeypatch.setattr(bench.engine, "_strict", True)
+    with pytest.raises(BadRequest, match="store"):
+        await bench.ask(path, {**body, "store": True})
 
 
 async def test_count_and_tokenize(bench: Bench) -> None:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.text.batching.plan import PADDED, SMALL, Item, Turns
-from models.text.batching.worker import Batcher, BatchLimits
+from models.batching.plan import PADDED, SMALL, Item, Turns
+from models.batching.worker import Batcher, BatchLimits
 from registry.errors import BadRequest, EngineFailed, QueueFull
 
 REQUESTS = st.lists(st.lists(st.integers(1, 600), min_size=1, max_size=12), min_size=1, max_size=8)

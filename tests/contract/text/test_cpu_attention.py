@@ -15,7 +15,7 @@ from models.text.bert import Bert
 from models.text.cpu import attention as cpu_attention
 from models.text.cpu import library as cpu_library
 from models.text.cpu import linear as embed_int16
-from models.text.encoder import Ids
+from models.text.tokens import Ids
 from registry import processor
 from tests.contract.text.test_packed import network, states
 

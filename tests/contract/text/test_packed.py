@@ -9,7 +9,7 @@ import pytest
 from models.messages import EmbedRequest
 from models.text.bert import Bert, of_embedder
 from models.text.embeddings import EmbeddingEngine
-from models.text.encoder import Ids
+from models.text.tokens import Ids
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
 pytestmark = pytest.mark.real

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
+from models.chat.vllm.adapters.read import FILES
 from models.chat.vllm.cpu.layer import turned
 from models.chat.vllm.cpu.punica import CpuLora
-from models.chat.vllm.read import FILES
 
 WIDTHS = {"q_proj": 24, "k_proj": 8, "v_proj": 8, "o_proj": 16, "gate_proj": 40, "up_proj": 40, "down_proj": 16}
 INPUTS = {"down_proj": 40, "o_proj": 24}

@@ -11,7 +11,7 @@ import pytest
 
 from models.chat.vllm import brisk, process
 from models.chat.vllm import core as vllm_core
-from models.chat.vllm import manager as vllm_manager
+from models.chat.vllm.adapters import manager as vllm_manager
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from models.chat.vllm import manager
+from models.chat.vllm.adapters import manager
 from models.chat.vllm.cpu import punica as cpu_punica
 from models.chat.vllm.cpu.layer import turned
 from tests.contract.vllm.stock import stock

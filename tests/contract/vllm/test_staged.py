@@ -16,9 +16,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from models.chat.vllm import file, stage
-from models.chat.vllm.file import ReadFile
-from models.chat.vllm.read import FILES, read_adapter, tensors
+from models.chat.vllm.adapters import file, stage
+from models.chat.vllm.adapters.file import ReadFile
+from models.chat.vllm.adapters.read import FILES, read_adapter, tensors
 from tests.contract.vllm import manager_fixtures as fixtures
 from tests.contract.vllm.cpu_ways import WAYS, way
 from tests.contract.vllm.stock import stock
@@ -262,7 +262,7 @@ def test_places_answer_as_the_adapters_in_them(
         for row, number in enumerate(ids):
             wanted = torch.zeros(sum(module.output_slices), dtype=torch.float64)
             if number:
-                lora = worker.manager._registered_adapters[number]
+                lora = worker.manager.get_adapter(number)
                 wanted = exact(lora, module_name, inputs[row].double(), module.output_slices)
             torch.testing.assert_close(found[row].double(), wanted, rtol=1e-4, atol=1e-3)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm.touches import TOUCHES, Touch
+from models.chat.vllm import source
+from models.chat.vllm.touches import PARSED, TOUCHES, Touch
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -68,6 +69,27 @@ def test_it_is_as_it_was(touch: Touch) -> None:
     assert (ROOT / touch.test).is_file()
 
 
+@pytest.mark.parametrize(("file", "name"), [(file, name) for file, names in PARSED.items() for name in names])
+def test_what_is_read_in_the_source_is_there(file: str, name: str) -> None:
+    root = source._root()
+    assert root is not None
+    body = ast.parse((root / file).read_text()).body
+    targets = [one for node in body if isinstance(node, ast.Assign) for one in node.targets]
+    assert name in [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def test_an_architecture_is_found_as_vllm_finds_it() -> None:
+    """Its class, by the same module that vLLM would import."""
+    from vllm.model_executor.models import ModelRegistry
+
+    known = {name: source.class_of(name) for name in source.architectures()}
+    fresh = stock("vllm.model_executor.models.registry").ModelRegistry.models
+    assert len(known) > 100
+    assert {name: (fresh[name].module_name, fresh[name].class_name) for name in known} == known
+    assert known.keys() <= set(ModelRegistry.get_supported_archs())
+    assert source.class_of("NobodysForCausalLM") is None
+
+
 def test_what_is_gone_or_changed_is_seen() -> None:
     where = "vllm.lora.model_manager:LoRAModelManager"
     assert missing(Touch(f"{where}._elsewhere", "", "")) == "no _elsewhere"
@@ -77,12 +99,12 @@ def test_what_is_gone_or_changed_is_seen() -> None:
 
 
 def test_there_are_few_and_none_outside_of_this_folder() -> None:
-    assert len(TOUCHES) < 28
+    assert len(TOUCHES) < 25
     assert len({touch.where for touch in TOUCHES}) == len(TOUCHES)
     vllm = re.compile(r"^\s*(from|import) vllm\b|import_module\(\"vllm", re.MULTILINE)
     outside = [
         str(file.relative_to(ROOT))
-        for room in ("registry", "adapters", "models", "tenants", "runtime")
+        for room in ("registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime")
         for file in (ROOT / room).rglob("*.py")
         if vllm.search(file.read_text()) and "models/chat/vllm" not in file.as_posix()
     ]

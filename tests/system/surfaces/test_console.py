@@ -1,11 +1,6 @@
-"""The console in a real browser on the real server: what a person does there, how it looks, who can use it.
+"""The console in a real browser on the real server: what a person does there, how it looks, who can use it."""
 
-CONSOLE_PICTURES=FOLDER keeps what was seen; docs/pictures are made so.
-"""
-
-import os
-import shutil
-import tarfile
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,15 +8,27 @@ from typing import Any
 import pytest
 
 from tests.system.serving import PACK, Server
+from tests.system.surfaces.browsing import (
+    CHROMIUM,
+    PAGES,
+    PHONE,
+    SPOKEN,
+    WIDTH,
+    browsing,
+    drop,
+    faults,
+    looking,
+    packed,
+    picture,
+)  # fmt: skip
 
 pytestmark = pytest.mark.real
-CHROMIUM = next(
-    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
-)
-PAGES = ("now", "models", "adapters", "playground", "requests", "usage", "teams")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed (extra `browser`)")
+pytest.importorskip("playwright", reason="playwright is not installed: make install-test")
 if not CHROMIUM:
     pytest.skip("no Chromium here: apt-get install chromium", allow_module_level=True)
+REFUSED = ("status of 400", "status of 401", "status of 422")
+"""What these tests provoke; a browser tells each of them."""
+MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 @pytest.fixture(scope="module")
@@ -34,63 +41,50 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+    with browsing() as found:
         yield found
-        found.close()
 
 
 @pytest.fixture
 def page(browser: Any, console: Server) -> Iterator[Any]:
-    """A fresh browser that may reach this server alone; what its console complains about fails the test."""
-    context = browser.new_context(viewport={"width": 1320, "height": 1180}, base_url=f"{console.url}/console/")
-    found, complaints, elsewhere = context.new_page(), [], []
-    found.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-    found.on("pageerror", lambda error: complaints.append(str(error)))
-    found.on(
-        "request", lambda sent: None if sent.url.startswith((console.url, "blob:")) else elsewhere.append(sent.url)
-    )
-    yield found
-    context.close()
-    refused = ("400", "401", "422")  # what these tests provoke; a browser tells each of them
-    assert [text for text in complaints if not any(f"status of {status}" in text for status in refused)] == []
-    assert elsewhere == []
-
-
-def picture(page: Any, name: str) -> None:
-    if folder := os.environ.get("CONSOLE_PICTURES"):
-        for scheme in ("light", "dark"):
-            page.emulate_media(color_scheme=scheme)
-            page.wait_for_timeout(400)
-            page.screenshot(path=Path(folder) / f"{name}-{scheme}.png")
-
-
-def packed(folder: Path, to: Path) -> Path:
-    with tarfile.open(to, "w:gz") as archive:
-        for file in sorted(folder.iterdir()):
-            archive.add(file, file.name)
-    return to
+    with looking(browser, console.url, REFUSED) as found:
+        yield found
 
 
 def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, console: Server) -> None:
     page.goto("./")
     assert page.url.endswith("/console/now")
     page.click("#ask")
-    page.wait_for_selector("#cost:not([hidden])")
+    page.wait_for_selector("#cost:not([hidden])", timeout=120_000)
     assert page.inner_text("#answer") == "SBA", "acronym of 'sun bird apple'"
     assert "Bringing the adapter in cost" in page.inner_text("#cost-words")
     page.wait_for_selector("#decisions li:has-text('acronym')")
     page.wait_for_selector(".stall.held, .stall.new, .stall.run", state="attached")
-    for _ in range(4):
+    for _ in range(8):
         page.click("#ask")
         page.wait_for_selector("#ask:enabled")
     page.wait_for_function("document.querySelectorAll('#decisions li').length >= 5")
     picture(page, "now")
 
 
-def test_a_good_adapter_is_registered_and_a_bad_one_told_every_fault(page: Any, tmp_path: Path) -> None:
+def test_a_model_is_loaded_and_its_plan_is_told_first(page: Any, console: Server) -> None:
+    page.goto("models?id=starter-embed")
+    assert "free" in page.inner_text("#chosen")
+    assert "task: embed" in page.inner_text("#chosen pre[aria-label^=Recipe]")
+    page.goto("models")
+    row = page.locator("[data-part=rows] tr", has_text="starter-embed")
+    row.get_by_role("button", name="Load").click()
+    row.locator(".tag.ready").wait_for(timeout=120_000)
+    assert console.model("starter-embed")["state"] == "ready"
+    row.get_by_role("button", name="Pin").click()
+    row.get_by_role("button", name="Unpin").click()
+    row.get_by_role("button", name="Pin", exact=True).wait_for()
+    picture(page, "models")
+
+
+def test_a_good_adapter_is_dropped_and_a_bad_one_told_every_fault(page: Any, tmp_path: Path) -> None:
     page.goto("adapters")
-    page.set_input_files("#file", packed(PACK / "adapters" / "uppercase", tmp_path / "loud.tar.gz"))
+    drop(page, "#drop", packed(PACK / "adapters" / "uppercase", tmp_path / "loud.tar.gz"))
     page.wait_for_selector("#checked .good")
     assert "loud v1 is registered" in page.inner_text("#checked")
     page.wait_for_selector("#rows >> text=loud")
@@ -98,9 +92,9 @@ def test_a_good_adapter_is_registered_and_a_bad_one_told_every_fault(page: Any, 
     broken.mkdir()
     (broken / "adapter_config.json").write_text('{"peft_type": "IA3", "r": -1}')
     (broken / "adapter_model.safetensors").write_bytes(b"no tensors")
-    page.set_input_files("#file", packed(broken, tmp_path / "broken.tar.gz"))
+    drop(page, "#drop", packed(broken, tmp_path / "broken.tar.gz"))
     page.wait_for_selector("#checked .bad")
-    assert page.locator("#checked li").count() >= 1
+    assert page.locator("#checked li").count() >= 2, "every fault, not the first"
     picture(page, "adapters")
 
 
@@ -113,33 +107,136 @@ def test_two_adapters_answer_side_by_side(page: Any) -> None:
     page.click("text=Ask both")
     page.wait_for_selector("#chat-form button:enabled >> text=Ask both")
     answers = [side.locator(".turns p").last.inner_text() for side in page.locator("[data-side]").all()]
-    assert answers[0] == "CALL THE LUCKY BIRD"
-    assert answers[1] != answers[0]
+    assert answers == ["CALL THE LUCKY BIRD", "llac eht ykcul drib"]
     digests = page.locator("[data-digest]").all_inner_texts()
     assert all("@sha256:" in digest for digest in digests)
     assert digests[0] != digests[1]
     picture(page, "playground")
+    call = page.locator("[data-call-of=chat-left]")
+    call.locator("summary").click()
+    assert "curl http" in call.inner_text()
+    assert "from openai import OpenAI" in call.inner_text()
+    assert "x-roundhouse-adapter: uppercase@" in call.inner_text()
+
+
+def test_embeddings_ranks_and_a_spoken_sentence(page: Any) -> None:
+    page.goto("playground")
+    page.click("#tab-embed")
+    page.click("text=How alike are they?")
+    page.wait_for_selector("#matrix td", timeout=120_000)
+    likeness = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
+    assert len(likeness) == 16
+    assert likeness[1] > likeness[2], "the kitchen and the room with an oven, before the stock market"
+    page.keyboard.press("Escape")
+    page.click("#tab-rerank")
+    page.click("text=Order them")
+    page.wait_for_selector("#ranks li", timeout=120_000)
+    assert "file" in page.locator("#ranks li").first.inner_text()
+    page.click("#tab-speech")
+    page.click("text=Use the microphone")
+    said = SPOKEN.with_suffix(".txt").read_text().split()
+    page.wait_for_function(
+        "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
+        arg=[word for word in said if len(word) > 4], timeout=120_000,
+    )  # fmt: skip
+    page.click("text=Stop and write it down")
+    page.wait_for_selector("#player:not([hidden])")
+    page.wait_for_selector("#words span")
+    page.set_input_files("[name=file]", SPOKEN)
+    page.click("text=Write it down")
+    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(said))
+    page.evaluate("document.getElementById('player').play()")
+    page.wait_for_selector("#words .lit")
+
+
+def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Server) -> None:
+    page.goto("routers")
+    page.fill("#explain textarea", "3 March 2024")
+    page.click("text=Decide")
+    page.wait_for_selector("#target")
+    assert page.inner_text("#target") == "starter-chat:iso-date"
+    assert page.locator("#decided .shares li").count() > 3, "what else was near"
+    body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
+    assert console.http.post("/v1/chat/completions", json=body).status_code == 200
+    page.reload()
+    picture(page, "routers")
     page.goto("requests")
-    assert page.locator("#rows tr").count() >= 2
+    page.wait_for_selector("#rows >> text=why: intent:iso-date")
+    assert page.locator("#rows .fall").count() >= 3
     picture(page, "requests")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_no_page_is_wider_than_a_phone_and_each_thing_has_a_name(page: Any, scheme: str) -> None:
-    page.set_viewport_size({"width": 390, "height": 800})
+@pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])
+def test_each_page_can_be_used_by_all(page: Any, scheme: str, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 800})
     page.emulate_media(color_scheme=scheme)
-    for slug in PAGES:
+    found: list[str] = []
+    for slug in (*PAGES, "playground#speech", "playground#embed", "playground#rerank"):
         page.goto(slug)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390, slug
-        nameless = page.evaluate(
-            """[...document.querySelectorAll("button, a, input:not([type=hidden]), select, textarea:not([hidden])")]
-            .filter(e => !e.hidden && !(e.innerText || "").trim() && !e.labels?.length && !e.getAttribute("aria-label"))
-            .map(e => e.outerHTML.slice(0, 90))"""
-        )
-        assert nameless == [], slug
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, slug
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
+        found += faults(page)
+    assert found == []
+    page.goto("now")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null"), "past the navigation"
+
+
+def test_what_a_model_says_is_text(page: Any, console: Server) -> None:
+    page.on("dialog", lambda dialog: pytest.fail(f"a script of a model's answer ran: {dialog.message}"))
+
+    def made_to_say(route: Any) -> None:
+        sent = {**json.loads(route.request.post_data), "structured_outputs": {"choice": [MARKUP]}, "max_tokens": 200}
+        route.continue_(post_data=json.dumps(sent))
+
+    page.route("**/v1/chat/completions", made_to_say)
+    page.goto("playground")
+    page.click("text=Ask both")
+    page.wait_for_selector("#chat-form button:enabled >> text=Ask both")
+    assert [side.inner_text() for side in page.locator(".turns p:not(.asked)").all()] == [MARKUP] * 2
+    assert page.locator(".turns img, .turns script").count() == 0
+    page.goto("adapters")
+    page.fill("#register [name=name]", MARKUP)
+    page.set_input_files("#file", {"name": f"{MARKUP}.zip", "mimeType": "application/zip", "buffer": b"none"})
+    page.wait_for_selector("#checked .bad")
+    assert page.locator("#checked img, #checked script").count() == 0
+    console.http.post("/v1/chat/completions", json={"model": MARKUP}, headers={"X-Request-Id": "marked"})
+    page.goto("requests?words=marked")
+    assert page.locator("#rows img, #rows script").count() == 0
+
+
+def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, console: Server) -> None:
+    """Somebody else's page, in the browser of who may do all."""
+    assert console.model("starter-chat")["state"] == "ready"
+    with browser.new_context() as context:
+        other = context.new_page()
+        text = f'<iframe src="{console.url}/console/now"></iframe>'
+        context.route("http://elsewhere.test/", lambda route: route.fulfill(body=text, content_type="text/html"))
+        other.goto("http://elsewhere.test/")
+        framed = other.frames[1]
+        assert framed.url.startswith("chrome-error:"), "nothing of it is shown there"
+        for path in ("v1/models/starter-chat/unload", "console/teams/team"):
+            script = """path => fetch(path, {
+                method: "POST", mode: "no-cors", credentials: "include", body: '{"id": "theirs"}',
+            }).then((answer) => answer.type)"""
+            assert other.evaluate(script, f"{console.url}/{path}") == "opaque", "sent, and not readable"
+    assert console.model("starter-chat")["state"] == "ready"
+    assert console.http.get("/v1/organization/projects").json().get("data", []) == []
+
+
+def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) -> None:
+    with looking(browser, console.url, ("net::ERR_",)) as page:
+        page.goto("now")
+        page.wait_for_selector("#dot:not(.off)")
+        assert console.stop() == 0
+        page.wait_for_selector("#phase >> text=not connected")
+        console.start()
+        console.wait_ready()
+        page.wait_for_selector("#dot:not(.off)", timeout=120_000)
+        assert page.inner_text("#phase") == "ready"
 
 
 def test_keys_are_shown_once_and_end(page: Any) -> None:
@@ -155,17 +252,29 @@ def test_keys_are_shown_once_and_end(page: Any) -> None:
     page.click("#use")
     page.wait_for_selector("text=Sign out")
     assert key not in page.content()
+    page.fill("#team [name=id]", "search")
+    page.click("text=Make a team")
+    page.wait_for_selector("#made >> text=Team search is made")
+    page.locator("#key [name=scopes][value=infer]").check()
+    page.click("#key button[type=submit]")
+    second = page.inner_text("#made code")[3:11]
+    page.click(f"#rows tr:has-text('{second}') >> text=Revoke")
+    page.wait_for_selector(f"#said >> text={second} is revoked")
+    page.wait_for_selector(f"#rows tr:has-text('{second}') .revoked")
+    page.fill("#limit [name=amount]", "60")
+    page.click("text=Try it on the last 7 days")
+    page.wait_for_selector("#limited >> text=would have refused 0 of")
+    page.reload()
     picture(page, "teams")
     page.goto("usage")
     page.wait_for_selector("h1 >> text=Usage")
+    picture(page, "usage")
     page.click("text=Sign out")
     page.wait_for_selector("#sign-in")
     page.fill("[name=key]", "rh-wrongwro_wrong")
     page.click("text=Sign in >> nth=-1")
     page.wait_for_selector("#said .bad")
+    assert faults(page) == []
     page.fill("[name=key]", key)
     page.press("[name=key]", "Enter")
     page.wait_for_url("**/now")
-    page.goto("teams")
-    page.click(f"#rows tr:has-text('{key[3:11]}') >> text=Revoke")
-    page.wait_for_selector("#said .good")

@@ -27,7 +27,7 @@ MINUTES = float(os.environ.get("ROUNDHOUSE_SPEECH_MINUTES", "3"))
 GROWTH = 256 << 20
 """Bytes that a model's processes and the gateway may need more while they hear a recording of any length. Measured: 82
 MiB at 3 minutes, 144 at 12, 188 at 60. Windows that are heard side by side take 44 MiB each."""
-SAME = 0.95
+SIMILAR = 0.95
 """Share of a long recording's words that must be those of its parts, in their order. Three minutes have all of them,
 and so has an hour."""
 Samples = npt.NDArray[np.float32]
@@ -210,5 +210,5 @@ def test_a_long_recording_in_bounded_memory(client: OpenAI, server: Server, tmp_
     print(
         f"{MINUTES:g} minutes: {idle >> 20} MiB before, {highest >> 20} MiB at most; {same:.4f} of the words the same"
     )
-    assert same > SAME
+    assert same > SIMILAR
     assert highest - idle < GROWTH

@@ -53,6 +53,7 @@ def adapter(name: str = "legal", **more: Any) -> dict[str, Any]:
     found: dict[str, Any] = {
         "object": "adapter", "name": name, "base": "starter-chat", "team": "default", "shared": True, **version,
         "versions": [version], "aliases": {"prod": "v2"}, "pinned": False, "tier": "device", "running": 0, "waiting": 0,
-        "hits": 3, "misses": 1, "evictions": 0, "last_stage_seconds": None, "last_place_seconds": None, "last_used": None,
+        "hits": 3, "misses": 1, "evictions": 0,
+        "last_stage_seconds": None, "last_place_seconds": None, "last_used": None,
     }  # fmt: skip
     return {**found, **more}

@@ -44,13 +44,15 @@ def test_a_failed_probe_is_shown_with_both_texts(server: FakeServer, run: Run) -
     assert all(text in shown for text in ("failed", "'hello'", "'HELLO'", "'hi there'"))
 
 
-def test_a_hub_id_needs_its_revision(server: FakeServer, run: Run) -> None:
+def test_a_hub_id_is_taken_at_its_revision_or_as_it_is_now(server: FakeServer, run: Run) -> None:
     server.on("POST", "/v1/adapters", registered())
-    assert run("adapters", "add", "legal", "acme/legal@4f2c", "-b", "m").exit_code == 0
-    assert server.asked[-1].json["source"] == {"hub": "acme/legal", "revision": "4f2c"}
-    result = run("adapters", "add", "legal", "acme/legal", "-b", "m")
-    assert result.exit_code == 1
-    assert "owner/name@revision" in result.stderr
+    for written, revision in (("acme/legal@4f2c", "4f2c"), ("acme/legal", "main")):
+        assert run("adapters", "add", "legal", written, "-b", "m").exit_code == 0
+        assert server.asked[-1].json["source"] == {"hub": "acme/legal", "revision": revision}
+    for written in ("acme/legal@", "./legal", "legal", "a/b/c"):
+        result = run("adapters", "add", "legal", written, "-b", "m")
+        assert result.exit_code == 1
+        assert "owner/name@revision" in result.stderr
 
 
 @pytest.mark.parametrize("upload", [True, False], ids=["a folder that is packed", "an archive"])

@@ -9,7 +9,6 @@ from adapters.content.validate import CONFIG, TENSORS
 from adapters.store import MARK, Store
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
-from runtime.cli.commands import merge
 from runtime.server.settings import starter_recipes
 from tests.unit.cli.conftest import Run, adapter
 from tests.unit.cli.fake_server import FakeServer
@@ -64,7 +63,7 @@ def test_what_cannot_be_merged_is_told(run: Run, data: Path, name: str, words: s
 
 
 def test_without_room_nothing_begins(run: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(merge, "LIBRARIES", 1 << 60)
+    monkeypatch.setattr("adapters.compose.model.LIBRARIES", 1 << 60)
     stored = Store(data / "store").path(digest(1))
     stored.mkdir(parents=True)
     for name in (CONFIG, TENSORS):

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -19,7 +20,7 @@ from runtime.cli.options import root
 ROOT = root()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface"}
+ELSEWHERE = {"pynvml", "langchain_cohere", "langchain_huggingface", "semantic_router"}
 """Only in the CUDA build; only in the environments of scripts/install-clients."""
 FOLDERS = {
     "registry", "adapters", "models", "tenants", "routing", "launch", "console", "runtime", "tests", "benchmarks",
@@ -113,7 +114,7 @@ def test_what_is_imported_is_declared(folder: str) -> None:
         assert known & names, f"{file} imports {module}: name one of {sorted(known)} in pyproject.toml"
 
 
-SCRIPTS = ["install", "install-infinity", "install-clients", "lock", "settings.sh"]
+SCRIPTS = ["install", "install-infinity", "install-clients", "install-programs", "lock", "settings.sh"]
 
 
 @pytest.mark.parametrize("script", [*(f"scripts/{name}" for name in SCRIPTS), ".ci/run"])
@@ -143,9 +144,19 @@ def test_make_serve_hands_its_variables_on() -> None:
     assert ["exec", ".venv/bin/roundhouse", "serve"] in [line.split() for line in empty]  # not `--port` without a value
 
 
-def test_the_ci_only_calls_make_test() -> None:
+def test_the_ci_brings_programs_and_calls_make_test() -> None:
     commands = [line for line in (ROOT / ".ci/run").read_text().splitlines() if line and not line.startswith("#")]
-    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "scripts/install-programs", "make test"]
+
+
+def test_programs_that_cannot_be_installed_end_nothing(tmp_path: Path) -> None:
+    for name in ("bash", "dirname", "sed"):
+        (tmp_path / name).symlink_to(str(shutil.which(name)))
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    script = [str(ROOT / "scripts/install-programs")]
+    done = subprocess.run(script, capture_output=True, text=True, check=True, timeout=240, env={"PATH": str(tmp_path)})
+    assert "apt-get install chromium" in done.stderr
 
 
 def install(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":

@@ -96,7 +96,7 @@ def test_show_tells_what_a_wake_takes(server: FakeServer, run: Run) -> None:
 
 def test_forget_estimate_asks_the_server_to(server: FakeServer, run: Run) -> None:
     server.on("DELETE", "/v1/models/m/estimate", model("m", state="absent", bytes=0, expected_bytes=2**30))
-    assert run("models", "forget-estimate", "m").stdout == "m: absent, (needs 1.0 GiB)\n"
+    assert run("models", "forget-estimate", "m").stdout == "m: absent, needs 1.0 GiB\n"
 
 
 def test_a_load_that_fails_is_a_server_error(server: FakeServer, run: Run) -> None:

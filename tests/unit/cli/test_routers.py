@@ -56,7 +56,7 @@ def test_fit_trains_here_and_sends_the_model(server: FakeServer, run: Run, tmp_p
     assert "v2 counts now" in result.stdout
     assert "by letters, on " in result.stdout
     sent = base64.b64decode(server.asked[-1].json["safetensors"])
-    model: Any = from_bytes(sent, "intents")
+    model: Any = from_bytes(sent)
     assert (model.tell("rain again please").label, model.tell("how much rent").label) == ("weather", "money")
     assert picture.read_text().lstrip().startswith("<svg")
 

@@ -121,4 +121,4 @@ def test_the_ring_of_a_base_names_its_adapters(tmp_path: Any) -> None:
     gateway.queues["chat"].policy.reset()
     [ring] = gateway.gateway.look("ready").rings
     assert (ring.model, ring.places, ring.stalls, ring.away) == ("chat", 4, [], [])
-    assert gateway.gateway.look.name_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"
+    assert gateway.names.label_of("chat", "sha256:" + "a" * 64) == "aaaaaaaa"

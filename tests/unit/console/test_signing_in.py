@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from console.sessions import COOKIE, MOST, SECONDS, Sessions, token_in
+from console.sessions import COOKIE, MAX_SESSIONS, SECONDS, Sessions, token_in
 from models.messages import Chunk, Started
 from tenants.caller import SCOPES, Scope
 from tests.unit.console.conftest import HTML, ORIGIN, Console, key, sign_in
@@ -174,6 +174,6 @@ def test_a_session_ends_by_time_and_by_number() -> None:
     assert sessions.key(f"{COOKIE}=") is None
     now = SECONDS + 1.0
     assert sessions.key(f"{COOKIE}={first}") is None
-    tokens = [sessions.begin("rh-key") for _ in range(MOST + 1)]
+    tokens = [sessions.begin("rh-key") for _ in range(MAX_SESSIONS + 1)]
     assert sessions.key(f"{COOKIE}={tokens[0]}") is None
     assert sessions.key(f"{COOKIE}={tokens[-1]}") == "rh-key"

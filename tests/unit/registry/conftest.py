@@ -6,13 +6,30 @@ from pathlib import Path
 import pytest
 
 from registry.state.database import State
-from tests.unit.registry.recipe_files import Write
+from tests.unit.registry.recipes.files import Write
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest) -> str | None:
+    """As `--database` gives it; None for SQLite. On PostgreSQL each data directory has tables of its own."""
+    return None if request.param == "sqlite" else request.getfixturevalue("postgres_url")
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
+def state(url: str | None, tmp_path: Path) -> Iterator[State]:
+    """In each kind of database."""
+    yield from _opened(tmp_path, url)
+
+
+@pytest.fixture
+def in_file(tmp_path: Path) -> Iterator[State]:
+    """In SQLite."""
+    yield from _opened(tmp_path)
+
+
+def _opened(folder: Path, url: str | None = None) -> Iterator[State]:
     ticks = iter(range(1, 1_000_000))
-    with State(tmp_path / "data", clock=lambda: float(next(ticks))) as opened:
+    with State(folder / "data", clock=lambda: float(next(ticks)), url=url) as opened:
         yield opened
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from models.messages import Held, Loaded
 from registry.state.database import State
-from registry.state.schema import FILE, MIGRATIONS
+from registry.state.formats import MIGRATIONS
+from registry.state.opening import FILE
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.sinks.residency import ResidencyRecord
 from runtime.residency import policy

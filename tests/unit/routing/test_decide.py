@@ -58,6 +58,18 @@ def test_a_rule_that_names_a_target_ends_the_stages(fitted: IntentModel) -> None
     assert (inside.target, inside.saw["not:away"]) == ("small", "not on this machine")
 
 
+def test_what_must_stay_inside_stays_whichever_rule_decides() -> None:
+    """A rule that was written before another does not send out what that one keeps here."""
+    rules = [
+        {"name": "tools", "when": {"tools": True}, "to": ["away", "big"]},
+        {"name": "legal", "when": {"team": ["legal"]}, "to": ["small"], "stay_inside": True},
+    ]
+    made = router(rules=rules, fallbacks=["away"])
+    assert decide(Features(tools=True), made, facts(big=TargetFacts(waiting=9))).target == "away"
+    legal = decide(Features(tools=True, team="legal"), made, facts(big=TargetFacts(waiting=9), held="away"))
+    assert (legal.target, legal.reason, legal.fallbacks) == ("big", "rule:tools", ())
+
+
 def test_rules_see_what_a_request_has() -> None:
     for name, features in {
         "tools": Features(tools=True),
@@ -68,6 +80,14 @@ def test_rules_see_what_a_request_has() -> None:
         able = facts(big=TargetFacts(takes_images=True))
         assert decide(features, made, able).reason == f"rule:{name}"
         assert decide(Features(), made, able).reason == "default"
+    for when, features in (
+        ({"endpoint": ["/v1/messages"]}, Features(endpoint="/v1/messages")),
+        ({"service_class": ["batch"]}, Features(service_class="batch")),
+        ({"shorter_than": 1}, Features()),
+    ):
+        made = router(rules=[{"name": "it", "when": when, "to": ["big"]}])
+        assert decide(features, made, facts()).reason == "rule:it"
+        assert decide(Features(characters=5), made, facts()).reason == "default"
     german = router(rules=[{"name": "de", "when": {"language": ["de"]}, "to": ["big"]}])
     assert decide(Features("Bitte sag mir, wie spät es gerade ist"), german, facts()).target == "big"
     assert decide(Features("Please tell me how late it is now"), german, facts()).target == "small"
@@ -103,8 +123,14 @@ def test_a_conversation_stays_until_its_target_is_gone(fitted: IntentModel) -> N
     made = router(fitted=fitted, intents={"routes": {"weather": ["big"]}})
     weather = Features("will it rain tomorrow in lima")
     assert decide(weather, made, facts(held="away")).reason == "conversation"
+    assert decide(weather, made, facts(held="away")).left is None
     gone = decide(weather, made, facts(held="away", away=TargetFacts(False, "model_not_found")))
-    assert (gone.target, gone.saw["left"]) == ("big", "away: model_not_found")
+    assert (gone.target, gone.left, gone.saw["left"]) == ("big", "away", "away: model_not_found")
+    assert (gone.told, gone.score) == ("intent:weather,left", gone.scores["weather"])
+    assert decide(weather, made, facts(held="older")).saw["left"] == "older: no target any more"
+    tools = router(rules=[{"name": "tools", "when": {"tools": True}, "to": ["big"]}])
+    by_rule = decide(Features(tools=True), tools, facts(held="small"))
+    assert (by_rule.told, by_rule.saw["left"]) == ("rule:tools,left", "small: rule:tools")
 
 
 def test_the_cheapest_that_is_good_enough() -> None:

@@ -13,7 +13,7 @@ from models.messages import EmbedResult
 from registry.errors import NotFound
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
-from registry.recipes.router import RouterSpec
+from registry.recipes.router import Intents, RouterSpec
 from routing.intents.training import Example, Options, train
 from routing.routers.router import Router
 from runtime.gateway.backend import Target
@@ -163,6 +163,18 @@ def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
 
     assert key("one") == key("one")
     assert len({key("one"), key("two"), key("one", "b"), key("one", user="anna")}) == 4
+
+
+async def test_to_look_at_a_text_sends_it_nowhere() -> None:
+    """An embedding model that answers elsewhere is none to look with: what stays inside would have left."""
+    intents = {"routes": {"weather": ["small"]}, "embedding": "away"}
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}], "intents": intents})
+    world = World(resident={"vectors"})
+    fitted = routers()[0].intents
+    for name, looked in (("away", False), ("vectors", True)):
+        named = spec.model_copy(update={"intents": Intents(routes=intents["routes"], embedding=name)})
+        found = await world.switch().vector(Router(named, intents=fitted), "rain in rome", RequestContext("1"))
+        assert (found is not None) is looked
 
 
 async def test_a_budget_that_has_no_room_leaves_the_targets_that_cost_nothing() -> None:

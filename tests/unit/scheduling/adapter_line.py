@@ -33,6 +33,7 @@ class Registry:
         self.damaged: EngineFailed | None = None
         self.notes: list[tuple[str, str]] = []
         self.gone: list[str] = []
+        self.swaps: list[tuple[str, str | None]] = []
 
     async def check(self, digest: str) -> None:
         if self.damaged is not None:
@@ -43,6 +44,9 @@ class Registry:
 
     def dropped(self, digest: str) -> None:
         self.gone.append(digest)
+
+    def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
+        self.swaps.append((digest, evicted))
 
     def note(self, step: str, seconds: float, outcome: str) -> None:
         self.notes.append((step, outcome))

@@ -31,6 +31,8 @@ async def test_a_probe_is_asked_after_each_commit_and_before_any_request(world: 
         assert await ask(world, adapter(letter)) == 5
     assert await ask(world, adapter("a"), RIGHT) == 5
     assert probes_asked(world) == [("probe", "passed")] * 2
+    a, b, c = (adapter(letter).digest for letter in "abc")
+    assert world.registry.swaps == [(a, None), (b, None), (c, a), (a, b)]
 
 
 async def test_a_wrong_probe_takes_the_adapter_out_and_refuses_its_requests_only(world: World) -> None:

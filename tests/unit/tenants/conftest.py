@@ -10,7 +10,6 @@ import sqlalchemy as sa
 from registry.storage.database import Database, url_of
 from tenants.keys.table import KeyTable
 from tenants.storage.opening import open_tables
-from tests.postgres import postgres, programs
 
 PEPPER = b"p" * 64
 _NUMBERS = itertools.count()
@@ -24,14 +23,6 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
-
-
-@pytest.fixture(scope="session")
-def postgres_url() -> Iterator[str]:
-    if programs() is None:
-        pytest.skip("PostgreSQL is not installed: no initdb")
-    with postgres() as url:
-        yield url
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

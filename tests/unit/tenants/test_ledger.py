@@ -21,6 +21,7 @@ from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 from tenants.place import FILE
 from tenants.storage.opening import MIGRATIONS, open_tables
+from tenants.storage.tables import VERSION_TABLE
 
 HOUR, DAY = 3600, 86_400
 _UIDS = itertools.count()
@@ -140,7 +141,7 @@ def test_pages_of_buckets(ledger: LedgerTable, database: Database) -> None:
 
 
 def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MOST", 2)
+    monkeypatch.setattr(report, "MAX_ROWS", 2)
     entries = [entry(hour * HOUR) for hour in range(3)]
     ledger.write(entries, [done(one) for one in entries])
     assert len(used(database, Question(0, 2 * HOUR, (By.HOUR,)))) == 2
@@ -181,7 +182,7 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
 def test_an_older_database_gets_what_it_lacks(url: str | None, tmp_path: Path, made_by: str) -> None:
     """One that was made by a release before: its teams, keys and rows stay."""
     old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
-    upgrade(old, MIGRATIONS, made_by)
+    upgrade(old, MIGRATIONS, VERSION_TABLE, made_by)
     with old.write() as connection:
         connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
         if made_by == "0002":

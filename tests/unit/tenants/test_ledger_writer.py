@@ -118,7 +118,7 @@ async def test_a_stop_writes_what_has_come(gate: Gate) -> None:
         writer.end(done(one))
     await writer.close()
     assert sum(len(ended) for _, ended, _ in gate.seen) == 2500
-    assert max(len(begun) + len(ended) for begun, ended, _ in gate.seen) <= writer_module.MOST
+    assert max(len(begun) + len(ended) for begun, ended, _ in gate.seen) <= writer_module.MAX_BATCH
 
 
 async def test_a_stop_does_not_wait_for_a_database_that_is_gone(gate: Gate) -> None:

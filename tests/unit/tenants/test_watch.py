@@ -10,7 +10,7 @@ from tenants.caller import EVERYBODY
 from tenants.keys import pepper
 from tenants.keys.records import Wanted
 from tenants.keys.table import KeyTable
-from tenants.place import Place
+from tenants.place import FILE, Place
 from tenants.storage.opening import open_tables
 from tenants.watch import KeyWatch
 from tests.unit.tenants.conftest import PEPPER
@@ -82,8 +82,8 @@ async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
         await KeyWatch(Place(tmp_path)).start()
 
 
-def test_a_server_without_keys_loads_no_database(tmp_path: Path) -> None:
-    """In a process of its own: what this one has imported says nothing."""
+def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
+    """Nor loads what they need. In a process of its own: what this one has imported says nothing."""
     import subprocess
 
     code = (
@@ -92,7 +92,8 @@ def test_a_server_without_keys_loads_no_database(tmp_path: Path) -> None:
         "from tenants.watch import KeyWatch; from tenants.place import Place\n"
         f"watch = KeyWatch(Place(pathlib.Path({str(tmp_path)!r})))\n"
         "asyncio.run(watch.look())\n"
-        "print([name for name in ('sqlalchemy', 'alembic') if name in sys.modules])"
+        "print([name for name in ('tenants.storage.tables', 'alembic') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+    assert not (tmp_path / FILE).exists()

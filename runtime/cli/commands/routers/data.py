@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from routing.routers.router import Router
 
 AT_ONCE = 128
-MOST = 1_000_000
+MAX_LINES = 1_000_000
 
 
 def rows(file: Path) -> list[Json]:
@@ -25,7 +25,7 @@ def rows(file: Path) -> list[Json]:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{file} cannot be read: {error}") from None
-    for number, line in enumerate(lines[:MOST], start=1):
+    for number, line in enumerate(lines[:MAX_LINES], start=1):
         if line.strip():
             try:
                 row = json.loads(line)

@@ -64,12 +64,25 @@ async def test_a_removed_adapter_leaves_no_series(gateway: FakeGateway) -> None:
     assert 'roundhouse_adapter_requests_total{adapter="stays",model="chat"} 1.0' in text
 
 
+def test_a_swap_is_told_with_the_names_of_both(gateway: FakeGateway) -> None:
+    gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a"), adapter("y", "b")])
+    console = gateway.gateway.console
+    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, console, "chat")
+    x, y = ("sha256:" + letter * 64 for letter in "ab")
+    facts.swapped(x, None, 0.002, 0.001)
+    facts.swapped(y, x, 0.002, 0.001)
+    second, first = console.decisions.last(2)
+    assert (first.subject, first.words, first.object) == ("x", "comes into a free place", "")
+    assert (second.subject, second.words, second.object) == ("y", "takes the place of", "x")
+    assert "staged in 2.0 ms, placed in 1.0 ms" in second.more
+
+
 def test_the_probes_of_a_digest_are_those_of_all_its_versions(gateway: FakeGateway) -> None:
     first, second = Probe("a", "b"), Probe("c", "d")
     gateway.names.everything = Catalog(
         gateway.recipes, [adapter("x", "a", first), adapter("y", "a", second), adapter("z", "b")]
     )
-    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, "chat")
+    facts = AdapterFacts(gateway.names, gateway.service, gateway.metrics, gateway.gateway.console, "chat")
     assert set(facts.probes("sha256:" + "a" * 64)) == {first, second}
     assert list(facts.probes("sha256:" + "b" * 64)) == [None]
     gateway.names.everything = Catalog(gateway.recipes, [adapter("x", "a")])

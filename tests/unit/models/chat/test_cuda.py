@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,16 +95,17 @@ def test_a_class_that_is_imported_is_not_looked_at_elsewhere(
 ) -> None:
     """On a GPU another model's file may touch CUDA, so it is left to vLLM."""
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["A", "B", "C"]}))
-    registered: list[str] = []
-    models = {
-        "A": SimpleNamespace(module_name="json", load_model_cls=lambda: dict),
-        "B": SimpleNamespace(module_name="nobody.imported.this", load_model_cls=lambda: dict),
-    }
-    registry = SimpleNamespace(models=models, register_model=lambda name, kind: registered.append(name))
+    places = {"A": ("json", "JSONDecoder"), "B": ("colorsys", "ONE_THIRD")}
+    registered: dict[str, object] = {}
     modules = {
-        "vllm.model_executor.models": SimpleNamespace(ModelRegistry=registry),
+        "vllm.model_executor.models": SimpleNamespace(
+            ModelRegistry=SimpleNamespace(register_model=registered.__setitem__)
+        ),
         "vllm.platforms": SimpleNamespace(current_platform=SimpleNamespace(is_cpu=lambda: on_cpu)),
     }
-    monkeypatch.setattr(launch, "import_module", modules.__getitem__)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    monkeypatch.setattr(launch, "import_module", lambda name: modules.get(name) or import_module(name))
+    monkeypatch.setattr(launch.source, "class_of", places.get)
     launch._know_architecture(tmp_path)
-    assert registered == known
+    assert sorted(registered) == known
+    assert registered["A"] is json.JSONDecoder

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from models.chat.vllm.read import finite
+from models.chat.vllm.adapters.read import finite
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

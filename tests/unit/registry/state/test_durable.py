@@ -6,14 +6,22 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.runtime.migration import MigrationContext
 
-from registry.errors import Unavailable
+from registry.errors import Conflict, Unavailable
 from registry.records import LoadKey, Probe
 from registry.state.database import State
-from registry.state.schema import FILE, MIGRATIONS
+from registry.state.formats import MIGRATIONS
+from registry.state.opening import FILE
+from registry.state.tables import METADATA, VERSION_TABLE
+from registry.storage.database import Database, url_of
 from tests.unit.registry.makers import KEY, new
 
 
@@ -80,13 +88,73 @@ def test_everything_is_there_after_a_restart(tmp_path: Path) -> None:
         assert state.models.pins() == {"m": True}
 
 
+def test_the_migrations_make_what_the_tables_say(state: State) -> None:
+    assert _differences(state) == []
+
+
+@pytest.mark.parametrize("version", range(1, len(MIGRATIONS) + 1))
+def test_files_of_before_alembic_get_the_same_tables(tmp_path: Path, version: int) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE)) as old:
+        for script in MIGRATIONS[:version]:
+            old.executescript(script)
+        old.execute(f"PRAGMA user_version = {version}")
+    with State(tmp_path) as state:
+        found = _differences(state)
+    keys = {(table.name, column.name) for table in METADATA.tables.values() for column in table.primary_key}
+    # Written in other words: primary keys of STRICT tables are never null, and SQLAlchemy does not find the CASCADE of
+    # a reference in a column's own line. That it is there is the test above.
+    found = [one for one in found if one[0] not in ("remove_fk", "add_fk")]
+    assert [one for one in found if one[0] != "modify_nullable" or one[2:4] not in keys] == []
+    with closing(sqlite3.connect(tmp_path / FILE)) as kept:
+        assert kept.execute("PRAGMA user_version").fetchone() == (5,), "the release before goes on with it"
+
+
+def _differences(state: State) -> list[Any]:
+    with state._database.read() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE, "compare_type": True})
+        return [one[0] if isinstance(one, list) else one for one in compare_metadata(context, METADATA)]
+
+
+def test_a_server_that_is_given_postgresql_takes_along_what_it_had(tmp_path: Path, postgres_url: str) -> None:
+    """And one that shares the database has its own: adapters name files of a data directory."""
+    load = LoadKey("m", 1, "0.32.0", "NVIDIA H200")
+    with State(tmp_path / "a") as old:
+        old.adapters.register(KEY, new(1, Probe("p", "e")), "prod", shared=True)
+        old.adapters.register(KEY, new(2))
+        old.models.set_pin("m", True)
+        old.models.record_load(load, 900, {"weights": 1.5}, 70)
+        before, measured = old.adapters.all(), old.models.measured(load)
+    with State(tmp_path / "a", url=postgres_url) as state, State(tmp_path / "b", url=postgres_url) as other:
+        assert (state.adapters.all(), state.models.pins()) == (before, {"m": True})
+        assert state.models.measured(load) == measured
+        assert state.adapters.register(KEY, new(3)).version.number == 3
+        assert other.adapters.all() == ()
+    with State(tmp_path / "a", url=postgres_url, read_only=True) as look:
+        assert look.adapters.get(KEY).current.number == 3
+    with State(tmp_path / "a", url=postgres_url) as again:
+        assert again.adapters.rollback(KEY).current.number == 2, "it is not taken along twice"
+    with State(tmp_path / "a") as file:
+        assert file.adapters.all() == before, "the file is left as it was"
+
+
+def test_a_user_that_may_make_no_schema_is_told(tmp_path: Path, postgres_url: str) -> None:
+    server = Database(url_of(postgres_url))
+    with server.write() as connection:
+        connection.execute(sa.text("CREATE ROLE poor LOGIN"))
+    server.close()
+    with pytest.raises(Conflict, match="GRANT CREATE") as refused:
+        State(tmp_path, url=postgres_url.replace("tests@", "poor@"))
+    assert refused.value.code == "no_schema"
+
+
 def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
     with State(tmp_path) as state:
         path = state.path
     connection = sqlite3.connect(path)
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS) + 1}")
+    connection.execute("UPDATE state_version SET version_num = '9999'")
+    connection.commit()
     connection.close()
-    with pytest.raises(RuntimeError, match="newer Roundhouse"):
+    with pytest.raises(Conflict, match="newer Roundhouse"):
         State(tmp_path)
 
 
@@ -153,11 +221,18 @@ def test_kill_9_loses_nothing_that_was_told(tmp_path: Path, after: int) -> None:
     connection.close()
 
 
-def test_a_full_disk_is_told_and_changes_nothing(state: State) -> None:
+def test_a_full_disk_is_told_and_changes_nothing(in_file: State) -> None:
+    state = in_file
     state.adapters.register(KEY, new(1))
-    connection = state._database._connection
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    connection.execute(f"PRAGMA max_page_count = {pages}")
+    engine = state._database.engine  # all of it is done on its one connection
+
+    def bound(pages: int | None) -> None:
+        with closing(engine.raw_connection()) as connection:
+            cursor = connection.cursor()
+            (found,) = cursor.execute("PRAGMA page_count").fetchone()
+            cursor.execute(f"PRAGMA max_page_count = {pages or found}")
+
+    bound(None)
     stored = []
 
     def fill() -> None:
@@ -168,18 +243,21 @@ def test_a_full_disk_is_told_and_changes_nothing(state: State) -> None:
         fill()
     assert refused.value.code == "disk_full"
     assert [version.digest for version in state.adapters.get(KEY).versions[1:]] == stored
-    connection.execute("PRAGMA max_page_count = 100000")
+    bound(100_000)
     assert state.adapters.register(KEY, new(500)).version.number == len(stored) + 2
 
 
 def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
-    state: State, monkeypatch: pytest.MonkeyPatch
+    in_file: State, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    state.adapters.register(KEY, new(1))
+    in_file.adapters.register(KEY, new(1))
     synced: list[int] = []
-    monkeypatch.setattr("registry.state.schema.os.fsync", synced.append)
+    monkeypatch.setattr("registry.storage.database.os.fsync", synced.append)
 
     class Full:
+        def cursor(self) -> "Full":
+            return self
+
         def execute(self, _: str) -> None:
             error = sqlite3.OperationalError("database or disk is full")
             error.sqlite_errorcode = sqlite3.SQLITE_FULL
@@ -188,6 +266,6 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
         def close(self) -> None:
             pass
 
-    monkeypatch.setattr("registry.state.schema._connect", lambda _: Full())
-    state.sync()
+    monkeypatch.setattr(in_file._database.engine, "raw_connection", Full)
+    in_file.sync()
     assert len(synced) == 1

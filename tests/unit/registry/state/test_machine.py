@@ -176,4 +176,4 @@ class Versions(RuleBasedStateMachine):
 
 
 TestVersions = Versions.TestCase
-TestVersions.settings = settings(max_examples=40, stateful_step_count=40)
+TestVersions.settings = settings(max_examples=25, stateful_step_count=40)

@@ -11,8 +11,8 @@ from runtime.scheduling.placement import Placement
 from tenants.classes import ServiceClass
 from tests.unit.scheduling.fair.drive import Loop, backlogged, jain
 
-MOST = 50.0
-works = st.floats(1.0, MOST)
+LARGEST = 50.0
+works = st.floats(1.0, LARGEST)
 weights = st.sampled_from([0.5, 1.0, 2.0, 4.0])
 
 
@@ -54,7 +54,7 @@ def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
                 more(loop.claims[name].team)
         assert len(loop.running) == places, "work-conserving"
         gap = abs(loop.served["a"] / weight[0] - loop.served["b"] / weight[1])
-        assert gap <= MOST * max(1 / weight[0], 1 / weight[1]) + 1e-6
+        assert gap <= LARGEST * max(1 / weight[0], 1 / weight[1]) + 1e-6
 
 
 @settings(max_examples=200)
@@ -74,7 +74,7 @@ def test_wrong_guesses_are_made_good(
     claims = [Claim(team, weight=weight[index], work=guesses[index % len(guesses)]) for index, team in enumerate("ab")]
     backlogged(loop, claims, steps=150, deep=2, seed=seed)
     gap = abs(loop.had["a"] / weight[0] - loop.had["b"] / weight[1])
-    assert gap <= 2 * MOST * (1 + places) * (1 / weight[0] + 1 / weight[1])
+    assert gap <= 2 * LARGEST * (1 + places) * (1 / weight[0] + 1 / weight[1])
 
 
 @settings(max_examples=100)

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Generic
 
-from models.life import Life, Sleepable
+from models.batching.plan import P
+from models.batching.worker import Batcher, BatchLimits, R
+from models.lifecycle import Lifecycle, Sleepable
 from models.messages import Held
-from models.text.batching.plan import P
-from models.text.batching.worker import Batcher, BatchLimits, R
 from registry.recipes.definition import Recipe
 
 
@@ -29,7 +29,7 @@ class BatchedEngine(Generic[P, R]):
     """
 
     def __init__(self, what: str) -> None:
-        self._life = Life(what)
+        self._lifecycle = Lifecycle(what)
         self._batcher: Batcher[P, R] | None = None
         self._sleeper: Sleepable | None = None
 
@@ -41,18 +41,18 @@ class BatchedEngine(Generic[P, R]):
         """After the last reference to the model is gone, in a thread: give its memory back, if that takes more."""
 
     async def sleep(self) -> Held:
-        return await self._life.sleep(self._sleeper)
+        return await self._lifecycle.sleep(self._sleeper)
 
     async def wake(self) -> Held:
-        return await self._life.wake(self._sleeper)
+        return await self._lifecycle.wake(self._sleeper)
 
     async def ping(self) -> None:
-        self._life.check_alive()
+        self._lifecycle.check_alive()
         assert self._batcher is not None
         await self._batcher.ping()
 
     async def close(self) -> None:
-        self._life.close()
+        self._lifecycle.close()
         batcher, self._batcher = self._batcher, None
         self._sleeper = None
         self._let_go()

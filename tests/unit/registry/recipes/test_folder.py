@@ -8,7 +8,7 @@ from registry.catalog import Catalog
 from registry.recipes.definition import Task
 from registry.recipes.loading import load_recipes, remarks
 
-RECIPES = Path(__file__).parents[3] / "recipes"
+RECIPES = Path(__file__).parents[4] / "recipes"
 SETS = sorted(path.name for path in RECIPES.iterdir() if path.is_dir())
 
 

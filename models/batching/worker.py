@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
-from models.text.batching.plan import PADDED, Item, P, Picked, Turns
+from models.batching.plan import PADDED, Item, P, Picked, Turns
 from registry.errors import EngineFailed, QueueFull, RoundhouseError
 
 R = TypeVar("R")

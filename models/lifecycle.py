@@ -47,7 +47,7 @@ class Sleepable(Protocol):
     async def up(self) -> Held: ...
 
 
-class Life:
+class Lifecycle:
     def __init__(self, what: str) -> None:
         self._what = what
         self.state = EngineState.NEW

@@ -1,6 +1,7 @@
-"""A provider's stream of server-sent events, cut into events; and events as bytes."""
+"""Server-sent events, as engines and providers send them: cut into events, what they hold, and events as bytes."""
 
 import re
+import sys
 from collections.abc import Iterator
 
 import msgspec
@@ -38,6 +39,17 @@ class Splitter:
     def has_rest(self) -> bool:
         """Is there a piece of an event that has not ended?"""
         return bool(self._buffer.strip())
+
+
+class Reader:
+    """The data of each event of an engine, however the bytes were cut. Comments are passed over."""
+
+    def __init__(self) -> None:
+        self._splitter = Splitter(sys.maxsize)
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """Of the events that these bytes complete."""
+        return [data for event in self._splitter.feed(received) if (data := data_of(event))]
 
 
 def data_of(event: bytes) -> bytes:

@@ -5,7 +5,7 @@ import pytest
 from registry.recipes.definition import Task
 from registry.recipes.loading import load_documents, load_recipes
 from registry.recipes.provider import Protocol, Surface
-from tests.unit.registry.recipe_files import GOOD, Write, faults
+from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 PROVIDER = """kind: provider
 id: there

@@ -4,7 +4,7 @@ import pytest
 
 from registry.recipes.loading import load_recipes
 from registry.recipes.parsers import parser_faults, parsers
-from tests.unit.registry.recipe_files import GOOD, Write, faults
+from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 PARSERS = "engine: {{name: vllm, flags: {}}}"
 

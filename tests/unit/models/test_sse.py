@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.sse import DONE, Reader
+from models.sse import DONE, Reader
 
 SENT = b': a comment\n\nevent: x\ndata: {"a": 1}\r\n\r\ndata:{"b": "data: 2"}\n\ndata: [DONE]\n\n'
 
@@ -17,7 +17,7 @@ def test_data_is_the_same_however_it_is_cut(cuts: list[int]) -> None:
     assert found == [b'{"a": 1}', b'{"b": "data: 2"}', DONE]
 
 
-def test_an_event_comes_with_the_end_of_its_line() -> None:
+def test_an_event_comes_with_the_empty_line_behind_it() -> None:
     reader = Reader()
-    assert reader.feed(b"data: 1") == []
-    assert reader.feed(b"2\n") == [b"12"]
+    assert reader.feed(b"data: 1") == reader.feed(b"2\n") == []
+    assert reader.feed(b"\n") == [b"12"]

@@ -1,6 +1,6 @@
 """What the installed vLLM can serve, read from its source: importing it takes seconds and may touch the device.
 
-A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells.
+A vLLM whose source has its tables elsewhere leaves everything unchecked: then a load tells. `touches.PARSED` has all.
 """
 
 import ast
@@ -24,6 +24,14 @@ def architectures() -> Mapping[str, tuple[str, str]]:
     for table in CHAT:
         found |= {name: place for name, place in _table(table).items() if isinstance(place, tuple)}
     return found
+
+
+def class_of(architecture: str) -> tuple[str, str] | None:
+    """The full name of its module, and the name of its class; None: it cannot be told."""
+    module, name = architectures().get(architecture, ("", ""))
+    if not module:
+        return None
+    return (module if module.startswith("vllm.") else f"vllm.{MODELS.replace('/', '.')}.{module}"), name
 
 
 @cache

@@ -25,9 +25,9 @@ from typing import Any
 
 import torch
 
+from models.chat.vllm.adapters.read import read_adapter, size
 from models.chat.vllm.core import Outcome, faults
 from models.chat.vllm.cpu.punica import CpuLora, turn_places
-from models.chat.vllm.read import read_adapter, size
 
 SET_THREADS = torch.set_num_threads
 """Taken before vLLM's CPU worker replaces it by a function that does nothing."""
@@ -63,6 +63,11 @@ def _placed(manager: Any) -> list[int]:
     return [held for held in manager.lora_index_to_id if held is not None]
 
 
+def _holds(manager: Any, adapter_id: int) -> bool:
+    """In host memory. May be asked in any thread: `get_adapter` would change the order by last use."""
+    return adapter_id in manager.list_adapters()
+
+
 def _vacate(manager: Any, adapter_id: int) -> None:
     """The place of an adapter, if it has one, belongs to nobody."""
     manager.lora_index_to_id[:] = [None if held == adapter_id else held for held in manager.lora_index_to_id]
@@ -89,10 +94,10 @@ class StagedAdapters:
     def stage_adapter(self, adapter_id: int, path: str, leaving: int = 0) -> Outcome:
         """`leaving`: how many will have been dropped when this one takes effect."""
         state, (worker_manager, manager) = self._swaps(), self._lora_managers()
-        if adapter_id in manager._registered_adapters:
+        if _holds(manager, adapter_id):
             return ["done"]
         if adapter_id not in state.staging:
-            if len(manager._registered_adapters) + len(state.staging) - leaving >= manager.capacity:
+            if len(manager) + len(state.staging) - leaving >= manager.capacity:
                 return ["full"]
             state.staging[adapter_id] = state.threads.submit(read_adapter, worker_manager, adapter_id, path)
         return ["running"]
@@ -111,13 +116,13 @@ class StagedAdapters:
             return ["done"]
         if adapter_id in state.placing:
             return ["running"]
-        if adapter_id not in manager._registered_adapters:
+        lora = manager.get_adapter(adapter_id)
+        if lora is None:
             return ["failed", "the adapter was never staged"]
         taken = {index for index, _ in state.placing.values()}
         free = [i for i, held in enumerate(manager.lora_index_to_id) if held is None and i not in taken]
         if not free:
             return ["full"]
-        lora = manager._registered_adapters[adapter_id]
         if manager.device.type == "cpu" and size(lora)[0] >= SMALL:
             state.placing[adapter_id] = (free[0], state.threads.submit(write_place, manager, lora, free[0]))
             return ["running"]
@@ -140,10 +145,10 @@ class StagedAdapters:
         if fault := reading.exception():
             del state.staging[adapter_id]
             return faults(fault)
-        if len(manager._registered_adapters) >= manager.capacity:
+        if len(manager) >= manager.capacity:
             return ["full"]
         del state.staging[adapter_id]
-        manager._registered_adapters[adapter_id] = reading.result()
+        manager.add_adapter(reading.result())  # packs what is packed already: nothing is left to do
         return ["done", "staged"]
 
     def poll_adapter(self, adapter_id: int) -> Outcome:
@@ -157,11 +162,11 @@ class StagedAdapters:
             del state.placing[adapter_id]
             if fault := copying.exception():
                 return ["failed", str(fault) or type(fault).__name__]
-            self._publish(manager._registered_adapters[adapter_id], index)
+            self._publish(manager.get_adapter(adapter_id), index)
             return ["done", "placed"]
         if adapter_id in manager.lora_index_to_id:
             return ["done", "placed"]
-        return ["done", "staged"] if adapter_id in manager._registered_adapters else ["failed", "never staged"]
+        return ["done", "staged"] if _holds(manager, adapter_id) else ["failed", "never staged"]
 
     def drop_adapter(self, adapter_id: int) -> Outcome:
         state, (_, manager) = self._swaps(), self._lora_managers()

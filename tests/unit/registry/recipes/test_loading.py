@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from registry.errors import Unfit
 from registry.recipes.definition import HubSource, PathSource, Recipe, Task, WindowSpec
 from registry.recipes.loading import load_recipes, remarks
-from tests.unit.registry.recipe_files import GOOD, Write, faults
+from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"
 

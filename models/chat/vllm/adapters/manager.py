@@ -19,7 +19,7 @@ def _add_adapter(self: Any, lora_request: Any) -> bool:
     adapter_id = lora_request.lora_int_id
     if adapter_id in manager.lora_index_to_id:
         return True
-    if adapter_id in manager._registered_adapters and None in manager.lora_index_to_id:
+    if None in manager.lora_index_to_id and manager.get_adapter(adapter_id) is not None:
         return bool(manager.activate_adapter(adapter_id))  # vLLM's dummy adapters, in memory profiling only
     raise NotPlaced(f"adapter {adapter_id} is in no device place")
 

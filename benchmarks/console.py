@@ -1,0 +1,237 @@
+"""The console and traces: what it costs to look, and how fast pages are.
+
+Measures:
+- chat's tokens/s and first tokens while five pages look at the stream of events, against nobody looking, on one server
+  in turns;
+- the same with traces at 100 % (OTLP to a collector that only counts), against a server without;
+- first paint and bytes over the wire of each page in a Chromium, on loopback and with nothing cached; left out where
+  there is none;
+- the page Usage over a ledger of ten million rows of a month, for each span and what it is by.
+
+Physical limit: a look is read off once a second for all viewers, some 0.2 ms of the gateway's loop; a trace is five
+spans of some 10 µs, sent from a thread of its own, which shares the interpreter with the loop.
+"""
+
+import asyncio
+import contextlib
+import shutil
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from benchmarks.harness import Bench
+from benchmarks.load.clients import Cell, closed_loop
+from benchmarks.load.stats import percentile
+from benchmarks.load.workload import Workload
+from benchmarks.models import chat
+from benchmarks.peers.servers import Roundhouse, Server, start_all
+from console.web import pages
+from tenants.ledger.table import SUMS
+from tenants.storage.opening import open_tables
+from tenants.storage.tables import HOURS, LEDGER
+
+PAGES, TOKENS, LEVEL = 5, 48, 16
+TEAMS, ADAPTERS, HOURS_KEPT = 20, 8, 720
+
+
+class Traced(Roundhouse):
+    """The same server, which tells a collector of each request."""
+
+    def __init__(self, model: str, folder: Path, recipe: Path, collector: int) -> None:
+        super().__init__(model, folder, [recipe], "--slots", "1")
+        self.name, self._collector = "roundhouse, traces", collector
+
+    def variables(self) -> Mapping[str, str]:
+        return {
+            "OTEL_EXPORTER_OTLP_ENDPOINT": f"http://127.0.0.1:{self._collector}", "OTEL_TRACES_SAMPLER": "always_on",
+        }  # fmt: skip
+
+
+class Unasked(Roundhouse):
+    """Of which only pages are asked: no model is loaded."""
+
+    def prepare(self) -> None:
+        return
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    model = chat(s, s.work / "console", device=4, host=16)
+    workload = Workload(s.seed)
+    async with collecting(bench) as collector:
+        with ExitStack() as stack:
+            plain = Roundhouse(model.recipe.id, s.work / "console-plain", [model.file], "--slots", "1")
+            traced = Traced(model.recipe.id, s.work / "console-traced", model.file, collector)
+            start_all(stack, [plain, traced])
+            bench.say("the servers are ready")
+            await _pages(bench, plain, workload)
+            await _traces(bench, plain, traced, workload)
+            await _paints(bench, plain)
+    await _usage(bench, s.work / "console-usage", model.file)
+    bench.bar("tokens/s with five pages against none", "pages.tokens_ratio", ">=", 0.99)
+    bench.bar("TTFT p99 added by five pages", "pages.ttft_p99_added", "<=", 1.0)
+    bench.bar("tokens/s with traces at 100 %", "traces.tokens_ratio", ">=", 0.98)
+    bench.bar("first paint, slowest page", "paint.slowest", "<=", 150)
+    bench.bar("bytes over the wire, largest page", "paint.largest", "<=", 120)
+    bench.bar("page Usage over the ledger, slowest", "usage.slowest", "<=", 200)
+
+
+@contextlib.asynccontextmanager
+async def collecting(bench: Bench) -> AsyncIterator[int]:
+    """The port of a collector that reads what comes and says yes. It costs this process little."""
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                length = int(head.partition(b"content-length:")[2].split(b"\r\n")[0])
+                await reader.readexactly(length)
+                bench.counts["exports of spans"] += 1
+                writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+                await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(take, "127.0.0.1", 0)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def _load(bench: Bench, server: Server, workload: Workload, where: str) -> Cell:
+    number = LEVEL * bench.settings.pick(8, 4, 1)
+    requests = [workload.chat(server.model, tokens=TOKENS) for _ in range(number + LEVEL)]
+    await closed_loop(server, requests[:LEVEL], LEVEL)
+    cell = await closed_loop(server, requests[LEVEL:], LEVEL)
+    bench.count(where, cell)
+    return cell
+
+
+def _compare(bench: Bench, name: str, pairs: list[tuple[Cell, Cell]]) -> None:
+    """Of rounds (with, without)."""
+    good = [(a, b) for a, b in pairs if a.good and b.good]
+    bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in good], "x")
+    for q in (50, 99):
+        bench.figure(f"{name}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in good], "ms")
+
+
+async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
+    async def look() -> None:
+        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+        writer.write(f"GET /console/events HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\n\r\n".encode())
+        while data := await reader.read(1 << 16):
+            bench.counts["events seen"] += data.count(b"event: now")
+        writer.close()
+
+    pairs = []
+    for _ in range(2 * bench.settings.rounds):
+        alone = await _load(bench, server, workload, "nobody looks")
+        async with asyncio.TaskGroup() as looking:
+            viewers = [looking.create_task(look()) for _ in range(PAGES)]
+            pairs.append((await _load(bench, server, workload, "five pages"), alone))
+            for viewer in viewers:
+                viewer.cancel()
+    _compare(bench, "pages", pairs)
+
+
+async def _traces(bench: Bench, plain: Server, traced: Server, workload: Workload) -> None:
+    async def turn(server: Server, _round: int) -> Cell:
+        return await _load(bench, server, workload, server.name)
+
+    found = await bench.turns([plain, traced], turn, 2 * bench.settings.rounds)
+    _compare(bench, "traces", list(zip(found[traced.name], found[plain.name], strict=True)))
+    if not bench.counts["exports of spans"]:
+        bench.failures["no span arrived"] += 1
+
+
+# --- pages ----------------------------------------------------------------------------------------------------------
+async def _paints(bench: Bench, server: Server) -> None:
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        bench.note("no Chromium here: first paints were not measured")
+        return
+    from playwright.async_api import async_playwright
+
+    paints: dict[str, list[float]] = {}
+    sizes: dict[str, float] = {}
+    async with async_playwright() as started:
+        browser = await started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        for _ in range(bench.settings.pick(7, 3, 1)):
+            for slug in pages():
+                context = await browser.new_context()
+                page = await context.new_page()
+                await page.goto(f"http://127.0.0.1:{server.port}/console/{slug}")
+                await page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
+                paint, size = await page.evaluate(
+                    """() => [performance.getEntriesByName("first-contentful-paint")[0].startTime,
+                    ["navigation", "resource"].flatMap((kind) => performance.getEntriesByType(kind))
+                        .reduce((sum, one) => sum + one.transferSize, 0)]"""
+                )
+                paints.setdefault(slug, []).append(paint)
+                sizes[slug] = max(sizes.get(slug, 0.0), size / 1024)
+                await context.close()
+        await browser.close()
+    for slug, times in paints.items():
+        bench.figure(f"paint.{slug}", [percentile(times, 50)], "ms")
+    bench.figure("paint.slowest", [max(percentile(times, 50) for times in paints.values())], "ms")
+    bench.figure("paint.largest", [max(sizes.values())], "KiB")
+
+
+async def _usage(bench: Bench, folder: Path, recipe: Path) -> None:
+    rows = bench.settings.pick(10_000_000, 1_000_000, 1_000)
+    began = time.perf_counter()
+    fill(folder / "data", rows)
+    bench.note(f"{rows:,} ledger rows of {TEAMS} teams and {ADAPTERS} adapters in {time.perf_counter() - began:.0f} s")
+    slowest: list[float] = []
+    with Unasked("", folder, [recipe], "--slots", "1") as server:
+        for span in ("24h", "7d", "30d"):
+            for by in ("model", "adapter", "team", "hour"):
+                times = []
+                for _ in range(bench.settings.pick(9, 5, 2)):
+                    asked = time.perf_counter()
+                    server.http.get("/console/usage", params={"span": span, "by": by}).raise_for_status()
+                    times.append((time.perf_counter() - asked) * 1e3)
+                bench.figure(f"usage.{span}.{by}", [percentile(times, 50)], "ms")
+                slowest.append(percentile(times, 50))
+    bench.figure("usage.slowest", [max(slowest)], "ms")
+
+
+def fill(data: Path, rows: int) -> None:
+    """A ledger of the last 720 hours, and its sums of hours as the server keeps them."""
+    data.mkdir(parents=True, exist_ok=True)
+    tables = open_tables(data, None)
+    now = int(time.time()) // 3600 * 3600
+    hour, team, adapter = f"{now} - n % {HOURS_KEPT} * 3600", f"n / 7 % {TEAMS}", f"n / 11 % {ADAPTERS}"
+    given = {
+        "uid": "printf('%032x', n)", "request": "'req-' || n", "attempt": "1", "server": "'bench'",
+        "state": "'settled'", "at": f"{hour} + n % 3600", "hour": hour, "team": f"'team-' || ({team})",
+        "key": f"'key' || ({team})", "endpoint": "'/v1/chat/completions'", "model": "'starter-chat'",
+        "revision": "'1'", "adapter": f"'adapter-' || ({adapter})", "service_class": "'interactive'",
+        "source": "'api'", "end": "'done'", "status": "200",
+    }  # fmt: skip
+    numbers = {
+        column.name: "n % 97" for column in LEDGER.columns if column.name.endswith(("_tokens", "_ms", "_us", "_micro"))
+    }
+    columns = {**given, **numbers}
+    into, values = ", ".join(f'"{name}"' for name in columns), ", ".join(columns.values())
+    step = 500_000
+    with tables.write() as connection:
+        for first in range(0, rows, step):
+            connection.execute(
+                sa.text(
+                    f"WITH RECURSIVE many(n) AS (SELECT {first} UNION ALL SELECT n + 1 FROM many "
+                    f"WHERE n + 1 < {min(rows, first + step)}) "
+                    f"INSERT INTO ledger ({into}) SELECT {values} FROM many"
+                )
+            )
+        alike = [column.name for column in HOURS.primary_key]
+        sums = {name: f"SUM({name})" if name in LEDGER.c else "0" for name in SUMS} | {"requests": "COUNT(*)"}
+        sums |= {"accepted": "COUNT(*)"}
+        connection.execute(
+            sa.text(
+                f"INSERT INTO hours ({', '.join((*alike, *sums))}) SELECT {', '.join((*alike, *sums.values()))} "
+                f"FROM ledger GROUP BY {', '.join(alike)}"
+            )
+        )
+    tables.close()

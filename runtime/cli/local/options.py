@@ -1,0 +1,28 @@
+"""Settings of a server as a command is given them."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runtime.cli.failures import UsageError
+
+if TYPE_CHECKING:
+    from runtime.server.settings import Settings
+
+
+def settings_of(given: dict[str, object]) -> "Settings":
+    """What is given and, for the rest, variables and defaults. Raises UsageError that names the option."""
+    from pydantic import ValidationError
+
+    from runtime.server.settings import Settings
+
+    try:
+        return Settings.model_validate({**given, "run_dir": Path("/unused")})
+    except ValidationError as error:
+        wrong = [f"{_option(e['loc'])}: {e['msg']}" for e in error.errors()]
+        raise UsageError(f"Wrong option: {'; '.join(wrong)}.") from None
+
+
+def _option(place: tuple[int | str, ...]) -> str:
+    """As it stands on the command line."""
+    option, *inner = map(str, place)
+    return " ".join([f"--{option.replace('_', '-')}", *inner])

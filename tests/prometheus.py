@@ -1,0 +1,74 @@
+"""A Prometheus of the machine's packages that holds what a server told at a few moments, and answers queries."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from models.parent import die_with_parent
+from tests.eventually import eventually
+from tests.system.serving import free_port
+
+MISSING = "Prometheus is not installed: apt-get install prometheus"
+
+
+def is_there() -> bool:
+    return all(shutil.which(program) for program in ("prometheus", "promtool"))
+
+
+class Prometheus:
+    def __init__(self, http: httpx.Client, at: float) -> None:
+        self._http, self._at = http, at
+
+    def values(self, query: str) -> list[float]:
+        """Of each series that the query gives at the last moment. An error of Prometheus is one of the test."""
+        answer = self._http.get("/api/v1/query", params={"query": query, "time": str(self._at)}).json()
+        assert answer["status"] == "success", f"{query}: {answer.get('error')}"
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return [float(one["value"][1]) for one in found]
+
+
+@contextmanager
+def holding(scrapes: Mapping[float, str], folder: Path) -> Iterator[Prometheus]:
+    """Nothing waits for a scrape: what was told stands in its storage with the moment (seconds since the epoch)."""
+    lines = [
+        f"{line} {at:.3f}"
+        for at, text in sorted(scrapes.items())
+        for line in text.splitlines()
+        if line and not line.startswith("#")
+    ]
+    told, data, config = folder / "told.txt", folder / "data", folder / "prometheus.yml"
+    told.write_text("\n".join((*lines, "# EOF\n")))
+    config.write_text("global: {}\n")
+    blocks = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(told), str(data)]
+    done = subprocess.run(blocks, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    address = f"127.0.0.1:{free_port()}"
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [
+                "prometheus", f"--config.file={config}", f"--storage.tsdb.path={data}",
+                f"--web.listen-address={address}",
+            ],
+            stdout=log, stderr=log, preexec_fn=partial(die_with_parent, os.getpid()),
+        )  # fmt: skip
+    try:
+        with httpx.Client(base_url=f"http://{address}") as http:
+            eventually(lambda: _is_ready(http), (folder / "log").read_text)
+            yield Prometheus(http, max(scrapes))
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def _is_ready(http: httpx.Client) -> bool:
+    try:
+        return http.get("/-/ready").status_code == 200
+    except httpx.TransportError:
+        return False

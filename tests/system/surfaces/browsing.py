@@ -1,0 +1,92 @@
+"""A real browser before a real server: what it may reach, what it can hear, and what is looked at in it."""
+
+import base64
+import os
+import shutil
+import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from tests.system.serving import PACK
+
+CHROMIUM = next(
+    (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""
+)
+PAGES = ("now", "models", "adapters", "playground", "requests", "routers", "usage", "teams")
+WIDTH, PHONE = 1320, 390
+SPOKEN = PACK / "samples" / "kitchen-light.wav"
+EAR = (
+    "--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream",
+    f"--use-file-for-fake-audio-capture={SPOKEN}",
+)  # fmt: skip
+"""A microphone that hears this sentence again and again."""
+SERIOUS = ("serious", "critical")
+
+
+@contextmanager
+def browsing() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started:
+        found = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *EAR])
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+@contextmanager
+def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[Any]:
+    """A fresh browser's page. It asks nobody but the server, and complains of nothing but what is `provoked`."""
+    context = browser.new_context(viewport={"width": WIDTH, "height": 1180}, base_url=f"{url}/console/")
+    context.grant_permissions(["microphone", "clipboard-read", "clipboard-write"], origin=url)
+    found, complaints, elsewhere = context.new_page(), [], []
+    found.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    found.on("pageerror", lambda error: complaints.append(str(error)))
+    found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else elsewhere.append(sent.url))
+    yield found
+    context.close()
+    assert [text for text in complaints if not any(words in text for words in provoked)] == []
+    assert elsewhere == []
+
+
+def picture(page: Any, name: str) -> None:
+    """CONSOLE_PICTURES=FOLDER keeps what is seen, in light and dark: docs/pictures are made so."""
+    if folder := os.environ.get("CONSOLE_PICTURES"):
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            page.wait_for_timeout(400)
+            page.screenshot(path=Path(folder) / f"{name}-{scheme}.png")
+
+
+def faults(page: Any) -> list[str]:
+    """What axe-core finds on the page that is serious: the rule, and where."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [
+        f"{page.url}: {one['id']} {[node['html'][:100] for node in one['nodes']][:4]}"
+        for one in found
+        if one["impact"] in SERIOUS
+    ]
+
+
+def packed(folder: Path, to: Path) -> Path:
+    with tarfile.open(to, "w:gz") as archive:
+        for file in sorted(folder.iterdir()):
+            archive.add(file, file.name)
+    return to
+
+
+def drop(page: Any, where: str, file: Path) -> None:
+    """As somebody drops a file there."""
+    script = """([name, data]) => {
+        const held = new DataTransfer();
+        held.items.add(new File([Uint8Array.from(atob(data), (letter) => letter.charCodeAt(0))], name));
+        return held;
+    }"""
+    held = page.evaluate_handle(script, [file.name, base64.b64encode(file.read_bytes()).decode()])
+    for kind in ("dragenter", "dragover", "drop"):
+        page.dispatch_event(where, kind, {"dataTransfer": held})

@@ -1,0 +1,132 @@
+"""What can be seen of a real server: a real Prometheus over what it told, dashboards, exemplars, commands."""
+
+import json
+import math
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from tests import prometheus
+from tests.system.serving import ROOT, STARTER, Server
+
+pytestmark = pytest.mark.real
+DEPLOY = ROOT / "deploy"
+PUBLIC: list[dict[str, Any]] = yaml.safe_load((ROOT / "tests" / "deploy" / "dashboards.yaml").read_text())
+OWN = sorted((DEPLOY / "grafana" / "dashboards").glob("*.json"))
+APART = 300.0
+"""Seconds that are said to lie between the two scrapes."""
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """With a ledger and a price, since cost and judgements are told, too."""
+    folder = tmp_path_factory.mktemp("metrics") / "a"
+    chat = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
+    chat["price"] = {"input": 1.0, "output": 2.0}
+    file = folder.parent / "chat.yaml"
+    file.write_text(yaml.safe_dump(chat))
+    made = command("teams", "create", "search", "--data-dir", str(folder / "data"))
+    assert made.returncode == 0, made.stderr
+    server = Server(folder / "data", [file, STARTER / "starter-embed.yaml"], "--machine-price", "2.5")
+    yield server.wait_ready()
+    server.close()
+
+
+def command(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "runtime.cli.main", *words], cwd=ROOT, capture_output=True, text=True)
+
+
+def use(server: Server, adapter: str) -> str:
+    """One of all that is counted; the adapter comes into a place for it. Returns the id of a request."""
+    http = server.http
+    message = [{"role": "user", "content": "the lucky bird is in the house by the river and sings of it all day long"}]
+    for model, class_ in (("starter-chat", "default"), (f"starter-chat:{adapter}", "flex")):
+        body = {"model": model, "messages": message, "max_tokens": 8, "ignore_eos": True, "service_tier": class_}
+        answer = http.post("/v1/chat/completions", json=body)
+        assert answer.status_code == 200, answer.text
+    judged = {"request_id": answer.headers["x-request-id"], "accepted": True}
+    assert http.post("/v1/feedback", json=judged).status_code == 200
+    assert http.post("/v1/embeddings", json={"model": "starter-embed", "input": ["one", "two"]}).status_code == 200
+    assert http.post("/v1/models/starter-embed/unload").status_code == 200
+    assert http.post("/v1/embeddings", json={"model": "nobody", "input": "one"}).status_code == 404
+    return answer.headers["x-request-id"]
+
+
+@pytest.fixture(scope="module")
+def scraped(seen: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[prometheus.Prometheus]:
+    if not prometheus.is_there():
+        pytest.skip(prometheus.MISSING)
+    now, scrapes = time.time(), {}
+    for at, adapter in ((now - APART, "uppercase"), (now, "title-case")):
+        use(seen, adapter)
+        scrapes[at] = seen.http.get("/metrics").text
+    with prometheus.holding(scrapes, tmp_path_factory.mktemp("prometheus")) as found:
+        yield found
+
+
+def asked(query: str) -> str:
+    """As Grafana would ask, for all models; a recorded series as the rule that records it."""
+    [group] = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"]
+    for rule in group["rules"]:
+        if "record" in rule:
+            query = query.replace(rule["record"], f"({rule['expr']})")
+    query = re.sub(r"\$__(rate_interval|range)", "10m", query)
+    return re.sub(r"\$\w+", ".*", query)
+
+
+def shown(board: dict[str, Any]) -> list[str]:
+    """The queries of a public dashboard."""
+    found, by = list(board["more"]), ", ".join(board["by"])
+    for name, quantiles in board["histograms"].items():
+        over = "[$__rate_interval]"
+        found += [f"rate({name}_sum{over}) / rate({name}_count{over})"]
+        found += [f"histogram_quantile({q}, sum by ({by}) (rate({name}_bucket{over})))" for q in quantiles]
+    return found
+
+
+@pytest.mark.parametrize("board", PUBLIC, ids=lambda board: board["name"])
+def test_each_query_of_public_dashboards_gets_figures(scraped: prometheus.Prometheus, board: dict[str, Any]) -> None:
+    none = [query for query in shown(board) if not figures(scraped, query)]
+    assert none == []
+
+
+@pytest.mark.parametrize("path", OWN, ids=lambda path: path.name)
+def test_each_query_of_our_dashboards_gets_figures(scraped: prometheus.Prometheus, path: Path) -> None:
+    queries = [target["expr"] for panel in json.loads(path.read_text())["panels"] for target in panel["targets"]]
+    assert [query for query in queries if not figures(scraped, query)] == []
+
+
+def figures(held: prometheus.Prometheus, query: str) -> list[float]:
+    return [value for value in held.values(asked(query)) if not math.isnan(value)]
+
+
+def test_what_is_not_told_gets_none(scraped: prometheus.Prometheus) -> None:
+    """Else the two above would show nothing."""
+    assert figures(scraped, 'vllm:num_requests_running{model_name="nobody"}') == []
+
+
+def test_a_bucket_of_first_tokens_names_a_request_that_can_be_looked_up(seen: Server) -> None:
+    id_ = use(seen, "rot13")
+    text = seen.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"}).text
+    first = next(f for f in text_string_to_metric_families(text) if f.name == "roundhouse_time_to_first_token_seconds")
+    named = {sample.exemplar.labels["request_id"] for sample in first.samples if sample.exemplar}
+    assert id_ in named
+    for one in named:
+        told = command("logs", one, "--url", seen.url)
+        assert told.returncode == 0, told.stderr
+        assert all(word in told.stdout for word in (one, "queue", "prefill", "answered by"))
+
+
+def test_top_shows_the_page_now_in_a_terminal(seen: Server) -> None:
+    told = command("top", "--once", "--url", seen.url)
+    assert told.returncode == 0, told.stderr
+    for words in ("memory", "starter-chat", "of 24 places", "why requests waited", "last decisions"):
+        assert words in told.stdout, words

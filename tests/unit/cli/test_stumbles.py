@@ -1,0 +1,144 @@
+"""What people stumble over in their first hour: each is told once, in words, with what to write instead."""
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from runtime.cli import output
+from runtime.cli.commands import added
+from tests.unit.cli.conftest import Run, model
+from tests.unit.cli.fake_server import Answer, FakeServer
+from tests.unit.cli.test_added import proposal
+from tests.unit.cli.test_help import ALL, parameters
+
+
+def flat(text: str) -> str:
+    """Without a box and its line breaks."""
+    return " ".join(text.replace("│", " ").split())
+
+
+@pytest.mark.parametrize("path", [path for path in ALL if any(p.required for p in parameters(ALL[path]))], ids=" ".join)
+def test_what_is_missing_is_told_with_a_command_that_has_it(path: tuple[str, ...], run: Run) -> None:
+    result = run(*path)
+    assert result.exit_code == 2
+    missing = next(parameter for parameter in parameters(ALL[path]) if parameter.required)
+    told = flat(result.stderr)
+    assert flat(missing.help) in told
+    assert f"Such as: roundhouse {' '.join(path)} " in told
+
+
+def test_the_version_is_an_option_too(run: Run) -> None:
+    result = run("--version")
+    assert (result.exit_code, result.stdout.split()[0]) == (0, "roundhouse")
+
+
+def test_why_no_server_answers(run: Run) -> None:
+    result = run("status", "--url", "http://127.0.0.1:9")
+    assert result.exit_code == 3
+    assert "(Connection refused)" in result.stderr
+
+
+def test_a_key_goes_into_a_variable(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/status", Answer({"error": {"message": "This server asks for a key."}}, 401))
+    assert "ROUNDHOUSE_API_KEY" in run("status").stderr
+
+
+def test_when_to_try_again_is_told_once(server: FakeServer, run: Run) -> None:
+    for message in ("The hub is away. Try again later.", "The queue is full."):
+        server.on("GET", "/v1/status", Answer({"error": {"message": message}}, 503, {"Retry-After": "30"}))
+        assert run("status").stderr.count("again") == 1
+
+
+def test_a_server_without_a_model_says_how_to_add_one(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/models", {"data": []})
+    for command in (("chat", "hello"), ("embed", "x"), ("rerank", "q", "d")):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "roundhouse models add" in result.stderr
+
+
+def test_a_list_of_nothing_says_so_and_stays_empty_in_a_pipe(server: FakeServer, run: Run) -> None:
+    server.on("GET", "/v1/models", {"data": []})
+    result = run("models", "list")
+    assert (result.stdout.strip(), result.stderr) == ("MODEL  ALIASES  TASK  STATE  MEMORY  ADAPTERS", "(none)\n")
+
+
+def test_nothing_to_embed(run: Run) -> None:
+    result = run("embed", stdin="")
+    assert result.exit_code == 2
+    assert "Nothing came on standard input" in result.stderr
+
+
+def test_a_file_that_cannot_be_read_or_written_is_one_line(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    server.on("GET", "/v1/models/m/recipe", Answer("id: m\n"))
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for command in (
+        ("rerank", "q", "--file", str(tmp_path / "nowhere")),
+        ("rerank", "q", "--file", str(tmp_path / "binary")),
+        ("models", "export", "m", "-o", str(tmp_path / "no" / "m.yaml")),
+    ):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"error: {tmp_path}")
+        assert result.stderr.count(str(tmp_path)) == 1
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_narrow_terminal_cuts_no_reason_and_no_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", "60")
+    why = "a CPU computes in 32 bits, and products in 16 bit integers where it can do that"
+    found = proposal(choices=[{"key": "batching.max_requests", "value": "x" * 70, "why": why}])
+    added._propose(found)
+    shown = terminal.getvalue()
+    assert "batching.max_requests" in shown
+    assert shown.count("x") >= 70
+    assert "…" not in shown
+    assert all(word in shown for word in why.split())
+
+
+def interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def test_ctrl_c_in_a_download_says_that_it_goes_on(
+    server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.on("POST", "/v1/models", lambda asked: Answer(
+        proposal() if asked.json.get("dry_run") else {"id": "mine", "new": True, "model": model("mine")}
+    ))  # fmt: skip
+    progress = {"phase": "fetching", "percent": 10.0, "detail": "1 MiB"}
+    server.on("GET", "/v1/models/mine", model("mine", state="loading", progress=progress))
+    monkeypatch.setattr("time.sleep", interrupted)
+    result = run("models", "add", "org/name", "--yes")
+    assert result.exit_code == 130
+    assert "roundhouse models cancel mine" in result.stderr
+
+
+def test_ctrl_c_at_a_question_changes_nothing(server: FakeServer, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def left(*_: Any, **__: Any) -> None:
+        raise typer.Abort
+
+    server.on("POST", "/v1/models", proposal())
+    monkeypatch.setattr(added, "_ask", left)
+    assert run("models", "add", "org/name").exit_code == 130
+    assert [asked.json["dry_run"] for asked in server.asked] == [True]
+
+
+def test_json_is_no_yes(server: FakeServer, run: Run) -> None:
+    server.on("POST", "/v1/models", proposal())
+    result = run("models", "add", "org/name", "--json")
+    assert result.exit_code == 2
+    assert "--yes" in result.stderr
+    assert [asked.json["dry_run"] for asked in server.asked] == [True]
+
+
+def test_a_table_in_a_pipe_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    output.table(["A", "B"], [["x", "y" * 150]], wrap=["B"])
+    assert "y" * 150 in capsys.readouterr().out
