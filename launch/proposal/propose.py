@@ -1,5 +1,6 @@
 """From what the files are to a recipe with the reason of each value. Pure."""
 
+import logging
 from dataclasses import dataclass
 
 from launch.files.detect import Detected, detect
@@ -13,7 +14,7 @@ from launch.request import ModelRequest
 from launch.source import proposed_id
 from models.engines import DeviceKind
 from models.estimate import Estimate, estimate_of
-from registry.errors import BadRequest
+from registry.errors import BadRequest, Unfit
 from registry.files.dtypes import settle_by_size
 from registry.files.shape import shape_of
 from registry.files.weights import Weights
@@ -21,6 +22,7 @@ from registry.names import MODEL, MODEL_RULE
 from registry.recipes.definition import HubSource, PackageSource, PathSource, Recipe, Source, Task
 from registry.wording import quoted
 
+log = logging.getLogger("roundhouse.launch")
 SOURCE_KEYS = frozenset({"source", "version"})
 """What is no override: the source is named apart, the version is counted."""
 
@@ -34,6 +36,10 @@ class Proposal:
     detected: Detected
 
 
+ODD = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading a stranger's files can end in: a number where a list belongs, a size of zero, one of 400 digits."""
+
+
 def propose(
     listing: Listing, source: Source, wanted: ModelRequest, machine: Machine, *, weights: Weights | None = None
 ) -> Proposal:
@@ -42,6 +48,20 @@ def propose(
     Args:
         weights: from the files' headers, where they can be read; else they are counted by the files' sizes.
     """
+    try:
+        return _proposed(listing, source, wanted, machine, weights)
+    except ODD as error:
+        log.info("files that no model has", exc_info=error, extra={"source": listing.where})
+        raise Unfit(
+            f"The files of {listing.where} say what no model's say ({type(error).__name__}): look at its config.json.",
+            code="bad_config",
+            param="source",
+        ) from error
+
+
+def _proposed(
+    listing: Listing, source: Source, wanted: ModelRequest, machine: Machine, weights: Weights | None
+) -> Proposal:
     if wrong := {key for key in wanted.overrides if key.partition(".")[0] in SOURCE_KEYS}:
         raise BadRequest(f"'{min(wrong)}' cannot be set here: name the source itself.", param="overrides")
     id_ = wanted.id or proposed_id(source)

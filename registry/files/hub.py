@@ -18,6 +18,17 @@ def endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
+def _why(error: Exception) -> str:
+    """In words, as far as it can be known."""
+    if type(error).__name__ == "OfflineModeIsEnabled":
+        return "HF_HUB_OFFLINE is set"
+    for one in (error, error.__cause__):
+        if (response := getattr(one, "response", None)) is not None:
+            return f"it answered with status {response.status_code}"
+    first = type(error.__cause__ or error).__name__
+    return "no connection to it" if first.startswith("Connect") else f"what it sent broke off ({first})"
+
+
 @contextmanager
 def hub_errors(source: HubSource) -> Iterator[None]:
     """Maps the errors of huggingface_hub by type.
@@ -49,8 +60,8 @@ def hub_errors(source: HubSource) -> Iterator[None]:
         ) from None
     except (errors.HfHubHTTPError, errors.OfflineModeIsEnabled, errors.LocalEntryNotFoundError, transport) as error:
         raise Unavailable(
-            f"The hub at {endpoint()} did not deliver {where}: {type(error).__name__}. Try again later, or put the "
-            "files into a folder and name that as the source.",
+            f"The hub at {endpoint()} did not deliver {where}: {_why(error)}. Try again later, or put the "
+            "files into a folder and name it as the source: {path: ...}.",
             code="hub_unavailable",
             retry_after=30,
         ) from None

@@ -104,7 +104,9 @@ class Intents(Strict):
 class Complexity(Strict):
     """The cheapest target that is good enough: whose expected acceptance reaches the threshold."""
 
-    threshold: Share = 0.8
+    threshold: Share | None = Field(
+        default=None, description="expected acceptance that is enough; left out: as the model was fitted"
+    )
 
 
 class Conversation(Strict):

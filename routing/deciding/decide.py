@@ -130,8 +130,9 @@ class _Deciding:
         if not known:
             return None
         self.scores |= {name: round(p, 4) for name, p in known.items()}
-        self.saw["complexity"] = f"expected acceptance, threshold {spec.threshold:.3f}"
-        enough = [name for name, p in known.items() if p >= spec.threshold]
+        threshold = model.threshold if spec.threshold is None else spec.threshold
+        self.saw["complexity"] = f"expected acceptance, threshold {threshold:.3f}"
+        enough = [name for name, p in known.items() if p >= threshold]
         if enough:
             least = min(self.facts.targets.get(name, NOWHERE).price for name in enough)
             self.left = [name for name in enough if self.facts.targets.get(name, NOWHERE).price == least]

@@ -12,6 +12,8 @@ from routing.intents.training import DEFAULTS, Example, TrainingOptions, letters
 
 YES, NO = "yes", "no"
 STEPS = 21
+LOSS = 0.01
+"""Of acceptance, that a cheaper threshold may cost."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +92,18 @@ def curve(
             )
         )
     return points
+
+
+def chosen(points: Sequence[Point]) -> Point:
+    """The cheapest that loses no more than a hundredth of the answers that the best one gets accepted."""
+    best = max(point.accepted for point in points)
+    return min((point for point in points if point.accepted >= best - LOSS), key=lambda p: (p.price, -p.accepted))
+
+
+def with_threshold(model: Acceptance, threshold: float) -> Acceptance:
+    heads = model.heads
+    both = None if heads.both is None else replace(heads.both, threshold=threshold)
+    return Acceptance(replace(heads, alone=replace(heads.alone, threshold=threshold), both=both))
 
 
 def _cheapest(expected: Mapping[str, float], threshold: float, prices: Mapping[str, float]) -> str:

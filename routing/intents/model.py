@@ -58,6 +58,11 @@ class Acceptance:
 
     heads: Heads
 
+    @property
+    def threshold(self) -> float:
+        """That is enough, as it was chosen on held-out texts."""
+        return (self.heads.both or self.heads.alone).threshold
+
     def expected(self, text: str, vector: Vector | None = None) -> dict[str, float]:
         found = sigmoid(self.heads.logits(text, vector))
         return {name: float(p) for name, p in zip(self.heads.labels, found, strict=True)}

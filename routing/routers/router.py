@@ -40,7 +40,10 @@ class Router:
         if self.spec.intents is not None and self.intents is not None:
             fitted = self.intents.heads.both or self.intents.heads.alone
             return fitted.threshold if self.spec.intents.threshold is None else self.spec.intents.threshold
-        return self.spec.complexity.threshold if self.spec.complexity is not None and self.complexity else None
+        if self.spec.complexity is not None and self.complexity is not None:
+            given = self.spec.complexity.threshold
+            return self.complexity.threshold if given is None else given
+        return None
 
     @property
     def label(self) -> str:

@@ -75,7 +75,7 @@ class RequestRecord:
     entry: Entry | None = None
     """How it began in the ledger, if there is one."""
     admission: Admission | None = None
-    """What its team's limits reserved for it, if there are any."""
+    """What its team's limits reserved for it, if there are any; of its last attempt."""
     pairs: int = 0
     """Of query and document, that were answered."""
     pool: str = ""
@@ -183,7 +183,8 @@ class Recorder:
         """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `lost`."""
         context = replace(self.context, attempt=self.context.attempt + 1)
         other = Recorder(context, self.endpoint, (), self._clock, self._device)
-        other.target, other.admission, other._began = target, self.admission, self._began
+        other.target, other._began = target, self._began
+        other.admission = None if self.admission is None else self.admission.another()
         other._failures = [*self._failures, f"{self.target.model if self.target else '-'} hedged"]
         other._into = self
         return other
@@ -191,8 +192,8 @@ class Recorder:
     def take_over(self, other: "Recorder") -> None:
         """The second attempt is the one that counts from now on."""
         for name in (
-            "context", "target", "entry", "pairs", "_leases", "_first", "_status", "_mark", "_cold", "_failures",
-            "_attempt_began",
+            "context", "target", "entry", "admission", "pairs", "_leases", "_first", "_status", "_mark", "_cold",
+            "_failures", "_attempt_began",
         ):  # fmt: skip
             setattr(self, name, getattr(other, name))
 
@@ -220,9 +221,12 @@ class Recorder:
         spent = {"queue": queue, "load": load, "swap": swap, "first": first}
         timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in spent.items())
         failed = {"X-Roundhouse-Failed-Attempts": ", ".join(self._failures)} if self._failures else {}
+        return {**target, **failed, **self.warnings(), "Server-Timing": timing}
+
+    def warnings(self) -> dict[str, str]:
+        """Of limits that it is over, and may be."""
         warned = [] if self.admission is None else self.admission.warnings
-        limits = {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
-        return {**target, **failed, **limits, "Server-Timing": timing}
+        return {"X-Roundhouse-Limit-Warning": "; ".join(warned)} if warned else {}
 
     def _order(self) -> dict[str, str]:
         """The class that it has, the one that it asked for where that is higher, and its part of the places."""

@@ -92,7 +92,8 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
         if target.routed is not None:
             parts = with_model_used(recorder, parts)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
-            parts = with_progress(target.model, lambda: gateway.coming(target), parts)
+            headers = {**recorder.warnings(), **headers_of(gateway.levels(recorder), parsed.dialect)}
+            parts = with_progress(target.model, lambda: gateway.coming(target), parts, headers)
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, Head):
@@ -121,6 +122,7 @@ def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseErr
 
 
 async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> Parts:
+    gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
     events, begun = _events(gateway, recorder, parsed, target), False
     async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
         async for part in parts:
@@ -200,12 +202,14 @@ def accepted(later: NotYet) -> list[Part]:
     return [Head(202, JSON, headers), msgspec.json.encode(body)]
 
 
-async def with_progress(model: str, coming: Callable[[], Coming | None], parts: Parts) -> Parts:
+async def with_progress(
+    model: str, coming: Callable[[], Coming | None], parts: Parts, headers: Mapping[str, str]
+) -> Parts:
     """The same answer as a stream that is opened at once: until it begins, comments tell how far the model is.
 
     A comment is a line that clients skip. The status line has left, so an error's body becomes an event.
     """
-    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {"cache-control": "no-cache"})
+    yield Head(200, f"{EVENT_STREAM}; charset=utf-8", {"cache-control": "no-cache", **headers})
     first = asyncio.ensure_future(anext(parts, None))
     try:
         while not first.done():

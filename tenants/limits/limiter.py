@@ -69,16 +69,33 @@ class _Metered:
         return min(amount, self.limit.amount) if self.limit.kind is Kind.AUDIO else amount
 
 
+_COUNTED = (Kind.REQUESTS, Kind.AT_ONCE)
+"""Of these a request is one, however often it is tried."""
+
+
 @dataclass(slots=True)
 class Admission:
-    """A request that was let in, until it is settled."""
+    """An attempt at a request that was let in, until it is settled. Others may follow it, or run beside it."""
 
     caller: Caller
     model: str
     most: Amounts
     holds: list[tuple[_Metered, Hold]] = field(default_factory=list)
+    """Of this attempt: tokens, audio, money."""
+    counted: list[tuple[_Metered, Hold]] = field(default_factory=list)
+    """Of the request: all its attempts have this list."""
     warnings: list[str] = field(default_factory=list)
+    """Of the request."""
     is_settled: bool = False
+
+    def another(self) -> "Admission":
+        """Of an attempt beside this one, for which nothing is reserved yet."""
+        return Admission(
+            self.caller, self.model, Amounts(), counted=self.counted, warnings=self.warnings, is_settled=True
+        )
+
+    def hold(self, one: _Metered, hold: Hold) -> None:
+        (self.counted if one.limit.kind in _COUNTED else self.holds).append((one, hold))
 
 
 class Limiter:
@@ -100,11 +117,17 @@ class Limiter:
         return not self._metered
 
     # --- a request --------------------------------------------------------------------------------------------------
-    def admit(self, caller: Caller, model: str, most: Amounts) -> Admission:
-        """Reserve the most that it can use. Raises LimitExceeded, and reserves nothing then."""
+    def admit(self, caller: Caller, model: str, most: Amounts, before: Admission | None = None) -> Admission:
+        """Reserve the most that it can use. Raises LimitExceeded, and reserves nothing then.
+
+        before: of the same request's attempt before.
+        """
         now = self._clock()
         admission = Admission(caller, model, most)
-        found = self._of(caller.team, caller.key, model)
+        if before is not None:
+            admission.counted, admission.warnings = before.counted, before.warnings
+        known = {id(one) for one, _ in admission.counted}
+        found = [one for one in self._of(caller.team, caller.key, model) if id(one) not in known]
         waits = [(one, one.meter.wait(one.asked(most), now)) for one in found]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
@@ -117,20 +140,24 @@ class Limiter:
                 continue
             if wait != 0.0:
                 self._warn(one, admission)
-            admission.holds.append((one, one.meter.take(one.asked(most), now)))
+            admission.hold(one, one.meter.take(one.asked(most), now))
         self._running[id(admission)] = admission
         return admission
 
-    def settle(self, admission: Admission, used: Amounts) -> None:
-        """Once, whatever its end was; called again it does nothing."""
-        if admission.is_settled:
-            return
-        admission.is_settled, now = True, self._clock()
-        del self._running[id(admission)]
-        for one, hold in admission.holds:
-            one.meter.settle(hold, used.of(one.limit.kind), now)
-        if self._ended is not None:
-            self._ended.append((admission, used))
+    def settle(self, admission: Admission, used: Amounts, *, last: bool = True) -> None:
+        """Once, whatever its end was; called again it does nothing. last: the request ends with it."""
+        now = self._clock()
+        if not admission.is_settled:
+            admission.is_settled = True
+            del self._running[id(admission)]
+            for one, hold in admission.holds:
+                one.meter.settle(hold, used.of(one.limit.kind), now)
+            if self._ended is not None:
+                self._ended.append((admission, used))
+        if last:
+            for one, hold in admission.counted:
+                one.meter.settle(hold, 1, now)
+            admission.counted.clear()
 
     def levels(self, caller: Caller, model: str) -> dict[Kind, LimitLeft]:
         """Of each kind that limits this caller the one with the least left, for headers."""
@@ -211,8 +238,10 @@ class Limiter:
             if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model):
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
         for admission in self._running.values():
-            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model):
-                admission.holds.append((one, one.meter.take(one.asked(admission.most), now)))
+            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model) and not any(
+                known is one for known, _ in admission.counted
+            ):
+                admission.hold(one, one.meter.take(one.asked(admission.most), now))
         return one
 
     def _meter(self, limit: Limit, zone: ZoneInfo, spent: int) -> Meter:

@@ -79,12 +79,12 @@ class Limit:
 
 def amount_of(kind: Kind, text: str) -> int:
     """'60', '0.5', '12.50' as it is kept. Raises BadRequest."""
-    from decimal import Decimal, InvalidOperation
+    from decimal import Decimal
 
     try:
         value = Decimal(text) * kind.unit
         if not value.is_finite() or abs(value) > MAX_AMOUNT or value != value.to_integral_value():
-            raise InvalidOperation
-    except InvalidOperation:
+            raise ValueError
+    except (ArithmeticError, ValueError):  # what is no number; 1e999999999, which is too large for a Decimal's product
         raise BadRequest(f"'{text[:40]}' is no amount for {kind}.", param="amount") from None
     return int(value)

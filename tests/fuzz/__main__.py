@@ -43,7 +43,17 @@ no question need be asked twice, and one that is left without an answer is a fin
 FOLDER = ROOT / "build" / "fuzz"
 SUSPECTS = FOLDER / "suspects.jsonl"
 """Each finding with the requests that may have caused it, however long they are."""
-CHAT_ROUTES = {*CHAT, "/generate", "/generate_stream", "/", "/tokenize", "/detokenize", "/v1/messages/count_tokens"}
+CHAT_ROUTES = {
+    *CHAT,
+    "/api/chat",
+    "/api/generate",
+    "/generate",
+    "/generate_stream",
+    "/",
+    "/tokenize",
+    "/detokenize",
+    "/v1/messages/count_tokens",
+}
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 
 

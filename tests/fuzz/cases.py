@@ -27,7 +27,7 @@ QUICK = settings(
 )
 CHAT = ("starter-chat", "chat", *ADAPTERS)
 """Names of the model that the control stream asks: it stays where it is."""
-STAYS = ("unload", "pin")
+STAYS, CHANGES = ("unload", "pin"), ("DELETE", "PATCH")
 
 
 class Cases:
@@ -58,7 +58,7 @@ class Cases:
         def make(case: Any, number: int) -> None:
             steer(case, number)
             parameters = case.path_parameters or {}
-            if parameters.get("model") in CHAT and case.operation.path.endswith(STAYS):
+            if parameters.get("model") in CHAT and (case.operation.path.endswith(STAYS) or case.method in CHANGES):
                 parameters["model"] = "starter-embed"
             found.append(_raw(case, self._url))
 

@@ -8,6 +8,8 @@ import msgspec
 import psutil
 import pytest
 
+from console.web import pages
+from runtime.http.openapi import OPERATIONS
 from runtime.server.stopped import Stopped
 from tests.fuzz import gaps
 from tests.fuzz.corpus import SEEDS, Kept, Raw, read
@@ -110,9 +112,16 @@ def test_what_was_not_seen_before_is_kept(tmp_path: Path) -> None:
     assert read(tmp_path / "kept.jsonl") == [ASKED]
 
 
+def test_each_call_has_a_seed() -> None:
+    """Those of the API, and what only the console can do: what is not among the seeds is not mutated."""
+    seeds = {(raw.method, raw.route or raw.path) for raw in read(SEEDS)}
+    calls = {(method.upper(), path) for method, path in OPERATIONS}
+    actions = {("POST", f"/console/{slug}/{action}") for slug, page in pages().items() for action in page.actions}
+    assert (calls | actions | {("GET", f"/console/{slug}") for slug in pages()}) - seeds == set()
+
+
 def test_mutations_are_the_seeds_own_and_can_be_sent() -> None:
     seeds = read(SEEDS)
-    assert {raw.route for raw in seeds} >= {"/v1/chat/completions", "/v1/adapters", "/v1/models/{model}/plan"}
     for number in range(300):
         raw = Random(number).choice(seeds)
         once, again = mutate(raw, Random(number)), mutate(raw, Random(number))

@@ -15,6 +15,7 @@ ADAPTERS = ("uppercase", "starter-chat:last-word", "acronym@v1")
 FOLDERS = {name: PACK / "adapters" / name for name in ("rot13", "acronym", "sentiment")}
 OWN = ("fuzz-a", "fuzz-b", "starter-chat:fuzz-c")
 """Adapters that the cases themselves register, change and remove."""
+ROUTERS, PROJECTS = ("auto", "fuzz-r"), ("fuzz", "fuzz-2")
 TASKS: Mapping[str, tuple[str, ...]] = {
     "/v1/embeddings": ("starter-embed", "embed"),
     "/embed": ("starter-embed",),
@@ -60,7 +61,12 @@ def _paths(parameters: dict[str, Any], path: str, random: Random, *, removes: bo
         # Unloading and loading costs seconds, so the model that takes the least of them is taken most.
         names = ("starter-embed", "starter-rerank", "embed", "uppercase")
         parameters["model"] = random.choice(names if path.endswith("load") else (*MODELS, *names, *OWN))
-    if "name" in parameters:
+    if "project" in parameters:
+        parameters["project"] = random.choice(PROJECTS)
+    if path.startswith("/v1/routers"):
+        if "name" in parameters:
+            parameters["name"] = ROUTERS[1] if removes or "{alias}" in path else random.choice(ROUTERS)
+    elif "name" in parameters:
         # Removed is only what the cases registered: others ask for the pack's adapters, and so does the last check.
         parameters["name"] = random.choice(OWN if removes or "{alias}" in path else (*OWN, *ADAPTERS))
     if "alias" in parameters:
@@ -168,12 +174,29 @@ GENERATED: Mapping[str, Any] = {
 """Parameters of text generation that the chat engine takes."""
 
 
+def _router(body: dict[str, Any], _path: str, random: Random) -> None:
+    """Mostly one that can be: over the starter pack's names."""
+    if random.random() < 0.7:
+        body |= {"id": "fuzz-r", "targets": [{"name": "starter-chat"}, {"name": "iso-date"}], "default": "starter-chat"}
+        for name in ("rules", "intents", "complexity", "fallbacks", "hedge_after", "source"):
+            body.pop(name, None)
+
+
+def _project(body: dict[str, Any], _path: str, random: Random) -> None:
+    if "name" in body and random.random() < 0.7:
+        body["name"] = "Fuzz"
+
+
 _BODIES: Mapping[str, Callable[[dict[str, Any], str, Random], None]] = {
     "/v1/adapters": _registration,
     "/v1/load_lora_adapter": _registration,
     "/v1/unload_lora_adapter": _registration,
     "/v1/adapters/{name:path}/aliases/{alias}": _version,
     "/v1/adapters/{name:path}/rollback": _version,
+    "/v1/routers": _router,
+    "/v1/routers/{name}/aliases/{alias}": _version,
+    "/v1/routers/{name}/rollback": _version,
+    "/v1/organization/projects": _project,
     "/generate": _generate,
     "/generate_stream": _generate,
     "/": _generate,

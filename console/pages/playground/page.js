@@ -83,9 +83,9 @@ async function turn(side, text) {
       answer.textContent = whole || "…";
     }
     side.messages.push({ role: "assistant", content: whole });
-    const told = side.element.querySelector("[data-digest]");
-    told.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}`;
-    told.title = digest;
+    const where = side.element.querySelector("[data-digest]");
+    where.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}`;
+    where.title = digest;
   } catch (error) {
     side.messages.pop();
     answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;

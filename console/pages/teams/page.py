@@ -51,9 +51,7 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     if not isinstance(words, list) or not words or not all(word in set(SCOPES) for word in words):
         raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
     models = tuple(_text(body, "models", "*").replace(",", " ").split()) or EVERY
-    days = body.get("days")
-    if days is not None and not (isinstance(days, int) and 0 < days <= 3650):
-        raise BadRequest("A key expires after 1 to 3650 days, or never.", param="days")
+    days = None if body.get("days") is None else _whole(body, "days", 3650)
     wanted = KeyRequest(
         _text(body, "team"), _text(body, "name", ""), frozenset(map(Scope, words)), models,
         seconds=None if days is None else days * 86_400.0,
@@ -78,7 +76,7 @@ async def rotate(visit: Visit, body: Mapping[str, object]) -> Context:
 async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
     """A team's part of the engines, beside those of others that wait."""
     id_, value = _text(body, "id"), body.get("weight")
-    if not isinstance(value, int | float):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest("Send `weight` as a number.", param="weight")
     changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=float(value)))
     return {"id": changed.id, "weight": changed.weight}
@@ -99,9 +97,7 @@ async def unlimit(visit: Visit, body: Mapping[str, object]) -> Context:
 
 async def simulate(visit: Visit, body: Mapping[str, object]) -> Context:
     """What a limit would have refused of the last days' requests. It is not set."""
-    wanted, days = _limit(body), body.get("days", 7)
-    if not (isinstance(days, int) and 1 <= days <= 90):
-        raise BadRequest("Try it on the last 1 to 90 days.", param="days")
+    wanted, days = _limit(body), _whole(body, "days", 90, 7)
     found = await _database(visit, lambda database: _simulated(database, wanted, days))
     words = {"words": wanted.words, "amount": wanted.shown, "days": days}
     return {**words, "requests": found.requests, "refused": found.refused, "first": found.first, "last": found.last}
@@ -142,6 +138,13 @@ def _text(body: Mapping[str, object], name: str, otherwise: str | None = None) -
     if not isinstance(value, str) or len(value) > 4096:
         raise BadRequest(f"Send `{name}` as a text.", param=name)
     return value.strip()
+
+
+def _whole(body: Mapping[str, object], name: str, most: int, otherwise: int | None = None) -> int:
+    value = body.get(name, otherwise)
+    if isinstance(value, bool) or not (isinstance(value, int) and 1 <= value <= most):
+        raise BadRequest(f"Send `{name}` as a whole number of 1 to {most}.", param=name)
+    return value
 
 
 async def _tables(visit: Visit, use: "Callable[[KeyTable], T]") -> T:

@@ -11,7 +11,7 @@ function draw() {
   new uPlot({
     width: where.clientWidth, height: 220, cursor: { drag: { x: true, y: false } },
     axes: [axis, { ...axis, scale: "n" }, { ...axis, scale: "tokens", side: 1, grid: { show: false } }],
-    scales: { n: { range: (_, __, most) => [0, Math.max(1, most)] }, tokens: { range: (_, __, most) => [0, Math.max(1, most)] } },
+    scales: { x: { range: [Number(where.dataset.from), Number(where.dataset.to)] }, n: { range: (_, __, most) => [0, Math.max(1, most)] }, tokens: { range: (_, __, most) => [0, Math.max(1, most)] } },
     series: [{}, line("requests", "--accent", "n"), line("tokens in", "--load", "tokens"), line("tokens out", "--run", "tokens")],
   }, series, where);
 }

@@ -1,4 +1,7 @@
-"""Limits of teams: a request is let in before it waits for its turn, and settled by its record, whatever its end."""
+"""Limits of teams: a request is let in before it waits for its turn, and settled by its record, whatever its end.
+
+A further attempt, at a fall-back or beside a late one, is let in for itself: it may be dearer, and both may run.
+"""
 
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -22,12 +25,13 @@ class LimitSink:
     def admit(
         self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]], context: int | None
     ) -> None:
-        """Reserve the most that it can use. Raises LimitExceeded, and what `calls` raises."""
-        if self._limiter.is_empty or recorder.admission is not None:
+        """Reserve the most that this attempt can use. Raises LimitExceeded, and what `calls` raises."""
+        before = recorder.admission
+        if self._limiter.is_empty or (before is not None and not before.is_settled):
             return
         demand = demand_of(calls(None), context, self._audio_seconds)
         amounts = demand.amounts(target.price or FREE)
-        recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts)
+        recorder.admission = self._limiter.admit(recorder.context.caller, target.model, amounts, before)
 
     def affords(
         self,
@@ -56,11 +60,19 @@ class LimitSink:
         return self._limiter.levels(recorder.context.caller, recorder.target.model)
 
     def take(self, record: RequestRecord) -> None:
+        self._settle(record, last=True)
+
+    def attempt(self, record: RequestRecord) -> None:
+        """The end of one, while the request goes on with another."""
+        self._settle(record, last=False)
+
+    def _settle(self, record: RequestRecord, *, last: bool) -> None:
         if record.admission is None:
             return
         usage = record.usage
         tokens = usage.prompt_tokens + usage.completion_tokens
-        self._limiter.settle(record.admission, Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record)))
+        used = Amounts(tokens, round(usage.audio_seconds * 1e3), cost_of(record))
+        self._limiter.settle(record.admission, used, last=last)
 
 
 def cost_of(record: RequestRecord) -> int:

@@ -90,7 +90,7 @@ class FeedbackBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     request_id: str = Field(min_length=1, max_length=128, description="the answer's X-Request-Id")
-    accepted: bool
+    accepted: bool = Field(strict=True)
 
 
 async def feedback(body: FeedbackBody, gateway: CurrentGateway, context: CurrentContext) -> Response:

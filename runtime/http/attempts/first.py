@@ -7,6 +7,7 @@ from dataclasses import replace
 from registry.errors import (
     EngineFailed,
     Forbidden,
+    LimitExceeded,
     NotFound,
     ProviderFailed,
     ProviderTimedOut,
@@ -18,8 +19,9 @@ from runtime.gateway.backend import Target
 from runtime.gateway.record import Recorder
 from runtime.http.dialect import Head, Part, Parts
 
-ELSEWHERE = (ProviderFailed, QueueFull, EngineFailed, Unavailable)
-"""What another target may do better. The client's own faults and its deadline are not among it."""
+ELSEWHERE = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitExceeded)
+"""What another target may do better; a limit that is met here binds a further attempt only. The client's own faults and
+its deadline are not among it."""
 Resolve = Callable[[str], Target]
 """A fall-back's name to what answers under it. Raises NotFound or Forbidden."""
 Answer = Callable[[Target, Recorder], Parts]

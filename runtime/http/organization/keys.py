@@ -28,7 +28,9 @@ KEYS, ACCOUNTS = f"{ONE}/api_keys", f"{ONE}/service_accounts"
 ACCOUNT = f"{ACCOUNTS}/{{account}}"
 ADMIN_KEYS = "/v1/organization/admin_api_keys"
 _DELETED = "organization.project.api_key.deleted"
-Seconds = Annotated[int | None, Field(ge=1, le=10**9, description="from now until it expires; null: never")]
+Seconds = Annotated[
+    int | None, Field(strict=True, ge=1, le=10**9, description="from now until it expires; null: never")
+]
 
 
 class KeyBody(BaseModel):
@@ -41,7 +43,7 @@ class KeyBody(BaseModel):
 class NewAccountBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str = Field(min_length=1, max_length=128)
-    create_service_account_only: bool | None = None
+    create_service_account_only: bool | None = Field(default=None, strict=True)
     expires_in_seconds: Seconds = None
 
 

@@ -22,6 +22,7 @@ from runtime.http.openapi_parts import (
     structs,
 )
 from runtime.http.organization import keys, projects, spending
+from runtime.http.organization.used import NOTHING
 from tenants.ledger.view import UsageReportView
 
 _TAG = "Organization"
@@ -129,6 +130,7 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
         for kind, name, what in (
             ("completions", "Completions", "chat and text"), ("embeddings", "Embeddings", "embeddings"),
             ("audio_transcriptions", "Transcriptions", "speech"),
+            *((kind, kind.title().replace("_", ""), f"{kind.replace('_', ' ')}: nothing") for kind in NOTHING),
         )
     ),
     **dict((_page("getCosts", "/v1/organization/costs", "What teams are charged, as OpenAI tells it"),)),

@@ -35,8 +35,8 @@ _FIELDS = {"max_requests_per_1_minute": Kind.REQUESTS, "max_tokens_per_1_minute"
 
 class RateBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    max_requests_per_1_minute: int | None = Field(default=None, ge=1, le=UNLIMITED)
-    max_tokens_per_1_minute: int | None = Field(default=None, ge=1, le=UNLIMITED)
+    max_requests_per_1_minute: int | None = Field(default=None, strict=True, ge=1, le=UNLIMITED)
+    max_tokens_per_1_minute: int | None = Field(default=None, strict=True, ge=1, le=UNLIMITED)
 
 
 class Channel(BaseModel):
@@ -48,7 +48,7 @@ class Channel(BaseModel):
 
 class SpendBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
-    threshold_amount: int = Field(ge=0, le=10**9, description="hundredths of the currency")
+    threshold_amount: int = Field(strict=True, ge=0, le=10**9, description="hundredths of the currency")
     currency: str
     interval: Literal["month"]
 

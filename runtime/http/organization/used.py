@@ -23,6 +23,11 @@ COMPLETIONS = (
     "/api/chat", "/api/generate",
 )  # fmt: skip
 EMBEDDINGS = ("/v1/embeddings", "/embed", "/infinity/embeddings", "/api/embed", "/api/embeddings")
+NOTHING = (
+    "audio_speeches", "code_interpreter_sessions", "decisions", "file_search_calls", "images", "moderations",
+    "vector_stores", "web_search_calls",
+)  # fmt: skip
+"""What OpenAI counts and nobody can use here: administrators' clients ask for it all the same."""
 _LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
 _SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 
@@ -113,6 +118,11 @@ async def audio(request: Request, gateway: CurrentGateway) -> Response:
     return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
 
 
+async def nothing(request: Request, gateway: CurrentGateway) -> Response:
+    """Empty buckets."""
+    return await _usage(request, gateway, "", ("",))
+
+
 def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, costs: bool = False) -> "UsageQuery":
     """OpenAI's SDK writes lists as `group_by[]=model`, people repeat `group_by=model`. Raises BadRequest."""
     from tenants.ledger.organization import UsageQuery
@@ -163,4 +173,5 @@ ROUTES: list[Route] = [
     ("/v1/organization/usage/completions", completions, ["GET"]),
     ("/v1/organization/usage/embeddings", embeddings, ["GET"]),
     ("/v1/organization/usage/audio_transcriptions", audio, ["GET"]),
+    *((f"/v1/organization/usage/{kind}", nothing, ["GET"]) for kind in NOTHING),
 ]

@@ -48,8 +48,9 @@ def looking(browser: Any, url: str, provoked: tuple[str, ...] = ()) -> Iterator[
     found.on("request", lambda sent: None if sent.url.startswith((url, "blob:")) else elsewhere.append(sent.url))
     yield found
     context.close()
-    assert [text for text in complaints if not any(words in text for words in provoked)] == []
-    assert elsewhere == []
+    unexpected = [text for text in complaints if not any(words in text for words in provoked)]
+    assert not unexpected, unexpected
+    assert not elsewhere, elsewhere
 
 
 def picture(page: Any, name: str) -> None:

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.real
 pytest.importorskip("playwright", reason="playwright is not installed: make install-test")
 if not CHROMIUM:
     pytest.skip("no Chromium here: apt-get install chromium", allow_module_level=True)
-REFUSED = ("status of 400", "status of 401", "status of 422")
+REFUSED = ("status of 400", "status of 401", "status of 404", "status of 422")
 """What these tests provoke; a browser tells each of them."""
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
@@ -155,7 +155,7 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     page.click("text=Decide")
     page.wait_for_selector("#target")
     assert page.inner_text("#target") == "starter-chat:iso-date"
-    assert page.locator("#decided .shares li").count() > 3, "what else was near"
+    assert page.locator("#decided .shares li").count() > 1, "what else was near"
     body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
     assert console.http.post("/v1/chat/completions", json=body).status_code == 200
     page.reload()
@@ -176,7 +176,7 @@ def test_each_page_can_be_used_by_all(page: Any, scheme: str, width: int) -> Non
         assert page.evaluate("document.documentElement.scrollWidth") <= width, slug
         assert page.evaluate("document.querySelectorAll('h1').length") == 1
         found += faults(page)
-    assert found == []
+    assert not found, "\n".join(found)
     page.goto("now")
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.className") == "skip"
@@ -221,10 +221,10 @@ def test_another_site_can_neither_frame_it_nor_change_anything(browser: Any, con
         for path in ("v1/models/starter-chat/unload", "console/teams/team"):
             script = """path => fetch(path, {
                 method: "POST", mode: "no-cors", credentials: "include", body: '{"id": "theirs"}',
-            }).then((answer) => answer.type)"""
-            assert other.evaluate(script, f"{console.url}/{path}") == "opaque", "sent, and not readable"
+            }).then((answer) => answer.type, () => "not sent")"""
+            assert other.evaluate(script, f"{console.url}/{path}") in ("opaque", "not sent"), "never readable"
     assert console.model("starter-chat")["state"] == "ready"
-    assert console.http.get("/v1/organization/projects").json().get("data", []) == []
+    assert "theirs" not in console.http.get("/v1/organization/projects").text
 
 
 def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) -> None:
@@ -239,7 +239,7 @@ def test_the_page_now_comes_back_after_a_restart(browser: Any, console: Server) 
         assert page.inner_text("#phase") == "ready"
 
 
-def test_keys_are_shown_once_and_end(page: Any) -> None:
+def test_keys_are_shown_once_and_end(page: Any, console: Server) -> None:
     """The last one: the first key closes the server."""
     page.on("dialog", lambda dialog: dialog.accept())
     page.goto("teams")
@@ -266,8 +266,12 @@ def test_keys_are_shown_once_and_end(page: Any) -> None:
     page.wait_for_selector("#limited >> text=would have refused 0 of")
     page.reload()
     picture(page, "teams")
+    body = {"model": "starter-embed", "input": "a warm kitchen"}
+    for _ in range(3):
+        assert console.http.post("/v1/embeddings", json=body, headers={"x-api-key": key}).status_code == 200
     page.goto("usage")
-    page.wait_for_selector("h1 >> text=Usage")
+    page.wait_for_selector("td >> text=starter-embed")
+    page.wait_for_selector("#chart canvas")
     picture(page, "usage")
     page.click("text=Sign out")
     page.wait_for_selector("#sign-in")

@@ -48,7 +48,8 @@ def use(server: Server, adapter: str) -> str:
     """One of all that is counted; the adapter comes into a place for it. Returns the id of a request."""
     http = server.http
     message = [{"role": "user", "content": "the lucky bird is in the house by the river and sings of it all day long"}]
-    for model, class_ in (("starter-chat", "default"), (f"starter-chat:{adapter}", "flex")):
+    models = ("starter-chat", "starter-chat:uppercase", f"starter-chat:{adapter}")
+    for model, class_ in zip(models, ("default", "default", "flex"), strict=True):
         body = {"model": model, "messages": message, "max_tokens": 8, "ignore_eos": True, "service_tier": class_}
         answer = http.post("/v1/chat/completions", json=body)
         assert answer.status_code == 200, answer.text
@@ -65,7 +66,7 @@ def scraped(seen: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     if not prometheus.is_there():
         pytest.skip(prometheus.MISSING)
     now, scrapes = time.time(), {}
-    for at, adapter in ((now - APART, "uppercase"), (now, "title-case")):
+    for at, adapter in ((now - APART, "reverse-words"), (now, "title-case")):
         use(seen, adapter)
         scrapes[at] = seen.http.get("/metrics").text
     with prometheus.holding(scrapes, tmp_path_factory.mktemp("prometheus")) as found:

@@ -94,7 +94,15 @@ def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run,
     server.on("PUT", "/v1/routers/support/fitted/complexity", router(version="v2"))
     told = json.loads(run("routers", "fit", "support", str(file), "--json").stdout)
     assert told["kind"] == "complexity"
-    assert all(1.0 <= point["price"] <= 3.0 for point in told["measured"]), "by the prices that the server told"
+    points = told["measured"]["curve"]
+    assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the prices that the server told"
+    best = max(point["accepted"] for point in points)
+    model: Any = from_bytes(base64.b64decode(server.asked[-1].json["safetensors"]))
+    assert model.threshold == told["measured"]["threshold"]
+    (chosen,) = [point for point in points if point["threshold"] == model.threshold]
+    assert chosen["accepted"] >= best - 0.01
+    assert chosen["price"] == min(point["price"] for point in points if point["accepted"] >= best - 0.01)
+    assert "chosen: " in run("routers", "fit", "support", str(file)).stdout
 
 
 @pytest.mark.parametrize(

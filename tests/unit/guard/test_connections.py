@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from models.messages import Chunk, Started
+from runtime.http.guard.layers import more_files
 from runtime.http.guard.protocol import Guarded
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
+CHAT = b"/v1/chat/completions"
 READ = b"GET /health/live HTTP/1.1\r\n" + HOST
 
 
@@ -126,7 +128,7 @@ async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "told"),
     [
-        (b"/v1/chat/completions", b'{"error":{"message":"The body came too slowly.'),
+        (CHAT, b'{"error":{"message":"The body came too slowly.'),
         (b"/v1/embeddings", b'{"error":{"message":"The body came too slowly.'),
         (b"/v1/load_lora_adapter", b'{"error":{"message":"The body came too slowly.'),
         (b"/v1/messages", b'{"type":"error","error":{"type":"timeout_error","message":"The body'),
@@ -137,7 +139,7 @@ async def test_a_connection_that_asks_no_more_is_closed(tmp_path: Path) -> None:
 async def test_slow_bodies_are_ended(tmp_path: Path, path: bytes, told: bytes) -> None:
     head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 1000\r\n\r\n{"
     async with served(tmp_path, body_seconds=0.05) as server:
-        wires = [await server.connect() for _ in range(50)]
+        wires = [await server.connect() for _ in range(200 if path == CHAT else 10)]
         for wire in wires:
             await wire.send(head)
         for wire in wires:
@@ -177,13 +179,14 @@ async def test_a_body_that_nobody_reads_holds_no_connection(tmp_path: Path) -> N
 
 
 async def test_two_thousand_idle_connections_leave_room_for_the_next(tmp_path: Path) -> None:
-    async with served(tmp_path, max_idle_per_address=50, header_seconds=PATIENCE) as server:
+    more_files()
+    async with served(tmp_path, max_idle_per_address=500, header_seconds=PATIENCE) as server:
         first = await server.connect()
         await first.send(READ + b"\r\n")
         assert (await first.answer()).status == 200
-        wires = [await server.connect() for _ in range(100)]
+        wires = [await server.connect() for _ in range(2_000)]
         assert await first.ended() == b""
-        for wire in wires[:50]:
+        for wire in wires[:1_500]:
             assert await wire.ended() == b""
         assert (await server.ask(READ)).status == 200
         for wire in (first, *wires):

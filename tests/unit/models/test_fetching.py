@@ -127,7 +127,7 @@ async def test_errors_of_the_hub_come_through(hub: FakeHub, source: HubSource) -
     with pytest.raises(NotFound, match="no revision"):
         await Downloads().fetch(HubSource(hub=source.hub, revision="nowhere"), nobody)
     hub.fail_with = 503
-    with pytest.raises(Unavailable, match="did not deliver") as refused:
+    with pytest.raises(Unavailable, match=r"did not deliver.*status 503") as refused:
         await Downloads().fetch(source, nobody)
     assert refused.value.code == "hub_unavailable"
 

@@ -12,6 +12,7 @@ import openai
 
 from registry.recipes.provider import Provider
 from runtime.gateway.tracing.starting import Tracing
+from tenants.limits.limiter import Limiter
 from tests.fakes.provider import ProviderFake, Script, provider_fake
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -60,7 +61,10 @@ async def rigged(folder: Path, script: Script, protocol: str = "openai", **more:
 
 @asynccontextmanager
 async def rigged_with(
-    folder: Path, scripts: dict[str, tuple[Script, str, dict[str, Any]]], tracing: Tracing | None = None
+    folder: Path,
+    scripts: dict[str, tuple[Script, str, dict[str, Any]]],
+    tracing: Tracing | None = None,
+    limiter: Limiter | None = None,
 ) -> AsyncIterator[Rig]:
     """Several, each with its script, protocol and more of its recipe."""
     async with AsyncExitStack() as stack:
@@ -68,7 +72,7 @@ async def rigged_with(
         for id_, (script, protocol, more) in scripts.items():
             fakes.append(await stack.enter_async_context(provider_fake(script)))
             providers.append(provider(fakes[-1], id_, protocol, **more))
-        gateway = FakeGateway(folder, providers=providers, tracing=tracing)
+        gateway = FakeGateway(folder, providers=providers, tracing=tracing, limiter=limiter)
         stack.push_async_callback(gateway.providers.close)
         app = application(gateway)
         transport = httpx.ASGITransport(app=app)

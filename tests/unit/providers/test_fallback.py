@@ -14,11 +14,15 @@ from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavaila
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, Recorder, RequestRecord
+from runtime.gateway.sinks.limits import cost_of
 from runtime.http import serving
 from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Head, Parts
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
+from tenants.caller import EVERYBODY
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, Limit
 from tests.fakes import traces
 from tests.fakes.provider import HANG, Play
 from tests.unit.providers.rig import Rig, rigged, rigged_with
@@ -74,6 +78,40 @@ async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str
         assert record.context.attempt == 2
         assert record.target
         assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
+
+
+def limited(money: int) -> Limiter:
+    """The team may spend so much a day, and has ten requests a minute."""
+    limiter = Limiter()
+    kinds = ((Kind.DAY, money), (Kind.REQUESTS, 10))
+    limiter.replace([Limit(str(kind), "team", "default", kind, most) for kind, most in kinds], {})
+    return limiter
+
+
+def priced(first: Play, second: Play) -> dict[str, Any]:
+    """A token of an answer is free at the first, and costs 1 at the second, which makes five."""
+    scripts = two(first, second)
+    dear = {"models": [{"name": "big", "price": {"output": 1e6}}]}
+    return {**scripts, "second": (scripts["second"][0], "anthropic", dear)}
+
+
+def left(limiter: Limiter) -> tuple[int, int]:
+    found = limiter.levels(EVERYBODY, "second/big")
+    return found[Kind.DAY].remaining, found[Kind.REQUESTS].remaining
+
+
+async def test_a_dearer_fallback_is_let_in_for_itself(tmp_path: Path, routed: list[str]) -> None:
+    """And the request counts once, however often it is tried."""
+    routed.append("second/big")
+    limiter = limited(20 * 10**6)
+    async with rigged_with(tmp_path, priced(traces.error(500), traces.message("big")), limiter=limiter) as rig:
+        assert (await rig.chat("first/big", max_tokens=10)).status_code == 200
+        assert left(limiter) == (15 * 10**6, 9)
+        refused = await rig.chat("first/big", max_tokens=16)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "project_spend_limit_exceeded")
+        assert refused.headers["x-should-retry"] == "false"
+        assert len(rig.fakes[1].seen) == 1, "what it cannot pay is not asked"
+        assert left(limiter) == (15 * 10**6, 8)
 
 
 async def test_a_model_of_this_machine_may_be_one(tmp_path: Path, routed: list[str]) -> None:
@@ -170,6 +208,29 @@ async def test_each_attempt_is_a_row_of_its_own(
         await rig.chat("first/big")
     told = [(row.context.attempt, row.target and row.target.model, row.end, row.code) for row in rows]
     assert told == [(1, "first/big", End.FAILED, "provider_failed"), (2, "second/big", End.DONE, None)]
+
+
+async def test_a_failed_attempts_cost_is_in_its_row(
+    tmp_path: Path, routed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The provider had read the prompt, and said so, before it failed."""
+    routed.append("second/big")
+    overloaded = b'event: error\ndata: {"type": "error", "error": {"type": "overloaded_error", "message": "no"}}\n\n'
+    first = Play([traces.message_events("big")[0], overloaded], content_type=traces.EVENTS)
+    priced = {"models": [{"name": "big", "price": {"input": 2, "cached_input": 1, "output": 6}}]}
+    scripts: Any = {
+        "first": (lambda seen: first, "anthropic", {"timeouts": SHORT, **priced}),
+        "second": (lambda seen: traces.chat_stream("big"), "openai", priced),
+    }
+    rows: list[RequestRecord] = []
+    async with rigged_with(tmp_path, scripts) as rig:
+        monkeypatch.setattr(rig.gateway.gateway._ledger, "take", rows.append)
+        found = await rig.chat("first/big", stream=True)
+        assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_overloaded"
+    failed, done = rows
+    assert (failed.code, failed.usage.prompt_tokens, failed.usage.cached_tokens) == ("provider_overloaded", 12, 4)
+    assert cost_of(failed) == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
+    assert cost_of(done) == 8 * 2 + 4 * 1 + 5 * 6
 
 
 # --- the function itself ---------------------------------------------------------------------------------------------

@@ -7,74 +7,22 @@ import asyncio
 import gc
 import json
 import tracemalloc
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from runtime.gateway.record import End
 from tests.fakes import traces
-from tests.fakes.provider import CUT, GATE, HANG, Play
+from tests.fakes.provider import HANG, Play
 from tests.unit.http.fakes import Wire
+from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, WORDS, bounds, huge, stream
 from tests.unit.providers.rig import rigged
-
-SHORT = {"connect": 1.0, "first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
-EVENTS = traces.chat_events("big")
-WORDS = EVENTS[:2]
-"""The beginning of a stream, with one word in it."""
-MEGABYTE = b" " * 2**20
-
-
-def stream(*parts: Any) -> Play:
-    return Play(list(parts), content_type=traces.EVENTS)
-
-
-def endless() -> Iterator[bytes]:
-    yield from WORDS
-    while True:
-        yield EVENTS[1] * 1000
-
-
-def huge() -> Iterator[bytes]:
-    yield b'{"id": "'
-    for _ in range(2048):
-        yield MEGABYTE
-
-
-def error_event(kind: str) -> bytes:
-    return f'data: {{"error": {{"message": "no luck", "type": "{kind}"}}}}\n\n'.encode()
-
-
-BEFORE: dict[str, tuple[Play, int, str]] = {
-    "429": (traces.error(429, "rate_limit_error", **{"retry-after": "7"}), 429, "provider_busy"),
-    "429 for money": (traces.error(429, "insufficient_quota", "insufficient_quota"), 502, "provider_no_credit"),
-    "402": (traces.error(402, "billing_error"), 502, "provider_no_credit"),
-    "401": (traces.error(401, "invalid_request_error", "invalid_api_key"), 502, "provider_key"),
-    "404": (traces.error(404), 502, "provider_model"),
-    "500": (traces.error(500), 502, "provider_failed"),
-    "503": (traces.error(503), 503, "provider_overloaded"),
-    "529": (traces.error(529, "overloaded_error"), 503, "provider_overloaded"),
-    "hangs before the first byte": (Play([HANG]), 504, "provider_timeout"),
-    "breaks before the first byte": (Play([b"", CUT]), 502, "provider_failed"),
-    "garbage": (Play([b"\xff\xfe<html>"]), 502, "provider_answer"),
-    "half a body": (Play([b'{"id": "x", ']), 502, "provider_answer"),
-    "error in a 200": (Play([b'{"error": {"message": "no", "type": "overloaded_error"}}']), 503, "provider_overloaded"),
-    "a redirect": (
-        Play(status=302, headers={"location": "http://169.254.169.254/latest"}), 502, "provider_answer",
-    ),
-    "a stream that was not asked for": (stream(*EVENTS), 502, "provider_answer"),
-    "a 2 GB body": (Play(huge), 502, "provider_answer"),
-    "a 2 GB body that says so": (
-        Play([b"{"], headers={"content-length": str(2**31)}), 502, "provider_answer",
-    ),
-}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BEFORE)
 async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
     play, status, code = BEFORE[name]
-    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT, max_answer=8 * 2**20) as rig:
+    async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code), max_answer=8 * 2**20) as rig:
         async with asyncio.timeout(30):
             found = await rig.chat()
         assert (found.status_code, found.json()["error"]["code"]) == (status, code), found.text
@@ -86,40 +34,19 @@ async def test_a_whole_answer_that_fails(tmp_path: Path, name: str) -> None:
             assert rig.fake.sent_bytes < 64 * 2**20
 
 
-FIRST: dict[str, tuple[Play, int, str]] = {
-    "an error before words": (stream(EVENTS[0], error_event("overloaded_error")), 503, "provider_overloaded"),
-    "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
-    "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
-    "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
-    "no stream": (traces.chat("big"), 502, "provider_answer"),
-    "an event that does not end": (stream(b"data: ", *([MEGABYTE] * 6), HANG), 502, "provider_answer"),
-}
-
-
 @pytest.mark.parametrize("name", FIRST)
 async def test_a_stream_that_fails_before_its_first_words_has_a_status(tmp_path: Path, name: str) -> None:
     play, status, code = FIRST[name]
-    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT) as rig:
+    async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code)) as rig:
         async with asyncio.timeout(30):
             found = await rig.chat(stream=True)
         assert (found.status_code, found.json()["error"]["code"]) == (status, code)
 
 
-AFTER: dict[str, tuple[Play, str]] = {
-    "hangs in mid-stream": (stream(*WORDS, HANG), "provider_timeout"),
-    "half an event": (stream(*WORDS, GATE, EVENTS[2][:20]), "provider_answer"),
-    "an end without an end": (stream(*WORDS), "provider_answer"),
-    "garbage in mid-stream": (stream(*WORDS, GATE, b"data: {nonsense\n\n"), "provider_answer"),
-    "an error in mid-stream": (stream(*WORDS, GATE, error_event("server_error")), "provider_failed"),
-    "a connection that breaks": (stream(*WORDS, GATE, CUT), "provider_failed"),
-    "endless": (Play(endless, content_type=traces.EVENTS), "provider_answer"),
-}
-
-
 @pytest.mark.parametrize("name", AFTER)
 async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_path: Path, name: str) -> None:
     play, code = AFTER[name]
-    async with rigged(tmp_path, lambda seen: play, timeouts=SHORT, max_answer=8 * 2**20) as rig:
+    async with rigged(tmp_path, lambda seen: play, timeouts=bounds(code, first_byte=30.0), max_answer=8 * 2**20) as rig:
         wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], {"content-type": "application/json"})
         async with asyncio.timeout(60):
             task = asyncio.create_task(wire.run())
@@ -139,7 +66,7 @@ async def test_a_stream_that_fails_in_its_middle_ends_with_an_error_event(tmp_pa
 
 
 async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
-    async with rigged(tmp_path, lambda seen: stream(*EVENTS, HANG), timeouts=SHORT) as rig:
+    async with rigged(tmp_path, lambda seen: stream(*EVENTS, HANG), timeouts=LONG) as rig:
         found = await rig.chat(stream=True)
         assert found.text.endswith("data: [DONE]\n\n")
         assert rig.gateway.records.all[0].end is End.DONE

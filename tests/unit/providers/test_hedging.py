@@ -18,6 +18,9 @@ from runtime.gateway.record import RequestRecord
 from runtime.http import serving
 from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Parts
+from tenants.caller import EVERYBODY
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, Limit
 from tests.fakes import traces
 from tests.fakes.provider import GATE, HANG, Play, Seen
 from tests.unit.providers.rig import Rig, provider, rigged, rigged_with
@@ -68,6 +71,43 @@ async def test_the_second_one_answers_and_the_first_is_cancelled(tmp_path: Path,
         assert rows == [(1, "first/big", "cancelled", "hedged"), (2, "second/big", "done", None)]
         (record,) = rig.gateway.records.all
         assert record.usage.completion_tokens == 5
+
+
+async def test_limits_are_charged_both_and_count_one_request(tmp_path: Path, seconds: list[float]) -> None:
+    """While both run both are reserved; in the end who was given up has used what it had read, here nothing."""
+    limiter = Limiter(clock=lambda: 0)
+    kinds = ((Kind.TOKENS, 6000), (Kind.AT_ONCE, 1), (Kind.REQUESTS, 5))
+    limiter.replace([Limit(str(kind), "team", "default", kind, most) for kind, most in kinds], {})
+
+    def used() -> list[int]:
+        found = limiter.levels(EVERYBODY, "x")
+        return [most - found[kind].remaining for kind, most in kinds]
+
+    reserved: list[list[int]] = []
+
+    def looks(seen: Seen) -> Play:
+        reserved.append(used())
+        return HANGS
+
+    def answers(seen: Seen) -> Play:
+        reserved.append(used())
+        return traces.message("big")
+
+    scripts = {"first": (looks, "openai", {}), "second": (answers, "anthropic", {})}
+    async with rigged_with(tmp_path, scripts, limiter=limiter) as rig:
+        seconds[0] = NEVER
+        asked = asyncio.create_task(rig.chat("first/big", max_tokens=10))
+        while not reserved:
+            await asyncio.sleep(0.001)
+        asked.cancel()
+        await asyncio.wait({asked})
+        ((one, at_once, requests),) = reserved
+        assert (at_once, requests, used()) == (1, 1, [0, 0, 1])
+        seconds[0] = SOON
+        assert (await rig.chat("first/big", max_tokens=10)).status_code == 200
+        assert reserved[-1] == [2 * one, 1, 2]
+        last = rig.gateway.records.all[-1].usage
+        assert used() == [last.prompt_tokens + last.completion_tokens, 0, 2]
 
 
 async def test_who_begins_in_time_is_alone(tmp_path: Path, seconds: list[float]) -> None:

@@ -10,7 +10,7 @@ from registry.recipes.router import RouterSpec
 from routing.deciding.decide import decide
 from routing.facts import Facts, TargetFacts
 from routing.features import Features
-from routing.intents.acceptance import Judged, train_acceptance
+from routing.intents.acceptance import Judged, train_acceptance, with_threshold
 from routing.intents.model import OUT, IntentModel
 from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.router import Router
@@ -144,6 +144,9 @@ def test_the_cheapest_that_is_good_enough() -> None:
     easy, hard = (decide(Features(f"{kind} question number 7"), made, facts()) for kind in ("easy", "hard"))
     assert (easy.target, easy.reason) == ("small", "enough:small")
     assert (hard.target, hard.reason) == ("big", "enough:big")
+    fitted = router(acceptance=with_threshold(model, 0.6), complexity={}, default=None)
+    assert decide(Features("hard question number 7"), fitted, facts()).reason == "enough:big"
+    assert fitted.threshold == 0.6
     none = router(acceptance=model, complexity={"threshold": 1.0}, default=None)
     assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
 

@@ -112,7 +112,7 @@ def _complexity(
 ) -> tuple[str, bytes, Any]:
     import msgspec
 
-    from routing.intents.acceptance import Judged, curve, train_acceptance
+    from routing.intents.acceptance import Judged, chosen, curve, train_acceptance, with_threshold
     from routing.intents.files import to_bytes
     from routing.intents.report import curve_text
     from routing.intents.training import split
@@ -123,10 +123,13 @@ def _complexity(
     fitted: Acceptance = train_acceptance([judged[p] for p in fitting], None if made is None else made[fitting], model)
     holdout = None if made is None else made[holding]
     points: list[Point] = curve(fitted, [judged[p] for p in holding], holdout, view["prices"])
+    best = chosen(points)
     if shown:
         print(curve_text(points))
-        note("Choose a threshold, and write it into the router's `complexity.threshold`.")
-    return "complexity", to_bytes(fitted), msgspec.to_builtins(points)
+        print(f"chosen: {best.threshold:.2f}, the cheapest that loses at most 1 % of acceptance")
+        note("The router's `complexity.threshold` is another one, where it is written.")
+    measured = {"threshold": best.threshold, "curve": msgspec.to_builtins(points)}
+    return "complexity", to_bytes(with_threshold(fitted, best.threshold)), measured
 
 
 def _accepted(row: Json) -> dict[str, float]:

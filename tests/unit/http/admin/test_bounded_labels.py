@@ -88,7 +88,7 @@ async def scrape(gateway: FakeGateway, accept: str = "") -> httpx.Response:
 async def test_five_hundred_registered_adapters(tmp_path: Path) -> None:
     gateway = FakeGateway(tmp_path)
     found = [adapter(f"a-{number}", format(number % 16, "x")) for number in range(500)]
-    gateway.names.catalog = Catalog(gateway.recipes, found)
+    gateway.names.everything = Catalog(gateway.recipes, found)
     text = (await scrape(gateway)).text
     assert text.count("roundhouse_adapter_bytes{") == 101
     assert 'roundhouse_adapter_bytes{adapter="other",model="chat"} 40000.0' in text

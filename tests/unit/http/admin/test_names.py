@@ -11,6 +11,7 @@ import pytest
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
 from registry.bounds import Bounds
+from registry.names import NAME_RULE
 from registry.records import AdapterKey, NewVersion, Registered
 from registry.state.database import State
 from tests.unit.http.fakes import FakeGateway, application
@@ -102,6 +103,16 @@ async def test_vllms_call_refuses_them_too(
 ) -> None:
     body = {"lora_name": name, "lora_path": "/adapter", "base_model_name": base}
     assert error(await client.post("/v1/load_lora_adapter", json=body)) == told
+
+
+@pytest.mark.parametrize("name", ["a b", ".hidden", "", "x" * 65])
+async def test_what_is_no_name_is_told_in_words(name: str, client: httpx.AsyncClient) -> None:
+    body = {"name": name, "base": "small", "source": {"path": "/adapter"}}
+    answer = await client.post("/v1/adapters", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "name")
+    message = answer.json()["error"]["message"]
+    assert NAME_RULE in message
+    assert "pattern" not in message
 
 
 async def test_an_alias_of_a_model_comes_moves_and_goes(client: httpx.AsyncClient, gateway: FakeGateway) -> None:

@@ -21,6 +21,7 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from tests.unit.http.fakes import FakeGateway
 
+LIMITS = {"x-ratelimit-remaining-requests": "7"}
 STREAM, NO_CACHE = "text/event-stream; charset=utf-8", {"cache-control": "no-cache"}
 
 RECIPE = Recipe.model_validate(
@@ -67,15 +68,16 @@ async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
         yield Head(200, "text/event-stream")
         yield b"data: 1\n\n"
 
-    stream = with_progress("m", lambda: Coming("weights", 0.4), answer())
-    assert [await anext(stream), await anext(stream)] == [Head(200, STREAM, NO_CACHE), b": m weights 40%\n\n"]
+    stream = with_progress("m", lambda: Coming("weights", 0.4), answer(), LIMITS)
+    assert await anext(stream) == Head(200, STREAM, {**NO_CACHE, **LIMITS}), "what is left is told before anything"
+    assert await anext(stream) == b": m weights 40%\n\n"
     there.set()
     assert [part async for part in stream if part != b": m weights 40%\n\n"] == [b"data: 1\n\n"]
 
 
 async def test_an_engines_error_body_becomes_an_event() -> None:
     answer = parts(Head(400, "application/json"), b'{"error":{}}')
-    found = await told(with_progress("m", lambda: None, answer))
+    found = await told(with_progress("m", lambda: None, answer, {}))
     assert found[0] == Head(200, STREAM, NO_CACHE)
     assert found[-1] == b'data: {"error":{}}\n\n'
 
@@ -91,7 +93,7 @@ async def test_who_leaves_while_the_model_loads_ends_the_wait() -> None:
         finally:
             left.set()
 
-    stream = with_progress("m", lambda: None, answer())
+    stream = with_progress("m", lambda: None, answer(), {})
     await anext(stream)
     await anext(stream)
     await began.wait()

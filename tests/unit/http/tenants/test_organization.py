@@ -8,6 +8,7 @@ import httpx2
 import openai
 import pytest
 
+from runtime.http.organization.used import NOTHING
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.rows import Entry, Settled
@@ -90,6 +91,13 @@ async def test_other_tasks(client: openai.AsyncOpenAI) -> None:
     assert (embedded.object, embedded.input_tokens) == ("organization.usage.embeddings.result", 100)
     heard = (await usage.audio_transcriptions(start_time=0, end_time=DAY)).data[0].results[0]
     assert (heard.object, heard.seconds) == ("organization.usage.audio_transcriptions.result", 3)
+
+
+async def test_what_nobody_can_use_here_is_empty_and_not_an_error(client: openai.AsyncOpenAI) -> None:
+    usage = client.admin.organization.usage
+    for kind in NOTHING:
+        page = await getattr(usage, kind)(start_time=0, end_time=2 * DAY)
+        assert [(bucket.start_time, bucket.results) for bucket in page.data] == [(0, []), (DAY, [])], kind
 
 
 async def test_pages(client: openai.AsyncOpenAI) -> None:

@@ -228,7 +228,7 @@ async def test_one_request_is_told_with_its_ledger_rows_to_its_own_team(kept: Ke
         True,
     )
     assert [(row["team"], row["state"], row["completion_tokens"]) for row in found["ledger"]] == [
-        ("search", "ended", 3)
+        ("search", "settled", 3)
     ]
     assert "messages" not in mine.text
     assert (await kept.call(ADMIN, "GET", "/v1/requests/r-1")).status_code == 200

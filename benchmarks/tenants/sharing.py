@@ -1,21 +1,7 @@
-"""Sharing: what keys, the fair queue and the ledger cost, and what a team feels of another's flood.
-
-Measures, on the chat model with real keys:
-- a decision (start the next, settle the one that ended) with 10,000 requests of 100 teams and 10,000 keys waiting;
-- first tokens and tokens/s against the same server without keys, at 1, 16 and 64 clients, in turns;
-- a team of two clients beside a team of 200: its waiting in the queue (`Server-Timing`), and what the flood gets of
-  its tokens/s alone;
-- critical requests beside a flood of batch ones: first tokens against alone; and batch's part while critical ones
-  always wait, which is to be its floor.
-
-Physical limit: a request that comes while every place is taken waits for the first that is free, a part of an answer's
-time; the fair queue can give it that place, and no more.
-"""
+"""What keys, limits and the ledger cost on a real server, and what one team feels of another."""
 
 import asyncio
-import random
 import re
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -25,14 +11,15 @@ from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import Chat, chat
+from benchmarks.peers import litellm
 from benchmarks.peers.servers import Roundhouse, Server, start_all
-from runtime.scheduling.fair.claim import Claim
-from runtime.scheduling.placement import Placement
 from tenants.caller import SCOPES
 from tenants.classes import ServiceClass
 from tenants.keys import pepper
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
+from tenants.limits.records import Kind, Limit
+from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
 
 TOKENS, FLOOD = 32, 200
@@ -40,7 +27,7 @@ _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 
 
 class Keyed(Roundhouse):
-    """The same server with a team for each part, and the keys to ask as one."""
+    """The same server with a team for each part, and the keys to ask as one. One has limits, of all kinds."""
 
     def __init__(self, model: str, folder: Path, recipe: Path) -> None:
         super().__init__(model, folder, [recipe], "--slots", "1")
@@ -53,6 +40,9 @@ class Keyed(Roundhouse):
         for team in ("flood", "quiet"):
             table.create_team(team)
             _, self.keys[team] = table.create(KeyRequest(team, scopes=SCOPES, ceiling=ServiceClass.CRITICAL))
+        limits = LimitTable(tables)
+        for kind in (Kind.REQUESTS, Kind.TOKENS, Kind.AT_ONCE, Kind.MONTH):
+            limits.set(Limit("", "team", "quiet", kind, 10**12))
         tables.close()
         self.http.headers["x-api-key"] = self.keys["quiet"]
 
@@ -63,65 +53,30 @@ class Keyed(Roundhouse):
 
 async def run(bench: Bench) -> None:
     s = bench.settings
-    decisions(bench, 0)
-    decisions(bench, 20)
     model = chat(s, s.work / "tenants", device=4, host=16)
     workload = Workload(s.seed)
     with ExitStack() as stack:
         plain = Roundhouse(model.recipe.id, s.work / "tenants-open", [model.file], "--slots", "1")
         keyed = Keyed(model.recipe.id, s.work / "tenants-keys", model.file)
         start_all(stack, [plain, keyed])
+        servers: list[Server] = [plain, keyed]
+        if litellm.installed():
+            url = f"http://127.0.0.1:{plain.port}/v1"
+            servers.append(stack.enter_context(litellm.LiteLlm(plain.model, url, s.work / "tenants-litellm")))
+        else:
+            bench.note("LiteLLM's proxy is not installed: scripts/install-clients routing")
         bench.say("the servers are ready")
         for level in s.pick((1, 16, 64), (1, 16), (2,)):
-            await _overhead(bench, plain, keyed, workload, level)
+            await _overhead(bench, servers, workload, level)
     with ExitStack() as stack:
         keyed = Keyed(model.recipe.id, s.work / "tenants-flood", model.file)
         start_all(stack, [keyed])
         await _flood(bench, keyed, model, workload)
         await _classes(bench, keyed, workload)
-    bench.bar("decision p50, 10,000 waiting", "decision.adapters0.p50", "<=", 50)
-    bench.bar("tokens/s against open, worst level", "worst.tokens_ratio", ">=", 0.97)
-    bench.bar("what a flood keeps of its tokens/s alone", "flood.kept", ">=", 0.95)
-    bench.bar("critical first tokens p99 against alone, in steps", "critical.p99_added_steps", "<=", 1.0)
 
 
-def decisions(bench: Bench, adapters: int) -> None:
-    """Times of `decide` with `finish` while 10,000 wait."""
-    s, choice = bench.settings, random.Random(bench.settings.seed)
-    policy = Placement(8 if adapters else 0, 40, 32)
-    names = [f"sha256:{number:064x}" for number in range(adapters)]
-    running: list[str] = []
-    count = iter(range(10**9))
-
-    def ask(now: float) -> None:
-        key = choice.randrange(10_000)
-        digest = names[key % adapters] if adapters else None
-        service_class = choice.choice(list(ServiceClass))
-        claim = Claim(f"team{key % 100}", f"key{key}", 1.0, service_class, choice.uniform(10, 500))
-        policy.enqueue(str(next(count)), digest, now, claim)
-
-    for _ in range(s.pick(10_000, 10_000, 100)):
-        ask(0.0)
-    times: list[float] = []
-    for step in range(s.pick(5_000, 2_000, 50)):
-        now = step * 0.01
-        began = time.perf_counter()
-        plan = policy.decide(now)
-        if running:
-            policy.finish(running.pop(0), now, choice.uniform(10, 500))
-        times.append(time.perf_counter() - began)
-        running += plan.start
-        for digest in plan.stage:
-            policy.staged(digest)
-        for digest, _ in plan.place:
-            policy.placed(digest, now)
-        for _ in plan.start:
-            ask(now)
-    for q in (50, 99):
-        bench.figure(f"decision.adapters{adapters}.p{q}", [percentile(times, q) * 1e6], "us")
-
-
-async def _overhead(bench: Bench, plain: Roundhouse, keyed: Keyed, workload: Workload, level: int) -> None:
+async def _overhead(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
+    """Against the first of the servers."""
     number = level * bench.settings.pick(6, 3, 1)
 
     async def turn(server: Server, _round: int) -> Cell:
@@ -133,14 +88,17 @@ async def _overhead(bench: Bench, plain: Roundhouse, keyed: Keyed, workload: Wor
         bench.count(f"c{level} {server.name}", cell)
         return cell
 
-    found = await bench.turns([plain, keyed], turn)
-    pairs = [(a, b) for a, b in zip(found[keyed.name], found[plain.name], strict=True) if a.good and b.good]
-    for q in (50, 99):
-        bench.figure(f"c{level}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
-    ratio = bench.figure(f"c{level}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
-    worst = bench.figures.get("worst.tokens_ratio")
-    if ratio is not None and (worst is None or ratio.value < worst.value):
-        bench.figures["worst.tokens_ratio"] = ratio
+    found = await bench.turns(servers, turn)
+    plain, *others = servers
+    for server in others:
+        pairs = [(a, b) for a, b in zip(found[server.name], found[plain.name], strict=True) if a.good and b.good]
+        name = f"c{level}" if isinstance(server, Keyed) else f"c{level}.{server.name}"
+        for q in (50, 99):
+            bench.figure(f"{name}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
+        ratio = bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
+        worst = bench.figures.get("worst.tokens_ratio")
+        if isinstance(server, Keyed) and ratio is not None and (worst is None or ratio.value < worst.value):
+            bench.figures["worst.tokens_ratio"] = ratio
 
 
 async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -> None:

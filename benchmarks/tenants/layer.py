@@ -1,0 +1,254 @@
+"""What keys, limits, the fair queue and the ledger cost without a server: time, rows, memory.
+
+    python -m benchmarks.tenants.layer report FOLDER | memory FOLDER REQUESTS
+
+are the parts that have a process of their own; they print one JSON object.
+"""
+
+import asyncio
+import json
+import random
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+
+from benchmarks.harness import Bench
+from benchmarks.load.stats import percentile
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.placement import Placement
+from tenants.classes import ServiceClass
+from tenants.costs.prices import PriceList
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
+from tenants.limits.keeping import Limits
+from tenants.limits.limiter import Amounts, Limiter
+from tenants.place import KeyPlace
+from tenants.watch import KeyWatch
+
+KEYS, TEAMS = 10_000, 100
+HOURS = 720
+"""A month."""
+
+
+async def run(bench: Bench) -> None:
+    s = bench.settings
+    decisions(bench, 0)
+    decisions(bench, 20)
+    speeds = [await ledger(s.work / f"ledger-{n}", s.pick(50_000, 20_000, 50)) for n in range(s.rounds)]
+    bench.figure("ledger.rows", speeds, "1/s")
+    rows = s.pick(10_000_000, 1_000_000, 1000)
+    fill(s.work / "report", rows)
+    told = [_apart("report", str(s.work / "report")) for _ in range(s.rounds)]
+    bench.figure("report.ms", [one["ms"] for one in told], "ms")
+    bench.figure("report.mib", [one["mib"] for one in told], "MiB")
+    requests = s.pick(1_000_000, 100_000, 100)
+    bench.note(f"the report is on {rows:,} rows, the memory over {requests:,} requests")
+    prepare(s.work / "memory")
+    held = _apart("memory", str(s.work / "memory"), str(requests))
+    bench.figure("layer.mib", [held["mib"]], "MiB")
+    bench.figure("layer.growth_mib", [held["growth"]], "MiB")
+
+
+def _apart(*words: str) -> dict[str, float]:
+    command = [sys.executable, "-m", "benchmarks.tenants.layer", *words]
+    found: dict[str, float] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    return found
+
+
+def decisions(bench: Bench, adapters: int) -> None:
+    """Times of `decide` with `finish` while 10,000 wait."""
+    s, choice = bench.settings, random.Random(bench.settings.seed)
+    policy = Placement(8 if adapters else 0, 40, 32)
+    names = [f"sha256:{number:064x}" for number in range(adapters)]
+    running: list[str] = []
+    count = iter(range(10**9))
+
+    def ask(now: float) -> None:
+        key = choice.randrange(10_000)
+        digest = names[key % adapters] if adapters else None
+        service_class = choice.choice(list(ServiceClass))
+        claim = Claim(f"team{key % 100}", f"key{key}", 1.0, service_class, choice.uniform(10, 500))
+        policy.enqueue(str(next(count)), digest, now, claim)
+
+    for _ in range(s.pick(10_000, 10_000, 100)):
+        ask(0.0)
+    times: list[float] = []
+    for step in range(s.pick(5_000, 2_000, 50)):
+        now = step * 0.01
+        began = time.perf_counter()
+        plan = policy.decide(now)
+        if running:
+            policy.finish(running.pop(0), now, choice.uniform(10, 500))
+        times.append(time.perf_counter() - began)
+        running += plan.start
+        for digest in plan.stage:
+            policy.staged(digest)
+        for digest, _ in plan.place:
+            policy.placed(digest, now)
+        for _ in plan.start:
+            ask(now)
+    for q in (50, 99):
+        bench.figure(f"decision.adapters{adapters}.p{q}", [percentile(times, q) * 1e6], "us")
+
+
+async def ledger(folder: Path, requests: int, at_once: int = 64) -> float:
+    """Rows a second: each request waits for the commit of its beginning, as a server's do."""
+    from tenants.ledger.table import LedgerTable
+    from tenants.ledger.writer import LedgerWriter
+    from tenants.storage.opening import open_tables
+
+    database = open_tables(folder)
+    writer, numbers = LedgerWriter(LedgerTable(database, "bench")), iter(range(requests))
+
+    async def client() -> None:
+        for number in numbers:
+            began = entry(number)
+            await writer.begin(began)
+            writer.end(Settled(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
+
+    start = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    await writer.written()
+    seconds = time.perf_counter() - start
+    await writer.close()
+    database.close()
+    return requests / seconds
+
+
+def entry(number: int) -> Entry:
+    team = number % TEAMS
+    return Entry(
+        uid=f"{number:032x}", request=f"req-{number}", attempt=1, at=time.time(), team=f"team{team}",
+        key=f"k{number % KEYS:07}", endpoint="/v1/chat/completions", model="chat", revision="r", adapter="",
+        service_class="interactive", source="api", price=PriceList(10, 1, 20, 0, 0),
+    )  # fmt: skip
+
+
+# --- a report -----------------------------------------------------------------------------------------------------
+def fill(folder: Path, rows: int) -> None:
+    """A month's rows, made by the database itself, and the sums of their hours."""
+    from tenants.storage.opening import open_tables
+
+    given = {
+        "uid": "printf('%032x', n)", "request": "'req-' || n", "attempt": "1", "server": "'bench'",
+        "at": "hour + n % 3600", "hour": "hour", "team": "'team' || (n % 20)", "key": "'key' || (n % 140)",
+        "endpoint": "'/v1/chat/completions'", "model": "'model' || (n % 7)", "revision": "'r'", "adapter": "''",
+        "service_class": "'interactive'", "source": "'api'", "state": "'settled'", "\"end\"": "'done'", "status": "200",
+        **dict.fromkeys(COUNTS, "n % 1000"),
+    }  # fmt: skip
+    alike = ", ".join(("hour", *NAMES))
+    sums = ", ".join(f"sum({name})" for name in COUNTS)
+    database = open_tables(folder)
+    with database.write() as connection:
+        connection.exec_driver_sql(
+            f"WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < {rows}), "
+            f"r AS (SELECT n, 3600 * (n * {HOURS} / {rows + 1}) AS hour FROM c) "
+            f"INSERT INTO ledger ({', '.join(given)}) SELECT {', '.join(given.values())} FROM r"
+        )
+        connection.exec_driver_sql(
+            f"INSERT INTO hours ({alike}, requests, interrupted, {', '.join(COUNTS)}) "
+            f"SELECT {alike}, count(*), 0, {sums} FROM ledger GROUP BY {alike}"
+        )
+    database.close()
+
+
+def report(folder: Path) -> dict[str, float]:
+    """By team, model and day, as `GET /v1/usage` asks for it: the second time, as a server that runs does."""
+    from tenants.ledger.report import By, Question, used
+    from tenants.storage.opening import open_tables
+
+    database = open_tables(folder)
+    used(database, Question(0, 3600))
+    before, times = _peak(), []
+    for _ in range(3):
+        began = time.perf_counter()
+        found = used(database, Question(0, 3600 * HOURS, (By.TEAM, By.MODEL, By.DAY)))
+        times.append(time.perf_counter() - began)
+    assert found
+    return {"ms": sorted(times)[1] * 1e3, "mib": _peak() - before}
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+# --- memory ------------------------------------------------------------------------------------------------------
+async def memory(folder: Path, requests: int) -> dict[str, float]:
+    """Of keys, limits, fair queue and ledger, and what requests add to it. SQLAlchemy, which every server has, is not
+    counted.
+    """
+    keys = json.loads((folder / "keys.json").read_text())
+    before = _now()
+    kept, limiter, policy = Ledger(folder), Limiter(), Placement(0, 40, 32)
+    watch = KeyWatch(KeyPlace(folder), kept.keep, Limits(limiter, kept).read)
+    await watch.start()
+    numbers, marks = iter(range(requests)), {requests // 10: 0.0}
+    running: list[str] = []
+
+    async def client() -> None:
+        for number in numbers:
+            if number in marks:
+                marks[number] = _now()
+            caller = watch.who([keys[number % len(keys)]])
+            admission = limiter.admit(caller, "chat", Amounts(200, 0, 100))
+            claim = Claim(caller.team, caller.key or "", caller.weight, caller.service_class, 100.0)
+            began = replace(entry(number), team=caller.team, key=caller.key or "")
+            policy.enqueue(began.uid, None, number * 0.001, claim)
+            await kept.begin(began)
+            running.extend(policy.decide(number * 0.001).start)
+            if running:
+                policy.finish(running.pop(0), number * 0.001, 120.0)
+            kept.end(Settled(began, "done", 200, None, 100, 10, 20, 0, 1, 2, 3))
+            limiter.settle(admission, Amounts(120, 0, 60))
+
+    await asyncio.gather(*(client() for _ in range(64)))
+    await kept.written()
+    end = _now()
+    await kept.close()
+    await watch.close()
+    (early,) = marks.values()
+    return {"mib": early - before, "growth": end - early}
+
+
+def prepare(folder: Path) -> None:
+    """10,000 keys of 100 teams, each team with three limits, and a file of the keys."""
+    from tenants.keys import pepper
+    from tenants.keys.records import KeyRequest
+    from tenants.keys.table import KeyTable
+    from tenants.limits.records import Kind, Limit
+    from tenants.limits.table import LimitTable
+    from tenants.storage.opening import open_tables
+
+    tables = open_tables(folder)
+    table, limits = KeyTable(tables, pepper.load(folder, None)), LimitTable(tables)
+    for number in range(TEAMS):
+        table.create_team(f"team{number}")
+        for kind in (Kind.REQUESTS, Kind.TOKENS, Kind.MONTH):
+            limits.set(Limit("", "team", f"team{number}", kind, 10**12))
+    keys = [table.create(KeyRequest(f"team{number % TEAMS}"))[1] for number in range(KEYS)]
+    (folder / "keys.json").write_text(json.dumps(keys))
+    tables.close()
+
+
+def _now() -> float:
+    return float(psutil.Process().memory_info().rss) / 2**20
+
+
+def main() -> None:
+    match sys.argv[1:]:
+        case ["report", folder]:
+            found = report(Path(folder))
+        case ["memory", folder, requests]:
+            found = asyncio.run(memory(Path(folder), int(requests)))
+        case _:
+            sys.exit(__doc__)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""Usage over a real ledger: sums of the table, of the curve and of the last line agree, for each span."""
+
+import json
+import re
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from console.host import Visit
+from console.pages.usage.page import BY, SPANS, added, context
+from tenants.keys.keyring import OPEN
+from tenants.ledger.keeping import Ledger
+from tenants.ledger.table import SUMS
+from tenants.ledger.view import UsageReport
+from tenants.storage.opening import open_tables
+from tenants.storage.tables import HOURS
+
+NOW = int(time.time()) // 3600 * 3600
+
+
+async def written() -> None:
+    return
+
+
+@pytest.fixture
+def report(tmp_path: Path) -> UsageReport:
+    """Of 40 days: in each third hour two teams asked two models, and one of two answers was accepted."""
+    database = open_tables(tmp_path, None)
+    alike = {"adapter": "", "endpoint": "/v1/x", "service_class": "interactive", "source": "api"}
+    rows = [
+        dict.fromkeys(SUMS, 7)
+        | {"hour": NOW - 3600 * hour, "team": team, "key": f"{team}-k", "model": model, **alike}
+        | {"requests": 2, "accepted": 1, "cost_micro": 3_000_000}
+        for hour in range(0, 40 * 24, 3)
+        for team in ("search", "growth")
+        for model in ("small", "large")
+    ]
+    with database.write() as connection:
+        connection.execute(HOURS.insert(), rows)
+    return UsageReport(cast(Ledger, SimpleNamespace(database=database, written=written)))
+
+
+async def shown(report: UsageReport, **asked: str) -> Any:
+    request, host = SimpleNamespace(query_params=asked), SimpleNamespace(usage=report, caller=OPEN.who([]))
+    return await context(Visit(cast(Any, request), cast(Any, host)))
+
+
+@pytest.mark.parametrize("span", SPANS)
+@pytest.mark.parametrize("by", BY)
+async def test_table_curve_and_sum_agree(report: UsageReport, span: str, by: str) -> None:
+    found = await shown(report, span=span, by=by)
+    moments, requests, tokens_in, _ = json.loads(found["series"])
+    hours = SPANS[span][0] // 3600
+    assert found["total"].requests == sum(requests) == 2 * 4 * hours // 3
+    assert found["total"].input_tokens == sum(tokens_in)
+    assert moments == sorted(moments)
+    assert len(moments) == (31 if span == "30d" and NOW % 86_400 != 82_800 else 30 if span == "30d" else hours // 3)
+    assert found["total"].cost_per_accepted == pytest.approx(3.0)
+    assert sum(row.requests for row in found["rows"]) <= found["total"].requests
+    assert found["csv"].count("\n") >= len(found["rows"])
+    assert "provider" in found["why_not"]
+
+
+async def test_a_time_without_use_is_a_sum_of_nothing(report: UsageReport) -> None:
+    assert added([]).requests == 0
+    assert added([]).cost_per_accepted is None
+    assert re.fullmatch(r"\[.*\]", (await shown(report, span="bogus"))["series"])

@@ -1,0 +1,96 @@
+"""Teams, keys, limits and feedback: fields that are nobody's, truths that are no numbers, amounts without end."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from registry.errors import BadRequest
+from tenants.ledger.keeping import Ledger
+from tenants.limits.keeping import Limits
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, amount_of
+from tenants.place import Place
+from tenants.watch import KeyWatch
+from tests.unit.http.fakes import FakeGateway, application
+
+PROJECTS, ADMIN = "/v1/organization/projects", "/v1/organization/admin_api_keys"
+MONTH = {"threshold_amount": 100, "currency": "USD", "interval": "month"}
+ALERT = {**MONTH, "notification_channel": {"type": "email", "recipients": []}}
+LIMIT = {"owner": "team", "subject": "fuzz", "kind": "requests_per_minute", "amount": "10"}
+BEYOND: tuple[Any, ...] = (1e308, 2**63, -1, [], {})
+NUMBERS: tuple[Any, ...] = (True, "10", "1e9", None, *BEYOND)
+"""What is no whole number within any bound."""
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
+    """An open server; the team `fuzz` is there."""
+    limiter, ledger = Limiter(), Ledger(tmp_path / "data")
+    watch = KeyWatch(Place(tmp_path / "data"), ledger.keep, Limits(limiter, ledger).read)
+    gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter, watch=watch)
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as found:
+        assert (await found.post(PROJECTS, json={"name": "fuzz"})).status_code == 200
+        yield found
+    await watch.close()
+    await ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "field", "wrong"),
+    [
+        (f"{PROJECTS}/fuzz/spend_limit", MONTH, "threshold_amount", (1.5, *NUMBERS)),
+        (f"{PROJECTS}/fuzz/spend_alerts", ALERT, "threshold_amount", (1.5, *NUMBERS)),
+        (f"{PROJECTS}/fuzz/service_accounts", {"name": "a"}, "create_service_account_only", (1, 0, "yes", [])),
+        ("/console/teams/weight", {"id": "fuzz"}, "weight", NUMBERS),
+        ("/console/teams/simulate", LIMIT, "days", (1.0, *NUMBERS)),
+        ("/console/teams/limit", LIMIT, "amount", (1, True, None, "-1", "1e99", "1e999999999", *BEYOND)),
+        ("/v1/feedback", {"request_id": "r"}, "accepted", (1, 0, "yes", "true", None, [])),
+        ("/v1/models", {"source": "package:models.starter", "dry_run": True}, "requests", (1.0, *NUMBERS)),
+    ],
+)
+async def test_what_is_no_number_is_none(
+    client: httpx.AsyncClient, path: str, body: Any, field: str, wrong: tuple[Any, ...]
+) -> None:
+    """`true` was 1: a spend limit of one cent, a weight of 1, one day."""
+    for value in wrong:
+        answer = await client.post(path, json={**body, field: value})
+        assert answer.status_code == 400, (value, answer.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        (PROJECTS, {"name": "x", "id": "default"}),
+        (PROJECTS, {"name": "x", "archived_at": 1}),
+        (f"{PROJECTS}/fuzz", {"name": "x", "weight": 1000}),
+        (f"{PROJECTS}/fuzz/service_accounts", {"name": "x", "scopes": ["admin"]}),
+        (f"{PROJECTS}/fuzz/service_accounts", {"name": "x", "team": "default"}),
+        (ADMIN, {"name": "x", "scopes": ["infer"]}),
+        (ADMIN, {"name": "x", "hash": "00"}),
+        (f"{PROJECTS}/fuzz/spend_limit", {**MONTH, "mode": "warn"}),
+        ("/v1/feedback", {"request_id": "r", "accepted": True, "team": "other"}),
+    ],
+)
+async def test_a_field_that_is_nobodys_sets_nothing(client: httpx.AsyncClient, path: str, body: Any) -> None:
+    answer = await client.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+
+
+@pytest.mark.parametrize("name", ["x" * 4_000, "..", "%00", "fuzz%2f..%2fdefault", "\u202e", "fuzz' OR 1=1 --"])
+async def test_a_name_that_is_nobodys_is_a_short_404(client: httpx.AsyncClient, name: str) -> None:
+    for path in (f"{PROJECTS}/{name}/api_keys", f"{ADMIN}/{name}", f"/v1/requests/{name}", f"/v1/routers/{name}"):
+        answer = await client.get(path)
+        assert answer.status_code in (400, 404), (path[:80], answer.status_code)
+        assert len(answer.content) <= 4096
+
+
+@pytest.mark.parametrize("text", ["1e999999999", "-1e999999999", "NaN", "sNaN", "Infinity", "9" * 4000])
+@pytest.mark.parametrize("kind", list(Kind))
+def test_an_amount_without_end_is_none(kind: Kind, text: str) -> None:
+    """1e999999999 was a 500."""
+    with pytest.raises(BadRequest):
+        amount_of(kind, text)

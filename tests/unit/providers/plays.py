@@ -1,0 +1,87 @@
+"""Every way in which a provider may fail, as plays of the fake, with the status and code that each has."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.fakes import traces
+from tests.fakes.provider import CUT, GATE, HANG, Play
+
+SHORT = {"connect": 1.0, "first_byte": 0.3, "between_bytes": 0.3, "whole": 5.0}
+LONG = {"connect": 30.0, "first_byte": 30.0, "between_bytes": 30.0, "whole": 60.0}
+
+
+def bounds(code: str, **more: float) -> dict[str, float]:
+    """Time-outs of a provider whose failure has this code: short where they are what is tested, on any machine."""
+    return (SHORT if code == "provider_timeout" else LONG) | more
+
+
+EVENTS = traces.chat_events("big")
+WORDS = EVENTS[:2]
+"""The beginning of a stream, with one word in it."""
+MEGABYTE = b" " * 2**20
+
+
+def stream(*parts: Any) -> Play:
+    return Play(list(parts), content_type=traces.EVENTS)
+
+
+def endless() -> Iterator[bytes]:
+    yield from WORDS
+    while True:
+        yield EVENTS[1] * 1000
+
+
+def huge() -> Iterator[bytes]:
+    yield b'{"id": "'
+    for _ in range(2048):
+        yield MEGABYTE
+
+
+def error_event(kind: str) -> bytes:
+    return f'data: {{"error": {{"message": "no luck", "type": "{kind}"}}}}\n\n'.encode()
+
+
+BEFORE: dict[str, tuple[Play, int, str]] = {
+    "429": (traces.error(429, "rate_limit_error", **{"retry-after": "7"}), 429, "provider_busy"),
+    "429 for money": (traces.error(429, "insufficient_quota", "insufficient_quota"), 502, "provider_no_credit"),
+    "402": (traces.error(402, "billing_error"), 502, "provider_no_credit"),
+    "401": (traces.error(401, "invalid_request_error", "invalid_api_key"), 502, "provider_key"),
+    "404": (traces.error(404), 502, "provider_model"),
+    "500": (traces.error(500), 502, "provider_failed"),
+    "503": (traces.error(503), 503, "provider_overloaded"),
+    "529": (traces.error(529, "overloaded_error"), 503, "provider_overloaded"),
+    "hangs before the first byte": (Play([HANG]), 504, "provider_timeout"),
+    "breaks before the first byte": (Play([b"", CUT]), 502, "provider_failed"),
+    "garbage": (Play([b"\xff\xfe<html>"]), 502, "provider_answer"),
+    "half a body": (Play([b'{"id": "x", ']), 502, "provider_answer"),
+    "error in a 200": (Play([b'{"error": {"message": "no", "type": "overloaded_error"}}']), 503, "provider_overloaded"),
+    "a redirect": (
+        Play(status=302, headers={"location": "http://169.254.169.254/latest"}), 502, "provider_answer",
+    ),
+    "a stream that was not asked for": (stream(*EVENTS), 502, "provider_answer"),
+    "a 2 GB body": (Play(huge), 502, "provider_answer"),
+    "a 2 GB body that says so": (
+        Play([b"{"], headers={"content-length": str(2**31)}), 502, "provider_answer",
+    ),
+}  # fmt: skip
+
+
+FIRST: dict[str, tuple[Play, int, str]] = {
+    "an error before words": (stream(EVENTS[0], error_event("overloaded_error")), 503, "provider_overloaded"),
+    "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
+    "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
+    "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
+    "no stream": (traces.chat("big"), 502, "provider_answer"),
+    "an event that does not end": (stream(b"data: ", *([MEGABYTE] * 6), HANG), 502, "provider_answer"),
+}
+
+
+AFTER: dict[str, tuple[Play, str]] = {
+    "hangs in mid-stream": (stream(*WORDS, HANG), "provider_timeout"),
+    "half an event": (stream(*WORDS, GATE, EVENTS[2][:20]), "provider_answer"),
+    "an end without an end": (stream(*WORDS), "provider_answer"),
+    "garbage in mid-stream": (stream(*WORDS, GATE, b"data: {nonsense\n\n"), "provider_answer"),
+    "an error in mid-stream": (stream(*WORDS, GATE, error_event("server_error")), "provider_failed"),
+    "a connection that breaks": (stream(*WORDS, GATE, CUT), "provider_failed"),
+    "endless": (Play(endless, content_type=traces.EVENTS), "provider_answer"),
+}

@@ -1,0 +1,97 @@
+"""While a provider fails in every way: what its breaker counts, what others feel, and the four time-outs."""
+
+import asyncio
+import json
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from models.messages import Chunk, Finished, Started, Usage
+from routing.providers.breaker import RUN, Phase
+from tests.fakes import traces
+from tests.fakes.provider import HANG, Play
+from tests.unit.providers.plays import AFTER, BEFORE, FIRST, SHORT, WORDS, error_event, stream
+from tests.unit.providers.rig import rigged, rigged_with
+
+COUNTS: dict[str, tuple[Play, bool, bool]] = {
+    "500": (traces.error(500), False, True),
+    "an error before words": (FIRST["an error before words"][0], True, True),
+    "an error in mid-stream": (stream(*WORDS, error_event("server_error")), True, True),
+    "garbage": (BEFORE["garbage"][0], False, True),
+    "429": (BEFORE["429"][0], False, False),
+    "429 for money": (BEFORE["429 for money"][0], False, False),
+    "a limit before words": (FIRST["a limit before words"][0], True, False),
+    "400": (traces.error(400), False, False),
+    "401": (BEFORE["401"][0], False, False),
+    "404": (BEFORE["404"][0], False, False),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+async def test_what_the_breaker_counts(tmp_path: Path, name: str) -> None:
+    play, is_stream, counts = COUNTS[name]
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        for _ in range(RUN):
+            await rig.chat(stream=is_stream)
+        phase = rig.gateway.providers.upstreams["there"].breakers["big"].phase
+        assert phase is (Phase.OPEN if counts else Phase.CLOSED)
+
+
+async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
+    """All faults at once at one provider: another one and the models of this machine answer, and all faults end."""
+    plays = [(play, False) for play, *_ in BEFORE.values()]
+    plays += [(play, True) for play, *_ in (*FIRST.values(), *AFTER.values())]
+    scripts: Any = {
+        "there": (lambda seen: plays[int(seen.body["messages"][0]["content"])][0], "openai",
+                  {"timeouts": SHORT, "max_answer": 8 * 2**20}),
+        "well": (lambda seen: traces.chat("big"), "openai", {}),
+    }  # fmt: skip
+    async with rigged_with(tmp_path, scripts) as rig:
+        rig.gateway.links["chat"].script = lambda _: [
+            Started(200, "application/json"), Chunk(b'{"model":"chat"}'), Finished(Usage()),
+        ]  # fmt: skip
+        rig.fake.gate.set()
+        faults = [
+            asyncio.create_task(rig.chat(stream=is_stream, messages=[{"role": "user", "content": str(number)}]))
+            for number, (_, is_stream) in enumerate(plays)
+        ]
+        await rig.fake.arrived.wait()
+        others = await asyncio.gather(*(rig.chat(name) for name in ["well/big", "chat"] * 20))
+        assert {found.status_code for found in others} == {200}
+        async with asyncio.timeout(60):
+            ended = await asyncio.gather(*faults)
+        assert all("error" in found.text for found in ended)
+        assert rig.gateway.providers.upstreams["there"].running == 0
+
+
+# --- the four time-outs ----------------------------------------------------------------------------------------------
+async def test_a_connection_that_does_not_come(tmp_path: Path) -> None:
+    """Nobody takes connections from a listening socket, and its queue is full: the next one is not answered."""
+    with socket.socket() as listening, ExitStack() as held:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        where = listening.getsockname()
+        for _ in range(2):
+            one = held.enter_context(socket.socket())
+            one.setblocking(False)
+            one.connect_ex(where)
+        url, times = f"http://127.0.0.1:{where[1]}/v1", {**SHORT, "connect": 0.2, "first_byte": 30.0}
+        async with rigged(tmp_path, lambda seen: Play(), base_url=url, timeouts=times) as rig:
+            async with asyncio.timeout(30):
+                found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (504, "provider_timeout")
+        assert "no connection in time" in found.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("parts", [[HANG], [*WORDS, HANG]], ids=["before", "in mid-stream"])
+async def test_the_whole_request_has_a_bound_of_its_own(tmp_path: Path, parts: list[Any]) -> None:
+    times = {"first_byte": 500.0, "between_bytes": 500.0, "whole": 0.3}
+    async with rigged(tmp_path, lambda seen: stream(*parts), timeouts=times) as rig:
+        async with asyncio.timeout(30):
+            found = await rig.chat(stream=True)
+        last = json.loads(found.text.split("data: ")[-1])
+        assert last["error"]["code"] == "deadline_exceeded"
+        assert rig.gateway.providers.upstreams["there"].running == 0

@@ -1,0 +1,99 @@
+"""What is fitted, measured, shown and kept of intents."""
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+
+from registry.errors import Unfit
+from routing.intents.files import digest_of, from_bytes, to_bytes
+from routing.intents.measures import auroc, calibration_error, threshold_for
+from routing.intents.model import OUT, IntentModel
+from routing.intents.report import picture, text
+from routing.intents.training import Example, Fitted, Options, train
+from routing.intents.typos import mistyped, recased
+
+WORDS = ("rain", "snow", "hail", "storm", "ten", "twenty", "forty", "fifty")
+PLACES = ("rome", "oslo", "lima", "cairo", "delhi", "anna", "bert", "carl")
+FORMS = {"weather": "will it {} tomorrow in {}", "money": "send {} euros to {}", OUT: "the {} of {}"}
+DATA = Path(__file__).parents[4] / "shared" / "data" / "intents150.jsonl"
+
+
+@pytest.fixture(scope="module")
+def fitted() -> Fitted:
+    examples = [Example(form.format(w, p), label) for label, form in FORMS.items() for w in WORDS for p in PLACES]
+    return train(examples[::2], examples[1::2], options=Options(iterations=20))
+
+
+def test_the_confusion_table_is_told_as_text_and_drawn_whole(fitted: Fitted) -> None:
+    (measured,) = fitted.measured
+    wrong = measured.__class__(**{
+        **{name: getattr(measured, name) for name in measured.__slots__},
+        "confusion": (("weather", "weather", 30), ("money", "weather", 2), (OUT, OUT, 32), ("<b>", OUT, 1)),
+    })  # fmt: skip
+    told = text(wrong)
+    for word in ("right intent", "calibration error", "out of scope abstained", "AUROC"):
+        assert word in told
+    assert re.search(r"money +-> +weather +2", told)
+    drawn = picture(wrong)
+    assert re.findall(r"<title>([^<]*)</title>", drawn) == [
+        "- -&gt; -: 32", "&lt;b&gt; -&gt; -: 1", "money -&gt; weather: 2", "weather -&gt; weather: 30",
+    ]  # fmt: skip
+    assert drawn.count("<text ") == 2 * 4, "each label at its row and at its column"
+
+
+def test_what_is_held_out_is_told(fitted: Fitted) -> None:
+    (measured,) = fitted.measured
+    assert (measured.examples, measured.out_of_scope) == (64, 32)
+    assert sum(count for _, _, count in measured.confusion) == 96
+    assert measured.accuracy > 0.95
+    assert measured.out_of_scope_recall is not None
+
+
+def test_a_model_is_its_digest(fitted: Fitted) -> None:
+    data = to_bytes(fitted.model)
+    again = from_bytes(data)
+    assert isinstance(again, IntentModel)
+    assert digest_of(to_bytes(again)) == digest_of(data)
+    assert (
+        again.tell("will it rain tomorrow in rome").confidence
+        == fitted.model.tell("will it rain tomorrow in rome").confidence
+    )
+    for bad in (b"", b"\x80\x04K\x01.", data[:-10], data.replace(rb"\"format\": 1", rb"\"format\": 2"), b"\0" * 100):
+        with pytest.raises(Unfit) as refused:
+            from_bytes(bad)
+        assert refused.value.code == "bad_router_model"
+
+
+def test_the_measures() -> None:
+    sure, right = np.array([0.9, 0.8, 0.7, 0.6], np.float32), np.array([True, True, False, True])
+    assert threshold_for(sure, right, 0.99) == pytest.approx(0.8)
+    assert threshold_for(sure, right, 0.7) == pytest.approx(0.6)
+    assert threshold_for(sure, ~right, 0.99) > 1
+    assert auroc(sure, np.array([0.65, 0.1], np.float32)) == pytest.approx(7 / 8)
+    assert auroc(sure, sure[:0]) is None
+    assert calibration_error(np.ones(4, np.float32), right) == pytest.approx(0.25)
+
+
+def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
+    """All 150 with vectors take minutes: the benchmark `routing` measures them."""
+    if not DATA.is_file():
+        pytest.skip(f"the data are not there: {DATA}")
+    rows = [json.loads(line) for line in DATA.read_text(encoding="utf-8").splitlines()]
+    chosen = sorted(Counter(row["intent"] for row in rows if row["split"] == "train"))[::8]
+    fit, held = (
+        [Example(row["text"], row["intent"]) for row in rows if row["split"] == part and row["intent"] in chosen]
+        for part in ("train", "val")
+    )
+    out = [Example(row["text"], OUT) for row in rows if row["split"] == "oos_train"]
+    found = train([*fit, *out], held, options=Options(iterations=15, buckets=1 << 12))
+    model, rng = found.model, Random(1)
+    assert found.measured[0].accuracy >= 0.95
+    assert found.measured[0].answered >= 0.9
+    route = [model.tell(e.text).label for e in held]
+    again = [model.tell(recased(mistyped(e.text, rng), rng)).label for e in held]
+    assert np.mean([a == b for a, b in zip(route, again, strict=True)]) >= 0.92
