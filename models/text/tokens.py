@@ -132,7 +132,7 @@ class Tokens:
     def _first(self, text: str, most: int, going: Going) -> list[int]:
         """What a cut changes lies within MARGIN of it."""
         ids: list[int] = []
-        for characters in (DENSE * most, max(SPARSE * most, MARGIN)):  # one token may be a word of 150 letters
+        for characters in (DENSE * most, SPARSE * most):
             going()
             part = text[: characters + MARGIN]
             found = self._tokenizer.encode(part, add_special_tokens=False)
