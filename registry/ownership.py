@@ -67,7 +67,7 @@ class TeamAdapters:
     def names(self, base: str | None = None) -> list[str]:
         """Of those that the team sees and that are served, as it writes them."""
         served = (key for keys in self._named.values() for key in keys)
-        return sorted(self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key))
+        return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
 
     def without_model(self, base: str, written: str) -> tuple[AdapterKey, ...]:
         """One whose base is served no more: it has no name, and can still be removed."""

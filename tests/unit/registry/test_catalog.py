@@ -225,5 +225,5 @@ def _by_the_book(ids: set[str], aliases: dict[str, str], adapters: list[Adapter]
         return "BadRequest"
     if not bare and ":" in name:
         base, last = name.rsplit(":", 1)
-        bare = [a for a in adapters if a.key == (model(base), last)]
+        bare = [a for a in adapters if (a.key.base, a.key.name) == (model(base), last)]
     return f"{bare[0].key.base} {bare[0].current.digest}" if bare else "NotFound"

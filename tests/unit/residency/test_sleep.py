@@ -201,6 +201,9 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
         def note(self, step: str, seconds: float, outcome: str) -> None:
             return
 
+        def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
+            return
+
         def probes(self, digest: str) -> tuple[()]:
             return ()
 
