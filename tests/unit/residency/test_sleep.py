@@ -207,9 +207,6 @@ async def test_an_adapter_on_its_way_arrives_before_the_engine_sleeps(tmp_path: 
         def probes(self, digest: str) -> tuple[()]:
             return ()
 
-        def swapped(self, digest: str, evicted: str | None, staging: float, placing: float) -> None:
-            return
-
     await world.ask("a")
     queue.effects._registry = Slow()  # type: ignore[assignment]
     adapter = AdapterRef(digest="sha256:" + "2" * 64, path="x", rank=8, bytes=1)
