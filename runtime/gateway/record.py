@@ -151,7 +151,7 @@ class Recorder:
         self._leases: list[Lease] = []
         self._first: float | None = None
         self._status: int | None = None
-        self._ended = False
+        self._ended, self._is_sent = False, False
         self._attempt_began = self._began
         self._failures: list[str] = []
         self._into: Recorder | None = None
@@ -242,6 +242,10 @@ class Recorder:
         load = min(queue, sum(lease.load_seconds for lease in self._leases))
         return queue, load, min(queue, sum(lease.swap_seconds for lease in self._leases))
 
+    def sent(self) -> None:
+        """The last event of its answer has left. What the engine counts may still come."""
+        (self._into or self)._is_sent = True
+
     # --- its end ----------------------------------------------------------------------------------------------------
     def done(self) -> None:
         """It was answered; an answer with an error's status was a refusal."""
@@ -249,8 +253,11 @@ class Recorder:
         self._end(End.DONE if status < 400 else End.REFUSED if status < 500 else End.FAILED, status)
 
     def left(self) -> None:
-        """The client is gone."""
-        self._end(End.CANCELLED, self._status)
+        """The client is gone; one that has all of its answer may leave at once, and OpenAI's SDK does."""
+        if self._is_sent:
+            self.done()
+        else:
+            self._end(End.CANCELLED, self._status)
 
     def failed(self, error: BaseException) -> None:
         """It ended with this."""

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from models.messages import Event
+from models.sse import is_last
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
@@ -136,6 +137,8 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
                 yield Head(part.status, part.content_type, {**part.headers, **recorder.headers(), **limits})
             else:
                 yield part
+                if is_last(part):
+                    recorder.sent()
     if not begun:
         raise EngineFailed("The engine ended without an answer.")
     recorder.done()
