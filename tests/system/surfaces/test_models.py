@@ -22,9 +22,12 @@ def post(server: Server, path: str, status: int = 200) -> Any:
     return answer.json()
 
 
-def test_the_list_has_models_and_then_adapters(server: Server) -> None:
+def test_the_list_has_models_then_adapters_then_routers(server: Server) -> None:
     listed: list[dict[str, Any]] = server.http.get("/v1/models").json()["data"]
-    models, adapters = listed[: len(TASKS)], listed[len(TASKS) :]
+    models, adapters = listed[: len(TASKS)], [one for one in listed if "parent" in one]
+    routers = listed[len(models) + len(adapters) :]
+    assert listed == models + adapters + routers
+    assert [one["id"] for one in routers] == ["auto"]
     assert {one["id"]: one["task"] for one in models} == TASKS
     for one in models:
         assert (one["object"], one["owned_by"]) == ("model", "roundhouse")
