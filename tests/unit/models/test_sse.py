@@ -1,5 +1,6 @@
 """Events of an engine, however its bytes are cut."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
