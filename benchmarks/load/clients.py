@@ -4,7 +4,7 @@ import asyncio
 import gc
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -66,7 +66,7 @@ class Cell:
         return len(self.good) / self.wall
 
 
-async def closed_loop(server: Server, requests: Sequence[bytes], at_once: int) -> Cell:
+async def closed_loop(server: Server, requests: Iterable[bytes], at_once: int) -> Cell:
     """Ask `requests` with `at_once` clients. A client whose connection broke takes a new one for its next request."""
     connections = await asyncio.gather(*(connect(server.port) for _ in range(at_once)))
     waiting = iter(requests)

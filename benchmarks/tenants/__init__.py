@@ -14,17 +14,21 @@ On the chat model with real keys and limits (`sharing`):
 - critical requests beside a flood of batch ones: first tokens against alone; and batch's part while critical ones
   always wait, which is to be its floor.
 
+Twenty teams with an adapter each, and three by weights 1:2:4, all with more to ask than there is room (`shares`): Jain's
+index of the tokens that they were served in 20 s, and by how much a weighted team is off its part.
+
 Physical limit: a request that comes while every place is taken waits for the first that is free, a part of an answer's
 time; the fair queue can give it that place, and no more.
 """
 
 from benchmarks.harness import Bench
-from benchmarks.tenants import layer, sharing
+from benchmarks.tenants import layer, shares, sharing
 
 
 async def run(bench: Bench) -> None:
     await layer.run(bench)
     await sharing.run(bench)
+    await shares.run(bench)
     top = bench.settings.pick(64, 16, 2)
     bench.bar("decision p50, 10,000 waiting", "decision.adapters0.p50", "<=", 50)
     bench.bar("rows of the ledger", "ledger.rows", ">=", 5000)
@@ -36,4 +40,6 @@ async def run(bench: Bench) -> None:
     bench.bar("first tokens p99 against open, most clients", f"c{top}.ttft_p99_added", "<=", 2.0)
     bench.bar("tokens/s against open, worst level", "worst.tokens_ratio", ">=", 0.97)
     bench.bar("what a flood keeps of its tokens/s alone", "flood.kept", ">=", 0.95)
+    bench.bar("Jain's index of twenty teams with an adapter each", "shares.jain", ">=", 0.95)
+    bench.bar("a weighted team off its part", "shares.weights_off", "<=", 5)
     bench.bar("critical first tokens p99 against alone, in steps", "critical.p99_added_steps", "<=", 1.0)

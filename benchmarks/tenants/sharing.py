@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,7 +30,8 @@ _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 class Keyed(Roundhouse):
     """The same server with a team for each part, and the keys to ask as one. One has limits, of all kinds."""
 
-    def __init__(self, model: str, folder: Path, recipe: Path) -> None:
+    def __init__(self, model: str, folder: Path, recipe: Path, more: Mapping[str, float] | None = None) -> None:
+        """more: further teams, and their weights."""
         super().__init__(model, folder, [recipe], "--slots", "1")
         self.name = "roundhouse, keys"
         data = folder / "data"
@@ -37,8 +39,8 @@ class Keyed(Roundhouse):
         tables = open_tables(data, None)
         table = KeyTable(tables, pepper.load(data, None))
         self.keys = {}
-        for team in ("flood", "quiet"):
-            table.create_team(team)
+        for team, weight in {"flood": 1.0, "quiet": 1.0, **(more or {})}.items():
+            table.create_team(team, weight=weight)
             _, self.keys[team] = table.create(KeyRequest(team, scopes=SCOPES, ceiling=ServiceClass.CRITICAL))
         limits = LimitTable(tables)
         for kind in (Kind.REQUESTS, Kind.TOKENS, Kind.AT_ONCE, Kind.MONTH):

@@ -58,6 +58,8 @@ class Spent:
 class _Metered:
     limit: Limit
     meter: Meter
+    zone: ZoneInfo
+    """In which a budget's days begin."""
     warned: int = -1
     """The period in which the log told of it."""
 
@@ -213,22 +215,22 @@ class Limiter:
         ended, self._ended, self._metered = self._ended or [], None, {}
         now = self._clock()
         for limit in limits:
-            old = before.get(limit.id)
-            if old is not None and _is_alike(old.limit, limit):
+            old, zone = before.get(limit.id), zones.get(limit.subject, UTC)
+            if old is not None and _is_alike(old.limit, limit) and (old.zone == zone or not limit.kind.is_spend):
                 if isinstance(old.meter, Rate):
                     old.meter.change(limit.amount, now)
                 elif isinstance(old.meter, AtOnce | Budget):
                     old.meter.limit = limit.amount
                 old.limit, one = limit, old
             else:
-                one = self._begun(limit, zones.get(limit.subject, UTC), recent, (spent or {}).get(limit.id, 0), ended)
+                one = self._begun(limit, zone, recent, (spent or {}).get(limit.id, 0), ended)
             self._metered.setdefault((limit.owner, limit.subject), []).append(one)
 
     def _begun(
         self, limit: Limit, zone: ZoneInfo, recent: Sequence[Spent], spent: int, ended: list[tuple[Admission, Amounts]]
     ) -> _Metered:
         now, meter = self._clock(), self._meter(limit, zone, spent)
-        one = _Metered(limit, meter)
+        one = _Metered(limit, meter, zone)
         if isinstance(meter, Rate):
             meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
             for past in recent:

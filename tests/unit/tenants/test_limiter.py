@@ -190,6 +190,17 @@ def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
     refused(of, Amounts(money=1))
 
 
+def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
+    clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
+    cap = limit(Kind.DAY, 100)
+    of = limiter(clock, cap)
+    running = of.admit(CALLER, "m", Amounts(money=80))
+    of.replace([cap], {cap.subject: ZoneInfo("UTC")}, (), {cap.id: 7})
+    assert refused(of, Amounts(money=30)).retry_after == 4 * 3600 + 50 * 60
+    of.settle(running, Amounts(money=10))
+    assert of.levels(CALLER, "m")[Kind.DAY].remaining == 100 - 7 - 10
+
+
 @pytest.mark.parametrize(
     ("kind", "at", "hours"),
     [(Kind.DAY, 1_792_900_000, 25), (Kind.DAY, 1_790_000_000, 24), (Kind.MONTH, 1_792_900_000, 31 * 24 + 1)],

@@ -4,20 +4,27 @@ import re
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from models.messages import Usage
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.storage.database import Database
+from runtime.gateway.context import RequestContext
+from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.sinks.ledger import LedgerSink
 from tenants.costs.compare import Compared, ProviderPrice, compared, read
 from tenants.costs.daily import as_json, as_rows, day_of_team
 from tenants.costs.device import DeviceTime
 from tenants.costs.feedback import judge
 from tenants.costs.page import page_of
-from tenants.costs.prices import PriceList
+from tenants.costs.prices import MILLION, PriceList
 from tenants.keys.table import KeyTable
+from tenants.ledger.keeping import Ledger
 from tenants.ledger.report import By, Question, used
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -52,6 +59,22 @@ def test_parts_of_the_machine_add_up_to_its_busy_time(steps: list[tuple[int, int
             running.append(device.begin())
     charged += sum(device.end(mark) for mark in running)
     assert charged == pytest.approx(busy) == pytest.approx(device.busy)
+
+
+@pytest.mark.parametrize(("to_who_caused_it", "charged"), [(True, 3_000_000), (False, 1_000_000)])
+def test_a_cold_start_is_charged_to_who_caused_it_or_to_nobody(to_who_caused_it: bool, charged: int) -> None:
+    """The machine's hour costs 3600: a second of it was the request's, two were the load's. Its time is kept anyway."""
+    ended: list[Settled] = []
+    ledger = SimpleNamespace(end=ended.append)
+    sink = LedgerSink(cast(Ledger, ledger), 3600 * MILLION, cold=to_who_caused_it)
+    entry = Entry("u", "r", 1, 5.0, "search", "k", "/v1/chat/completions", "m", "r", "", "interactive", "api")
+    seconds = {"total": 3.0, "device": 1.0, "cold": 2.0}
+    record = RequestRecord(
+        RequestContext("r"), "/v1/chat/completions", None, End.DONE, 200, None, Usage(), seconds, entry
+    )
+    sink.take(record)
+    (row,) = ended
+    assert (row.own_micro, row.cold_ms, row.device_us) == (charged, 2000, 1_000_000)
 
 
 def settle(
