@@ -14,8 +14,8 @@ On the chat model with real keys and limits (`sharing`):
 - critical requests beside a flood of batch ones: first tokens against alone; and batch's part while critical ones
   always wait, which is to be its floor.
 
-Twenty teams with an adapter each, and three by weights 1:2:4, all with more to ask than there is room (`shares`): Jain's
-index of the tokens that they were served in 20 s, and by how much a weighted team is off its part.
+Twenty teams with an adapter each, and three by weights 1:2:4, all with more to ask than there is room (`shares`):
+Jain's index of the tokens that they were served in 20 s, and by how much a weighted team is off its part.
 
 Physical limit: a request that comes while every place is taken waits for the first that is free, a part of an answer's
 time; the fair queue can give it that place, and no more.

@@ -1,5 +1,5 @@
-"""How evenly teams that all have more to ask than there is room share a model: twenty with an adapter each, and three of
-different weights.
+"""How evenly teams share a model that all have more to ask than there is room: twenty with an adapter each, and three
+of different weights.
 """
 
 import asyncio
