@@ -56,7 +56,10 @@ def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
         )
         return None
     if missing := [name for name in NEEDED if not _is_there(name)]:
-        log.warning("no traces: pip install 'roundhouse[otel]'", extra={"missing": missing})
+        log.warning(
+            "no traces: pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http",
+            extra={"missing": missing},
+        )
         return None
     from runtime.gateway.tracing.spans import exporting
 
