@@ -29,6 +29,7 @@ def test_wanted(variables: dict[str, str], wanted: bool) -> None:
 
 
 def test_another_protocol_is_told_and_no_fault(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("WARNING", "roundhouse")
     assert starting.start({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) is None
     assert "HTTP only" in caplog.text
 
@@ -36,6 +37,7 @@ def test_another_protocol_is_told_and_no_fault(caplog: pytest.LogCaptureFixture)
 def test_without_the_extra_it_is_told_and_no_fault(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("WARNING", "roundhouse")
     monkeypatch.setattr(starting, "NEEDED", ("nothing.of.this.name", "email.nothing"))
     assert starting.start({"OTEL_TRACES_EXPORTER": "otlp"}) is None
     assert "pip install opentelemetry-sdk" in caplog.text
