@@ -1,5 +1,6 @@
 """Traces are kept where OpenTelemetry's variables say so, and only then is anything of it imported."""
 
+import logging
 import subprocess
 import sys
 
@@ -28,19 +29,25 @@ def test_wanted(variables: dict[str, str], wanted: bool) -> None:
     assert starting.is_wanted(variables) is wanted
 
 
-def test_another_protocol_is_told_and_no_fault(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("WARNING", "roundhouse")
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
+    """What is logged, on a logger of this file's own: libraries that another test loads may silence those that exist."""
+    monkeypatch.setattr(starting, "log", logging.getLogger("tests.tracing"))
+    caplog.set_level("WARNING", "tests.tracing")
+    return caplog
+
+
+def test_another_protocol_is_told_and_no_fault(told: pytest.LogCaptureFixture) -> None:
     assert starting.start({"OTEL_TRACES_EXPORTER": "otlp", "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}) is None
-    assert "HTTP only" in caplog.text
+    assert "HTTP only" in told.text
 
 
 def test_without_the_extra_it_is_told_and_no_fault(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING", "roundhouse")
     monkeypatch.setattr(starting, "NEEDED", ("nothing.of.this.name", "email.nothing"))
     assert starting.start({"OTEL_TRACES_EXPORTER": "otlp"}) is None
-    assert "pip install opentelemetry-sdk" in caplog.text
+    assert "pip install opentelemetry-sdk" in told.text
 
 
 async def test_a_collector_that_is_not_there_does_not_keep_the_server_from_stopping() -> None:
