@@ -31,7 +31,7 @@ def test_wanted(variables: dict[str, str], wanted: bool) -> None:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
-    """What is logged, on a logger of this file's own: libraries that another test loads may silence those that exist."""
+    """What is logged, on a logger of this file's own: what another test loads may silence those that are there."""
     monkeypatch.setattr(starting, "log", logging.getLogger("tests.tracing"))
     caplog.set_level("WARNING", "tests.tracing")
     return caplog
