@@ -65,8 +65,11 @@ class TeamAdapters:
         return key.name if key in self.find(key.name) else f"{key.team}/{key.name}"
 
     def names(self, base: str | None = None) -> list[str]:
-        """Of those that the team sees and that are served, as it writes them."""
-        served = (key for keys in self._named.values() for key in keys)
+        """Of those that the team sees and that are served, as it writes them.
+
+        In the order of registration: an order by name and team would tell of what is hidden.
+        """
+        served = (key for key in self.all if key in self._named.get((key.team, key.name), ()))
         return [self.spelled(key) for key in served if (base is None or key.base == base) and self.sees(key)]
 
     def without_model(self, base: str, written: str) -> tuple[AdapterKey, ...]:
