@@ -9,7 +9,7 @@ import pytest
 
 from launch.proposal.draft import Machine
 from launch.proposal.propose import propose
-from launch.request import Wanted
+from launch.request import ModelRequest
 from registry.errors import RoundhouseError
 from registry.recipes.definition import HubSource
 from tests.unit.launch.known_models import CHAT
@@ -61,4 +61,4 @@ def test_whatever_its_files_say(seed: int) -> None:
         listing = listing_of({name: json.dumps(value) for name, value in small.items()}, {weights: 10**9})
         machine = random.choice((Machine("cuda", 68 * GIB, 90), Machine("cpu", 16 * GIB)))
         with contextlib.suppress(RoundhouseError):
-            propose(listing, SOURCE, Wanted("x", id="m"), machine)
+            propose(listing, SOURCE, ModelRequest("x", id="m"), machine)

@@ -14,7 +14,7 @@ from routing.intents.files import digest_of, from_bytes, to_bytes
 from routing.intents.measures import auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.report import picture, text
-from routing.intents.training import Example, Fitted, Options, train
+from routing.intents.training import Example, Fitted, TrainingOptions, train
 from routing.intents.typos import mistyped, recased
 
 WORDS = ("rain", "snow", "hail", "storm", "ten", "twenty", "forty", "fifty")
@@ -26,7 +26,7 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "intents150.jsonl"
 @pytest.fixture(scope="module")
 def fitted() -> Fitted:
     examples = [Example(form.format(w, p), label) for label, form in FORMS.items() for w in WORDS for p in PLACES]
-    return train(examples[::2], examples[1::2], options=Options(iterations=20))
+    return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=20))
 
 
 def test_the_confusion_table_is_told_as_text_and_drawn_whole(fitted: Fitted) -> None:
@@ -90,7 +90,7 @@ def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
         for part in ("train", "val")
     )
     out = [Example(row["text"], OUT) for row in rows if row["split"] == "oos_train"]
-    found = train([*fit, *out], held, options=Options(iterations=15, buckets=1 << 12))
+    found = train([*fit, *out], held, options=TrainingOptions(iterations=15, buckets=1 << 12))
     model, rng = found.model, Random(1)
     assert found.measured[0].accuracy >= 0.95
     assert found.measured[0].answered >= 0.9

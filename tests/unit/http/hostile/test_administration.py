@@ -12,7 +12,7 @@ from tenants.ledger.keeping import Ledger
 from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Limiter
 from tenants.limits.records import Kind, amount_of
-from tenants.place import Place
+from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 from tests.unit.http.fakes import FakeGateway, application
 
@@ -29,7 +29,7 @@ NUMBERS: tuple[Any, ...] = (True, "10", "1e9", None, *BEYOND)
 async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
     """An open server; the team `fuzz` is there."""
     limiter, ledger = Limiter(), Ledger(tmp_path / "data")
-    watch = KeyWatch(Place(tmp_path / "data"), ledger.keep, Limits(limiter, ledger).read)
+    watch = KeyWatch(KeyPlace(tmp_path / "data"), ledger.keep, Limits(limiter, ledger).read)
     gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter, watch=watch)
     transport = httpx.ASGITransport(app=application(gateway))
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as found:
