@@ -33,7 +33,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         timers = self._scheduled  # type: ignore[attr-defined]
         while timers and timers[0].cancelled():  # the loop drops them next, and would wait for the one after
             heapq.heappop(timers)._scheduled = False
-            self._timer_cancelled_count -= 1
+            self._timer_cancelled_count -= 1  # type: ignore[attr-defined]
         if not self._ready and timers:  # type: ignore[attr-defined]
             self.now = max(self.now, timers[0].when())
         super()._run_once()  # type: ignore[misc]

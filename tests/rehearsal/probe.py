@@ -39,11 +39,11 @@ def switch() -> None:
     sys.modules["vllm._C_stable_libtorch"] = types.ModuleType("vllm._C_stable_libtorch")
     platforms, cuda = import_module("vllm.platforms"), import_module("vllm.platforms.cuda")
     before, after = platforms.current_platform, cuda.CudaPlatform()
-    platforms._current_platform = after
+    vars(platforms)["_current_platform"] = after
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("vllm") and vars(module).get("current_platform") is before:
             module.current_platform = after  # type: ignore[attr-defined]
-    import_module("vllm.config.vllm").HAS_TRITON = True
+    vars(import_module("vllm.config.vllm"))["HAS_TRITON"] = True
 
 
 def inspected() -> list[object]:
@@ -54,7 +54,7 @@ def inspected() -> list[object]:
         found.append(repr(look))
         return look()
 
-    import_module("vllm.model_executor.models.registry")._run_in_subprocess = run
+    vars(import_module("vllm.model_executor.models.registry"))["_run_in_subprocess"] = run
     return found
 
 

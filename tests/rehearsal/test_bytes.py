@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from models.estimate import GIB, MIB, estimate
+from models.engines import GIB, MIB
+from models.estimate import estimate
 from runtime.server.device import SHARE
 from tests.rehearsal.card import H100, H200, LLAMA, QWEN_32B, bert, chat_model, recipe
 from tests.unit.registry.test_estimate import llama_tensors

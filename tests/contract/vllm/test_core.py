@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from models.chat.vllm import brisk, process
 from models.chat.vllm import core as vllm_core
+from models.chat.vllm import process
 from models.chat.vllm.adapters import manager as vllm_manager
 from tests.contract.vllm.stock import stock
 
@@ -254,7 +254,7 @@ def test_steps_are_shorter_while_adapters_come_and_as_ever_after(monkeypatch: py
         daemon = False
 
     timers: list[Timer] = []
-    monkeypatch.setattr(brisk.threading, "Timer", Timer)
+    monkeypatch.setattr("models.chat.vllm.brisk.threading.Timer", Timer)
     core = _Core({"stage_adapter": ["running"]})
     core.scheduler.max_num_scheduled_tokens = 8192
     monkeypatch.delenv(process.SWAP_TOKENS, raising=False)

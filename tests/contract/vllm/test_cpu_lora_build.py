@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 
 from models.chat.vllm.cpu import compiled, lora, products
-from models.native import compiler as native
 
 pytestmark = pytest.mark.real
 
 
 def test_compiled_once_per_source_and_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = compiled.build(tmp_path / "native")
-    monkeypatch.setattr(native.subprocess, "run", lambda *a, **k: pytest.fail("compiled a second time"))
+    monkeypatch.setattr("models.native.compiler.subprocess.run", lambda *a, **k: pytest.fail("compiled a second time"))
     assert compiled.build(tmp_path / "native") == made
     assert [file.name for file in (tmp_path / "native").iterdir()] == [made.name]
 

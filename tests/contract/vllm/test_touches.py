@@ -21,17 +21,19 @@ def set_in_code(kind: type, name: str) -> bool:
     """Whether a class, or one that it inherits from, declares `name` or sets it on `self`."""
     for one in kind.__mro__[:-1]:
         for node in ast.walk(ast.parse(textwrap.dedent(inspect.getsource(one)))):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target] if is_declared(node) else []
+            targets = (
+                node.targets
+                if isinstance(node, ast.Assign)
+                else [node.target]
+                if isinstance(node, ast.AnnAssign)
+                else []
+            )
             for target in targets:
                 if isinstance(target, ast.Name) and target.id == name:
                     return True
                 if isinstance(target, ast.Attribute) and target.attr == name and is_self(target.value):
                     return True
     return False
-
-
-def is_declared(node: ast.AST) -> Any:
-    return isinstance(node, ast.AnnAssign)
 
 
 def is_self(node: ast.AST) -> bool:

@@ -155,7 +155,7 @@ def test_usage_only_where_it_was_asked_for(client: OpenAI) -> None:
         lambda **more: client.chat.completions.create(model=MODEL, messages=HELLO, stream=True, **more),
         lambda **more: client.completions.create(model=MODEL, prompt="hi", max_tokens=4, stream=True, **more),
     ):
-        chunks = list(make(stream_options={"include_usage": True}))
+        chunks: list[Any] = list(make(stream_options={"include_usage": True}))
         assert [chunk.usage is not None for chunk in chunks] == [False] * (len(chunks) - 1) + [True]
         assert chunks[-1].choices == []
         assert all(chunk.usage is None for chunk in make())

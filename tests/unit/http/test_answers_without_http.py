@@ -10,10 +10,11 @@ import pytest
 
 from models.messages import Chunk, EmbedResult, Event, Finished, HttpCall, Started, Usage
 from registry.errors import QueueFull
-from runtime.gateway.context import Caller, RequestContext
+from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
+from tenants.caller import Caller
 from tenants.classes import ServiceClass
 from tests.unit.http.fakes import FakeGateway
 from tests.unit.http.rerank.script import answer as rerank

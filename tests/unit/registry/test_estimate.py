@@ -9,10 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.engines import ENGINES
+from models.engines import ENGINES, GIB, MIB
 from models.estimate import (
-    GIB,
-    MIB,
     adapter_place_bytes,
     default_kv_cache,
     estimate,

@@ -14,7 +14,7 @@ from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
-from runtime.slots.death import Cause
+from runtime.slots.link import Cause
 from runtime.slots.unix_link import UnixSlotLink
 from tests.fakes.virtual import VirtualLoop
 from tests.unit.residency.scripted import Witness, recipe

@@ -49,8 +49,12 @@ async def pool(tmp_path: Path) -> AsyncIterator[SlotPool]:
 
 async def test_a_load_waits_for_the_slot_that_imports_its_engine_already(tmp_path: Path) -> None:
     told: list[int] = []
-    pool = SlotPool(
-        fake_links(tmp_path), 2, lambda link: None, wanted=("engine-a",), on_free=lambda: told.append(pool.free)
+    pool: SlotPool = SlotPool(
+        fake_links(tmp_path),
+        2,
+        lambda link: None,
+        wanted=("engine-a",),
+        on_free=lambda: told.append(pool.free),  # type: ignore[attr-defined]
     )
     slow, quick = in_process(pool, warms="engine-a")
     quick.task = asyncio.create_task(quick.server.serve())

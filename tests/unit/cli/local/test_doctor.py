@@ -15,6 +15,8 @@ from tests.unit.cli.conftest import Run
 
 H100 = nvml.Gpu("NVIDIA H100", "GPU-1", 80 * GIB, GIB)
 
+HOST = "runtime.server.host"
+
 
 @pytest.fixture
 def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
@@ -24,12 +26,12 @@ def good(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     monkeypatch.setattr(nvml, "driver", lambda: "580.65.06")
     monkeypatch.setattr(host, "engine_version", lambda engine: "1.0")
     monkeypatch.setattr(host, "_installed", lambda name: "2.13.0")
-    monkeypatch.setattr(host.cublas, "found", lambda name: tmp_path / name)
-    monkeypatch.setattr(host.ctypes, "CDLL", lambda name: name)
-    monkeypatch.setattr(host.shutil, "which", lambda name: f"/usr/bin/{name}")
-    monkeypatch.setattr(host.shutil, "disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
-    monkeypatch.setattr(host.sysconfig, "get_path", lambda name: str(tmp_path))
-    monkeypatch.setattr(host.resource, "getrlimit", lambda kind: (1024, 65536))
+    monkeypatch.setattr(f"{HOST}.cublas.found", lambda name: tmp_path / name)
+    monkeypatch.setattr(f"{HOST}.ctypes.CDLL", lambda name: name)
+    monkeypatch.setattr(f"{HOST}.shutil.which", lambda name: f"/usr/bin/{name}")
+    monkeypatch.setattr(f"{HOST}.shutil.disk_usage", lambda path: type("Disk", (), {"free": 100 * GIB}))
+    monkeypatch.setattr(f"{HOST}.sysconfig.get_path", lambda name: str(tmp_path))
+    monkeypatch.setattr(f"{HOST}.resource.getrlimit", lambda kind: (1024, 65536))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
     monkeypatch.setattr(memory_group, "limit", lambda: None)
     monkeypatch.delenv("CC", raising=False)
@@ -61,12 +63,24 @@ def test_a_host_that_has_all_lacks_nothing(good: pytest.MonkeyPatch) -> None:
     [
         (lambda m, p: m.setattr(nvml, "gpu", no_gpu), "gpu", "--gpus all"),
         (lambda m, p: m.setattr(nvml, "driver", lambda: "575.1"), "driver", "580"),
-        (lambda m, p: m.setattr(host.cublas, "found", lambda name: None), "cublas 12", "ACCELERATOR=cuda"),
-        (lambda m, p: m.setattr(host.shutil, "which", lambda name: None), "c compiler", "apt install gcc"),
+        (
+            lambda m, p: m.setattr(f"{HOST}.cublas.found", lambda name: None),
+            "cublas 12",
+            "ACCELERATOR=cuda",
+        ),
+        (
+            lambda m, p: m.setattr(f"{HOST}.shutil.which", lambda name: None),
+            "c compiler",
+            "apt install gcc",
+        ),
         (lambda m, p: (p / "Python.h").unlink(), "Python.h", "python3-dev"),
         (lambda m, p: m.setattr(memory_group, "limit", lambda: 8 * GIB), "host memory", "16 GiB"),
         (lambda m, p: m.setattr(host, "_installed", lambda name: "2.13.0+cpu"), "torch", "the build for cuda"),
-        (lambda m, p: m.setattr(host.resource, "getrlimit", lambda k: (256, 256)), "open files", "ulimit"),
+        (
+            lambda m, p: m.setattr(f"{HOST}.resource.getrlimit", lambda k: (256, 256)),
+            "open files",
+            "ulimit",
+        ),
     ],
 )
 def test_each_need_is_told_with_the_way_to_meet_it(
@@ -83,7 +97,7 @@ def test_a_cpu_needs_libnuma(good: pytest.MonkeyPatch) -> None:
         raise OSError(f"{name}: cannot open shared object file")
 
     good.setattr(host, "_installed", lambda name: "2.13.0+cpu")
-    good.setattr(host.ctypes, "CDLL", absent)
+    good.setattr(f"{HOST}.ctypes.CDLL", absent)
     (one,) = missing("cpu")
     assert (one.name, one.optional, "apt install libnuma1" in one.help) == ("libnuma", False, True)
     assert missing("cuda")
@@ -102,7 +116,7 @@ def test_a_port_that_is_taken(good: pytest.MonkeyPatch) -> None:
 def test_the_command_says_it_and_fails(good: pytest.MonkeyPatch, tmp_path: Path, run: Run) -> None:
     port = str(free_port())
     assert run("doctor", "--port", port).exit_code == 0
-    good.setattr(host.resource, "getrlimit", lambda kind: (256, 256))
+    good.setattr(f"{HOST}.resource.getrlimit", lambda kind: (256, 256))
     advised = run("doctor", "--port", port)
     assert advised.exit_code == 0, "advice is no fault"
     assert "advised" in advised.stdout

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
@@ -30,7 +31,7 @@ async def test_many_bodies_that_never_end_leave_memory_for_others(tmp_path: Path
         assert not server.gateway.released
 
 
-async def _refused(wires: list[Wire], least: int) -> list[object]:
+async def _refused(wires: list[Wire], least: int) -> list[Any]:
     """The answers of those that got one."""
     asking = [asyncio.ensure_future(wire.answer()) for wire in wires]
     async with asyncio.timeout(PATIENCE):

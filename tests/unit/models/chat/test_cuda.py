@@ -80,7 +80,7 @@ def test_a_start_that_ran_out_of_memory_says_so(
 async def test_the_engine_runs_only_when_its_own_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another process of vLLM's, such as one that looks at a model's class, is not it."""
     running = [SimpleNamespace(name="SpawnProcess-1")]
-    monkeypatch.setattr(start.multiprocessing, "active_children", lambda: list(running))
+    monkeypatch.setattr("models.chat.start.multiprocessing.active_children", lambda: list(running))
     starting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     waiting = asyncio.create_task(start.child_or_end(starting))  # type: ignore[arg-type]
     done, _ = await asyncio.wait({waiting}, timeout=0.2)
@@ -105,7 +105,7 @@ def test_a_class_that_is_imported_is_not_looked_at_elsewhere(
     }
     monkeypatch.delitem(sys.modules, "colorsys", raising=False)
     monkeypatch.setattr(launch, "import_module", lambda name: modules.get(name) or import_module(name))
-    monkeypatch.setattr(launch.source, "class_of", places.get)
+    monkeypatch.setattr("models.chat.vllm.launch.source.class_of", places.get)
     launch._know_architecture(tmp_path)
     assert sorted(registered) == known
     assert registered["A"] is json.JSONDecoder
