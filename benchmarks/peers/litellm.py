@@ -23,7 +23,10 @@ class LiteLlm(Server):
 
     def command(self) -> Sequence[str]:
         there = {"model": f"openai/{self.model}", "api_base": self._url, "api_key": "none"}
-        config = {"model_list": [{"model_name": self.model, "litellm_params": there}]}
+        config = {
+            "model_list": [{"model_name": self.model, "litellm_params": there}],
+            "general_settings": {"dangerously_permit_weak_or_unset_master_key": True},  # no keys, as what stands beside
+        }
         file = self.folder / "litellm.yaml"
         file.write_text(json.dumps(config))  # YAML takes JSON
         return [str(PROGRAM), "--config", str(file), "--host", "127.0.0.1", "--port", str(self.port)]

@@ -15,6 +15,7 @@ from registry.files.sources import locate
 from registry.recipes.definition import PackageSource
 from routing.intents.head import Array
 from routing.intents.model import OUT
+from routing.intents.spelling import Spelling
 from routing.intents.training import Example
 from routing.intents.typos import mistyped, recased
 
@@ -28,9 +29,13 @@ class Intents:
     held: list[Example]
     typed: list[Example]
     """The held-out ones with typing errors and other capitals."""
+    spelling: Spelling
     fit_vectors: Array
     held_vectors: Array
+    """Of what the spelling makes of the texts; so are those of the typed ones."""
     typed_vectors: Array
+    plain_vectors: Array
+    """Of the held-out ones as they are: for peers."""
 
 
 def read() -> Intents | None:
@@ -48,9 +53,11 @@ def read() -> Intents | None:
 
     fit, held, rng = of("train"), of("val"), Random(SEED)
     typed = [Example(recased(mistyped(e.text, rng), rng), e.label) for e in held]
-    made = vectors([e.text for e in (*fit, *held, *typed)])
-    ends = len(fit), len(fit) + len(held)
-    return Intents(fit, held, typed, made[: ends[0]], made[ends[0] : ends[1]], made[ends[1] :])
+    spelling = Spelling.of(e.text for e in fit)
+    read = [spelling.corrected(e.text) for e in (*held, *typed)]
+    made = vectors([*(e.text for e in fit), *read, *(e.text for e in held)])
+    parts = np.split(made, np.cumsum([len(fit), len(held), len(typed)]))
+    return Intents(fit, held, typed, spelling, *parts)
 
 
 def vectors(texts: Sequence[str]) -> Array:

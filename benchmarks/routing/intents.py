@@ -15,7 +15,8 @@ PRECISION = 0.99
 
 
 def measure(bench: Bench, data: Intents) -> Fitted:
-    fitted = train(data.fit, data.held, (data.fit_vectors, data.held_vectors), "starter-embed")
+    vectors = data.fit_vectors, data.held_vectors
+    fitted = train(data.fit, data.held, vectors, "starter-embed", spelling=data.spelling)
     model = fitted.model
     told = [model.tell(e.text, v) for e, v in zip(data.held, data.held_vectors, strict=True)]
     inside = np.array([e.label != OUT for e in data.held])

@@ -40,7 +40,7 @@ async def run(bench: Bench) -> None:
             evenness.append(sum(even) ** 2 / (len(even) * sum(one**2 for one in even)))
             part = await _served(bench, server, workload, dict.fromkeys(WEIGHTS, server.model), BACKLOG, seconds)
             due = [sum(part) * weight / sum(WEIGHTS.values()) for weight in WEIGHTS.values()]
-            off.append(max(abs(one / right - 1) for one, right in zip(part, due, strict=True)))
+            off.append(max(abs(one / right - 1) if right else 0.0 for one, right in zip(part, due, strict=True)))
     bench.figure("shares.jain", evenness, "")
     bench.figure("shares.weights_off", [100 * one for one in off], "%")
     bench.note(f"shares: {many} teams with an adapter each, and weights 1:2:4, over {seconds:.0f} s")

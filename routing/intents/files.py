@@ -15,9 +15,11 @@ from safetensors.numpy import load, save
 from registry.errors import Unfit
 from routing.intents.head import Heads, LettersHead, Mix, VectorHead
 from routing.intents.model import Acceptance, IntentModel
+from routing.intents.spelling import EDGE, Spelling
 
 MAX_BYTES = 64 << 20
 MAX_LABELS, MAX_BUCKETS, MAX_DIMENSIONS = 2000, 1 << 18, 8192
+MAX_WORDS, MAX_PAIRS = 1 << 16, 1 << 20
 _KEY = "roundhouse"
 
 Finite = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
@@ -57,6 +59,8 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
     if heads.vectors is not None:
         tensors |= {"vectors": heads.vectors.weights, "vectors_bias": heads.vectors.bias}
         tensors |= {"centroids": heads.vectors.centroids}
+    if isinstance(model, IntentModel) and model.spelling is not None:
+        tensors |= _written(model.spelling)
     told = {
         "format": 1,
         "kind": "intents" if isinstance(model, IntentModel) else "complexity",
@@ -104,7 +108,38 @@ def from_bytes(data: bytes) -> IntentModel | Acceptance:
         )
     both = told.both.mix() if told.both and vectors else None
     heads = Heads(tuple(told.labels), letters, vectors, told.alone.mix(), both, told.embedding)
-    return IntentModel(heads, told.precision) if told.kind == "intents" else Acceptance(heads)
+    if told.kind == "complexity":
+        return Acceptance(heads)
+    return IntentModel(heads, told.precision, _spelling(tensors) if "words" in tensors else None)
+
+
+# --- the spelling: words in one text, and what is counted of them ----------------------------------------------------
+def _written(spelling: Spelling) -> dict[str, Any]:
+    words = sorted(spelling.words)
+    places = {word: place for place, word in enumerate((EDGE, *words))}
+    pairs = sorted((places[a], places[b], count) for (a, b), count in spelling.pairs.items())
+    return {
+        "words": np.frombuffer("\n".join(words).encode(), np.uint8),
+        "word_counts": np.array([spelling.words[word] for word in words], np.int32),
+        "pairs": np.array(pairs, np.int32).reshape(-1, 3),
+    }
+
+
+def _spelling(tensors: Mapping[str, Any]) -> Spelling:
+    text = _tensor(tensors, "words", np.uint8, 1).tobytes()
+    try:
+        words = text.decode().split("\n") if text else []
+    except UnicodeDecodeError:
+        raise _unfit("its words are no text") from None
+    counts = _tensor(tensors, "word_counts", np.int32, (len(words),))
+    pairs = _tensor(tensors, "pairs", np.int32, 2)
+    if len(words) > MAX_WORDS or len(pairs) > MAX_PAIRS or pairs.shape[1] != 3:
+        raise _unfit("its words or pairs of words are too many")
+    known = [EDGE, *words]
+    if pairs.size and not 0 <= pairs[:, :2].min() <= pairs[:, :2].max() < len(known):
+        raise _unfit("its pairs are of words that are not there")
+    beside = {(known[a], known[b]): count for a, b, count in pairs.tolist()}
+    return Spelling(dict(zip(words, counts.tolist(), strict=True)), beside)
 
 
 def digest_of(data: bytes) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 
 from routing.features import Vector
 from routing.intents.head import Array, Heads, sigmoid, signs, softmax
+from routing.intents.spelling import Spelling
 
 OUT = "-"
 """The label of examples that belong to no intent."""
@@ -37,10 +38,17 @@ class IntentModel:
     heads: Heads
     precision: float
     """That the thresholds were chosen for."""
+    spelling: Spelling | None = None
+    """Of the examples; None: texts are taken as they are."""
+
+    def read(self, text: str) -> str:
+        """What is looked at, and what `vector` is to be of: without the typing errors that it can tell."""
+        return text if self.spelling is None else self.spelling.corrected(text)
 
     def tell(self, text: str, vector: Vector | None = None) -> Told:
+        """vector: of what `read` makes of the text."""
         heads, mix = self.heads, self.heads.mix_for(vector)
-        z = heads.logits(text, vector)
+        z = heads.logits(self.read(text), vector)
         p = softmax(z)
         best = int(p.argmax())
         if heads.labels[best] == OUT:

@@ -21,6 +21,7 @@ from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead, log
 from routing.intents.measures import HeadMeasures, auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.ngrams import pieces
+from routing.intents.spelling import Spelling
 from routing.intents.typos import mistyped
 
 Matrix = npt.NDArray[np.float64]
@@ -80,14 +81,19 @@ def train(
     vectors: tuple[Array, Array] | None = None,
     embedding: str | None = None,
     options: TrainingOptions = DEFAULTS,
+    spelling: Spelling | None = None,
 ) -> Fitted:
-    """vectors: of the examples and of the held-out ones, by the model `embedding`. Raises BadRequest."""
+    """vectors: of the examples and of the held-out ones as `spelling` brings them back, by the model `embedding`.
+
+    Raises BadRequest.
+    """
     labels = sorted({example.label for example in examples})
     if len([label for label in labels if label != OUT]) < 2:
         raise BadRequest("Give examples of at least two intents: a router with one has nothing to tell apart.")
     right = np.array([labels.index(e.label) if e.label in labels else -1 for e in held])
     letters = letters_head(examples, labels, options)
-    z_letters = np.stack([letters.logits(example.text) for example in held])
+    read = [e.text if spelling is None else spelling.corrected(e.text) for e in held]
+    z_letters = np.stack([letters.logits(text) for text in read])
     alone = _mix(z_letters, None, np.zeros(len(held), np.float32), labels, right, options.precision)
     measured = [_measure("letters", alone, z_letters, None, None, labels, right)]
     head, both = None, None
@@ -98,7 +104,7 @@ def train(
         both = _mix(z_letters, z_vectors, cosines, labels, right, options.precision)
         measured.append(_measure("letters and vector", both, z_letters, z_vectors, cosines, labels, right))
     heads = Heads(tuple(labels), letters, head, alone, both, embedding if head else None)
-    return Fitted(IntentModel(heads, options.precision), tuple(measured))
+    return Fitted(IntentModel(heads, options.precision, spelling), tuple(measured))
 
 
 # --- the heads -------------------------------------------------------------------------------------------------------

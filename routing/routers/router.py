@@ -34,6 +34,10 @@ class Router:
         fitted = [model.heads.embedding for model in (self.intents, self.complexity) if model is not None]
         return next((name for name in (wanted, *fitted) if name is not None), None) if any(fitted) else None
 
+    def read(self, text: str) -> str:
+        """What the vector is to be of: as its intents read the text."""
+        return text if self.intents is None else self.intents.read(text)
+
     @property
     def threshold(self) -> float | None:
         """Of its intents, as its definition says or as they were fitted; else of its complexity."""

@@ -100,7 +100,7 @@ class Switch:
             target = self._resolve(Wanted(Task.EMBED, name), EVERYBODY)
             if target.backend != LOCAL or not self._targets.is_resident(target):
                 return None  # to look at a text must not send it elsewhere
-            request = EmbedRequest(inputs=[text[:MOST_CHARACTERS]], truncate=True)
+            request = EmbedRequest(inputs=[router.read(text)[:MOST_CHARACTERS]], truncate=True)
             inside = replace(context, caller=EVERYBODY, source="probe")
             async with asyncio.timeout(VECTOR_SECONDS), self._lease(inside, target) as lease:
                 async for event in lease.run(request):

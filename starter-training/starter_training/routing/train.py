@@ -16,6 +16,7 @@ from registry.files.sources import locate
 from registry.recipes.definition import PackageSource
 from routing.intents.files import to_bytes
 from routing.intents.model import OUT, IntentModel
+from routing.intents.spelling import Spelling
 from routing.intents.training import Example, TrainingOptions, train
 from routing.intents.typos import mistyped, recased
 from starter_training import figures
@@ -65,9 +66,10 @@ def main() -> None:
     rng = Random(SEED)
     typed = [Example(recased(mistyped(e.text, rng), rng), e.label) for e in test if e.label != OUT]
     groups = (fit, hold, test, typed)
-    vectors = embed([e.text for group in groups for e in group])
+    spelling = Spelling.of(e.text for e in fit)
+    vectors = embed([e.text for e in fit] + [spelling.corrected(e.text) for group in groups[1:] for e in group])
     of_fit, of_hold, of_test, of_typed = np.split(vectors, np.cumsum([len(group) for group in groups])[:-1])
-    fitted = train(fit, hold, (of_fit, of_hold), EMBEDDING, TrainingOptions(precision=0.99, buckets=1 << 12))
+    fitted = train(fit, hold, (of_fit, of_hold), EMBEDDING, TrainingOptions(precision=0.99, buckets=1 << 12), spelling)
     file = given.pack / "auto" / "intents.safetensors"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(to_bytes(fitted.model))

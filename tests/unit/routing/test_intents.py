@@ -5,15 +5,18 @@ import re
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from registry.errors import Unfit
 from routing.intents.files import digest_of, from_bytes, to_bytes
 from routing.intents.measures import auroc, calibration_error, threshold_for
 from routing.intents.model import OUT, IntentModel
 from routing.intents.report import picture, text
+from routing.intents.spelling import Spelling
 from routing.intents.training import Example, Fitted, TrainingOptions, train
 from routing.intents.typos import mistyped, recased
 
@@ -26,7 +29,8 @@ DATA = Path(__file__).parents[4] / "shared" / "data" / "intents150.jsonl"
 @pytest.fixture(scope="module")
 def fitted() -> Fitted:
     examples = [Example(form.format(w, p), label) for label, form in FORMS.items() for w in WORDS for p in PLACES]
-    return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=20))
+    spelling = Spelling.of(e.text for e in examples[::2])
+    return train(examples[::2], examples[1::2], options=TrainingOptions(iterations=20), spelling=spelling)
 
 
 def test_the_confusion_table_is_told_as_text_and_drawn_whole(fitted: Fitted) -> None:
@@ -69,6 +73,36 @@ def test_a_model_is_its_digest(fitted: Fitted) -> None:
         assert refused.value.code == "bad_router_model"
 
 
+def test_it_reads_past_typing_errors_and_so_does_its_file(fitted: Fitted) -> None:
+    again = from_bytes(to_bytes(fitted.model))
+    assert isinstance(again, IntentModel)
+    for model in (fitted.model, again):
+        assert model.read("Will it rian TOMOROW in rome") == "Will it rain tomorrow in rome"
+        typed, meant = (model.tell(f"will it {words} in rome") for words in ("rian tomorow", "rain tomorrow"))
+        assert (typed.label, typed.confidence) == (meant.label, meant.confidence)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pairs": np.array([[0, 99, 1]], np.int32)},
+        {"pairs": np.array([[-1, 1, 1]], np.int32)},
+        {"pairs": np.zeros((2, 2), np.int32)},
+        {"pairs": None},
+        {"words": np.frombuffer(b"\xff\xfe", np.uint8)},
+        {"words": np.frombuffer(b"one", np.uint8)},
+        {"word_counts": np.zeros(3, np.int64)},
+    ],
+)
+def test_words_of_a_file_that_do_not_agree_are_refused(fitted: Fitted, change: dict[str, Any]) -> None:
+    data = to_bytes(fitted.model)
+    told = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+    tensors = {name: one for name, one in {**load(data), **change}.items() if one is not None}
+    with pytest.raises(Unfit) as refused:
+        from_bytes(save(tensors, told))
+    assert refused.value.code == "bad_router_model"
+
+
 def test_the_measures() -> None:
     sure, right = np.array([0.9, 0.8, 0.7, 0.6], np.float32), np.array([True, True, False, True])
     assert threshold_for(sure, right, 0.99) == pytest.approx(0.8)
@@ -90,10 +124,11 @@ def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
         for part in ("train", "val")
     )
     out = [Example(row["text"], OUT) for row in rows if row["split"] == "oos_train"]
-    found = train([*fit, *out], held, options=TrainingOptions(iterations=15, buckets=1 << 12))
+    options, spelling = TrainingOptions(iterations=15, buckets=1 << 12), Spelling.of(e.text for e in (*fit, *out))
+    found = train([*fit, *out], held, options=options, spelling=spelling)
     model, rng = found.model, Random(1)
     assert found.measured[0].accuracy >= 0.95
     assert found.measured[0].answered >= 0.9
-    route = [model.tell(e.text).label for e in held]
-    again = [model.tell(recased(mistyped(e.text, rng), rng)).label for e in held]
+    told = ([model.tell(e.text) for e in held], [model.tell(recased(mistyped(e.text, rng), rng)) for e in held])
+    route, again = ([one.label if one.confidence >= one.threshold else None for one in these] for these in told)
     assert np.mean([a == b for a, b in zip(route, again, strict=True)]) >= 0.92

@@ -79,6 +79,7 @@ def _intents(
 
     from routing.intents import report
     from routing.intents.files import to_bytes
+    from routing.intents.spelling import Spelling
     from routing.intents.training import Example, TrainingOptions, split, train
 
     options = TrainingOptions(precision=precision)
@@ -91,13 +92,14 @@ def _intents(
         chosen = [Example(row["text"], label_of(row)) for row in rows(held)]
     if not chosen:
         raise UsageError("There is nothing to hold out: give at least two examples of each intent.")
-    both = None
+    spelling, both = Spelling.of(e.text for e in examples), None
     if model is not None:
-        made = vectors(client, model, [e.text for e in (*examples, *chosen)], shown)
+        read = [*(e.text for e in examples), *(spelling.corrected(e.text) for e in chosen)]
+        made = vectors(client, model, read, shown)
         both = made[: len(examples)], made[len(examples) :]
     if shown:
         note(f"training on {len(examples)} examples")
-    fitted = train(examples, chosen, both, model, options)
+    fitted = train(examples, chosen, both, model, options, spelling)
     if shown:
         for measured in fitted.measured:
             print(report.text(measured))

@@ -1,0 +1,93 @@
+"""Typing errors brought back to the words of the examples, before letters and vectors see a text.
+
+A word that the examples do not have becomes one of theirs that is one typing error away (a letter more, less, another,
+or two that changed places), if the examples have that one beside one of its neighbours here; of several, the one that
+they have there most often. So `set an alrm` is `set an alarm`, and a name that nobody knows stays as it is.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Self
+
+SHORTEST, LONGEST = 3, 40
+"""Letters of the words that are looked at."""
+MAX_CHARACTERS = 2000
+"""Of a text that is looked at: a longer one has enough that is right."""
+EDGE = ""
+"""Stands before the first word and after the last one."""
+_WORD = re.compile(r"[^\W\d_]+")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spelling:
+    """What examples are written with, in lower case: how often each word, and each two in a row."""
+
+    words: Mapping[str, int]
+    pairs: Mapping[tuple[str, str], int]
+    _near: dict[str, list[str]] = field(init=False, repr=False)
+    """Without one letter, or with all: the words that it may be."""
+
+    def __post_init__(self) -> None:
+        near: dict[str, list[str]] = {}
+        for word in self.words:
+            if SHORTEST < len(word) <= LONGEST:
+                for shorter in _shorter(word):
+                    near.setdefault(shorter, []).append(word)
+        object.__setattr__(self, "_near", near)
+
+    @classmethod
+    def of(cls, texts: Iterable[str]) -> Self:
+        words, pairs = Counter[str](), Counter[tuple[str, str]]()
+        for text in texts:
+            found = [EDGE, *(match.group().lower() for match in _WORD.finditer(text)), EDGE]
+            words.update(found[1:-1])
+            pairs.update(pairwise(found))
+        return cls(words, pairs)
+
+    def corrected(self, text: str) -> str:
+        """In lower case where a word was brought back; all else stays."""
+        if len(text) > MAX_CHARACTERS:
+            return text
+        found = [match.group().lower() for match in _WORD.finditer(text)]
+        for place, word in enumerate(found):
+            if SHORTEST <= len(word) <= LONGEST and word not in self.words:
+                before = found[place - 1] if place else EDGE
+                after = found[place + 1] if place + 1 < len(found) else EDGE
+                found[place] = self._likeliest(word, before, after)
+        left = iter(found)
+        return _WORD.sub(lambda match: _kept(match.group(), next(left)), text)
+
+    def _likeliest(self, word: str, before: str, after: str) -> str:
+        most, best = (0, 0, ""), word
+        for one in {one for shorter in _shorter(word) for one in self._near.get(shorter, ())}:
+            beside = self.pairs.get((before, one), 0) + self.pairs.get((one, after), 0)
+            if beside and (beside, self.words[one], one) > most and is_one_error_away(word, one):
+                most, best = (beside, self.words[one], one), one
+        return best
+
+
+def is_one_error_away(a: str, b: str) -> bool:
+    """By one letter more, less or another, or two neighbours that changed places."""
+    if abs(len(a) - len(b)) > 1:
+        return False
+    at = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+    if len(a) > len(b):
+        return a[at + 1 :] == b[at:]
+    if len(a) < len(b):
+        return a[at:] == b[at + 1 :]
+    swapped = a[at : at + 2] == b[at : at + 2][::-1] and a[at + 2 :] == b[at + 2 :]
+    return a[at + 1 :] == b[at + 1 :] or swapped
+
+
+def _shorter(word: str) -> Iterator[str]:
+    """The word, and it without each of its letters: two words that are one error apart have one of these in common."""
+    yield word
+    for at in range(len(word)):
+        yield word[:at] + word[at + 1 :]
+
+
+def _kept(was: str, now: str) -> str:
+    return was if was.lower() == now else now

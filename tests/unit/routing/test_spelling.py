@@ -1,0 +1,64 @@
+"""Typing errors are brought back to the examples' words where these stand beside the same neighbours."""
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.intents.spelling import MAX_CHARACTERS, Spelling, is_one_error_away
+from routing.intents.typos import mistyped, recased
+
+EXAMPLES = (
+    "set an alarm for seven",
+    "set a timer for ten minutes",
+    "what is the weather in paris",
+    "how do you say good morning in french",
+    "move ten euros to my savings",
+)
+SPELLING = Spelling.of(EXAMPLES)
+LETTERS = st.text("abc", min_size=0, max_size=6)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("set an alrm for seven", "set an alarm for seven"),
+        ("SET A TIEMR FOR TEN MINUTES", "SET A timer FOR TEN MINUTES"),
+        ("whatt is the weathre in Paris?", "what is the weather in Paris?"),
+        ("how do you say good mornung in french", "how do you say good morning in french"),
+        ("is there any danger in lima", "is there any danger in lima"),  # nobody's typing error
+        ("a nove there", "a nove there"),  # `move`, but for its neighbours
+        ("", ""),
+        ("12 + 7 = 19 😀", "12 + 7 = 19 😀"),
+    ],
+)
+def test_what_is_read(typed: str, meant: str) -> None:
+    assert SPELLING.corrected(typed) == meant
+
+
+def test_examples_stay_as_they_are_and_typing_errors_in_them_mostly_go() -> None:
+    assert [SPELLING.corrected(text) for text in EXAMPLES] == list(EXAMPLES)
+    rng = Random(1)
+    typed = [(text, recased(mistyped(text, rng), rng)) for text in EXAMPLES * 20]
+    assert sum(SPELLING.corrected(t).lower() == text for text, t in typed) >= 0.9 * len(typed)
+
+
+def test_a_long_text_is_not_looked_at() -> None:
+    long = "set an alrm for seven " * (MAX_CHARACTERS // 20)
+    assert SPELLING.corrected(long) == long
+
+
+@given(LETTERS, LETTERS)
+def test_one_error_is_what_its_words_say(a: str, b: str) -> None:
+    places, letters = range(len(a)), "abc"
+    there = {a}
+    there |= {a[:i] + a[i + 1 :] for i in places} | {a[:i] + x + a[i + 1 :] for i in places for x in letters}
+    there |= {a[:i] + x + a[i:] for i in range(len(a) + 1) for x in letters}
+    there |= {a[:i] + a[i + 1] + a[i] + a[i + 2 :] for i in range(len(a) - 1)}
+    assert is_one_error_away(a, b) == (b in there)
+
+
+@given(st.text())
+def test_any_text_may_come(text: str) -> None:
+    assert isinstance(SPELLING.corrected(text), str)
