@@ -6,10 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tests.eventually import eventually
 from tests.system.console.browsing import PAGES, PHONE, WIDTH, drop, faults, looking, packed, picture
 from tests.system.console.conftest import REFUSED
-from tests.system.serving import PACK, Server
+from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -17,8 +19,12 @@ MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of its own: its first key ends its being open."""
-    found = Server(tmp_path_factory.mktemp("console") / "data")
+    """A server of its own, with a price: its first key ends its being open."""
+    folder = tmp_path_factory.mktemp("console")
+    chat = yaml.safe_load((STARTER / "starter-chat.yaml").read_text()) | {"price": {"input": 1.0, "output": 2.0}}
+    (folder / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
+    others = [file for file in STARTER.glob("*.yaml") if file.stem != "starter-chat"]
+    found = Server(folder / "data", [folder / "starter-chat.yaml", *others])
     yield found.wait_ready()
     found.close()
 
@@ -27,6 +33,15 @@ def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 def page(browser: Any, console: Server) -> Iterator[Any]:
     with looking(browser, console.url, REFUSED) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def team(console: Server) -> str:
+    """With the first team the ledger begins."""
+    made = console.http.post("/console/teams/team", json={"id": "payments"}, headers={"Origin": console.url})
+    assert made.status_code == 200, made.text
+    eventually(lambda: console.http.get("/v1/usage").status_code == 200)
+    return "payments"
 
 
 def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, console: Server) -> None:
@@ -42,6 +57,11 @@ def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, conso
         page.click("#ask")
         page.wait_for_selector("#ask:enabled")
     page.wait_for_function("document.querySelectorAll('#decisions li').length >= 5")
+    page.wait_for_selector("#next-to-leave >> text=/Next to leave|nobody can leave/")
+    last = page.locator("#last-requests tr").first
+    assert last.locator("svg.fall").get_attribute("aria-label")
+    id_ = last.locator("a").get_attribute("href").partition("=")[2]
+    assert console.http.get(f"/console/requests?words={id_}&part=rows").text.count("<tr>") == 1
     picture(page, "now")
 
 
@@ -91,6 +111,41 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
     assert page.locator("#rows .fall").count() >= 3
     picture(page, "requests")
+
+
+def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: Server, team: str) -> None:
+    for place, text in enumerate(("3 March 2024", "7 May 2021", "qwpo zmxn vrrt")):
+        body = {"model": "auto", "messages": [{"role": "user", "content": text}], "max_tokens": 20 + 20 * place}
+        answer = console.http.post("/v1/chat/completions", json=body, headers={"x-conversation-id": f"c-{place}"})
+        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
+        assert console.http.post("/v1/feedback", json=judged).status_code == 200
+    threshold = console.http.get("/v1/routers/auto").json()["threshold"]
+    replay = console.http.get("/v1/routers/auto/report?days=7").json()["replay"]
+    page.goto("routers")
+    page.wait_for_selector("#curve circle.own", state="attached")
+    assert page.text_content("#curve text.own") == f"threshold {threshold:.3f}"
+    assert page.locator("#curve circle.point").count() == len(replay) > 2
+    assert "accepted answers, against the mean cost of a request" in page.inner_text("#curve p")
+    assert "50.0 %" in page.inner_text("#outcomes tr:has-text('iso-date')"), "one of two dates was accepted"
+    page.click("#outcomes summary")
+    assert page.locator("#outcomes details tbody tr").count() == len(replay)
+    page.select_option("#curve-of [name=days]", "1")
+    page.wait_for_selector("#curve circle.own", state="attached")
+    page.goto("now")
+    page.wait_for_selector("#kpi-cost:has-text('USD')")
+
+
+def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, team: str) -> None:
+    page.on("dialog", lambda dialog: dialog.accept("3"))
+    page.goto("teams")
+    row = page.locator("[data-part=list] tr", has_text=team)
+    row.get_by_role("button", name=f"Change the weight of {team}").click()
+    page.wait_for_selector(f"#made >> text={team} weighs 3 now")
+    row.get_by_text("75 %").wait_for()
+    body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
+    assert console.http.post("/v1/chat/completions", json=body).status_code == 200
+    page.goto("now")
+    page.wait_for_selector("#shares li:has-text('default')")
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])
