@@ -7,6 +7,7 @@ from console.history import History
 from console.live import Live
 from console.now import LastRequest, Now
 from console.sessions import Sessions
+from console.texts import TextStore
 from registry.bounds import USUAL
 
 SHOWN = 6
@@ -18,6 +19,7 @@ class Console:
 
     def __init__(self, viewers: int = USUAL.viewers) -> None:
         self.sessions, self.history, self.live = Sessions(), History(), Live(self.seen_by, viewers)
+        self.texts = TextStore()
         self.decisions = Decisions(self.live.poke)
 
     def last(self, team: str | None = None) -> list[LastRequest]:

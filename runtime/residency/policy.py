@@ -181,7 +181,7 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
 
 def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
     """Who goes first on each device if a model comes for which one byte too few is free; nobody where none can go."""
-    found = []
+    found: list[Victim] = []
     for budget in snapshot.budgets:
         held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
         need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, device=budget.device)

@@ -61,7 +61,7 @@ function plot(points, threshold) {
   }
   draw(image, "text", { x: EDGE, y: HEIGHT - 4 }, hasCosts ? money(least) : "0");
   draw(image, "text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, hasCosts ? `${money(most)} a request` : "threshold 1");
-  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : "the threshold: these requests had no price"}.`));
+  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : `the threshold: ${costs[0] ? "a request would cost the same at each" : "these requests had no price"}`}.`));
   return svg;
 }
 

@@ -114,7 +114,7 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
 
 
 def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: Server, team: str) -> None:
-    for place, text in enumerate(("3 March 2024", "7 May 2021", "qwpo zmxn vrrt")):
+    for place, text in enumerate(("3 March 2024", "7 May 2021", "lovely bread!", "qwpo zmxn vrrt")):
         body = {"model": "auto", "messages": [{"role": "user", "content": text}], "max_tokens": 20 + 20 * place}
         answer = console.http.post("/v1/chat/completions", json=body, headers={"x-conversation-id": f"c-{place}"})
         judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
@@ -123,6 +123,7 @@ def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: S
     replay = console.http.get("/v1/routers/auto/report?days=7").json()["replay"]
     page.goto("routers")
     page.wait_for_selector("#curve circle.own", state="attached")
+    assert len({point["cost_micro"] for point in replay}) > 1, replay
     assert page.text_content("#curve text.own") == f"threshold {threshold:.3f}"
     assert page.locator("#curve circle.point").count() == len(replay) > 2
     assert "accepted answers, against the mean cost of a request" in page.inner_text("#curve p")
@@ -146,6 +147,31 @@ def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, 
     assert console.http.post("/v1/chat/completions", json=body).status_code == 200
     page.goto("now")
     page.wait_for_selector("#shares li:has-text('default')")
+
+
+def test_texts_are_shown_once_a_team_has_them_kept_and_gone_once_it_has_not(
+    page: Any, console: Server, team: str
+) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
+
+    def asked(id_: str) -> str:
+        assert console.http.post("/v1/chat/completions", json=body, headers={"x-request-id": id_}).status_code == 200
+        return str(console.http.get(f"/console/requests?words={id_}").text)
+
+    assert "<summary>texts" not in asked("unkept")
+    page.goto("teams")
+    page.get_by_role("button", name="Keep texts of default").click()
+    page.wait_for_selector("#said >> text=Texts of default are kept from now on")
+    eventually(lambda: "<summary>texts" in asked("kept"))
+    page.goto("requests?words=kept")
+    page.locator("#rows summary", has_text="texts").first.click()
+    page.wait_for_selector(".texts pre:has-text('sun bird apple')")
+    page.wait_for_selector(".texts pre:has-text('SBA')")
+    page.goto("teams")
+    page.get_by_role("button", name="Keep no texts of default").click()
+    eventually(lambda: "<summary>texts" not in console.http.get("/console/requests?words=kept").text)
+    assert "sun bird apple" not in console.log.read_text()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])
