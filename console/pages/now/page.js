@@ -148,8 +148,6 @@ function draw() {
   requests();
 }
 
-draw();
-
 // A browser comes back by itself when a stream ends, but not when it is refused: by a proxy whose server starts, or
 // because a restart has ended the session.
 function connect() {
@@ -167,7 +165,12 @@ function connect() {
     else setTimeout(connect, 2000);
   });
 }
-connect();
+
+// What the server has written is painted first: to draw the rest takes as long once more.
+requestAnimationFrame(() => setTimeout(() => {
+  draw();
+  connect();
+}));
 
 // --- one question for an adapter that is not in its place ------------------------------------------------------------
 const TEXTS = {

@@ -105,8 +105,6 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     assert page.locator("#decided .shares li").count() > 1, "what else was near"
     body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
     assert console.http.post("/v1/chat/completions", json=body).status_code == 200
-    page.reload()
-    picture(page, "routers")
     page.goto("requests")
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
     assert page.locator("#rows .fall").count() >= 3
@@ -132,6 +130,7 @@ def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: S
     assert page.locator("#outcomes details tbody tr").count() == len(replay)
     page.select_option("#curve-of [name=days]", "1")
     page.wait_for_selector("#curve circle.own", state="attached")
+    picture(page, "routers")
     page.goto("now")
     page.wait_for_selector("#kpi-cost:has-text('USD')")
 
