@@ -2,6 +2,7 @@
 
 sessions.py    who has signed in
 history.py     the last requests, and sums of the last minute
+texts.py       what was asked and answered, of teams that have it kept
 decisions.py   what was decided lately, in words
 now.py         what the page Now shows: values only
 ring.py        which adapter stands at which stall of the ring

@@ -1,4 +1,4 @@
-"""The last requests, and sums of the last minute. No texts: what was asked and answered is never here."""
+"""The last requests, and sums of the last minute. No texts: those of teams that have them kept are in `texts`."""
 
 import time
 from collections import Counter, deque

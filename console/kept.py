@@ -1,15 +1,33 @@
 """What a server keeps for its console: who has signed in, the last requests and decisions, the stream of events."""
 
+import msgspec
+
 from console.decisions import Decisions
 from console.history import History
 from console.live import Live
+from console.now import LastRequest, Now
 from console.sessions import Sessions
+from console.texts import TextStore
 from registry.bounds import USUAL
+
+SHOWN = 6
+"""Requests at the foot of the page Now."""
 
 
 class Console:
     """One per server, on its event loop."""
 
     def __init__(self, viewers: int = USUAL.viewers) -> None:
-        self.sessions, self.history, self.live = Sessions(), History(), Live(viewers)
+        self.sessions, self.history, self.live = Sessions(), History(), Live(self.seen_by, viewers)
+        self.texts = TextStore()
         self.decisions = Decisions(self.live.poke)
+
+    def last(self, team: str | None = None) -> list[LastRequest]:
+        """The requests that ended last; of one team, or of all."""
+        return [LastRequest.of(row) for row in self.history.rows(team, SHOWN)]
+
+    def seen_by(self, now: Now, team: str | None) -> Now:
+        """The same for who may see one team only; None: who may see all."""
+        if team is None:
+            return now
+        return msgspec.structs.replace(now, shares=None, cost_per_accepted=None, requests=self.last(team))

@@ -1,7 +1,7 @@
 """One sampler and one stream of events for all viewers. While nobody looks, nothing runs and nothing is kept.
 
-A sample is taken each second, and soon after something was decided; it is encoded once, or twice where some viewers
-may see what others may not.
+A sample is taken each second, and soon after something was decided; it is encoded once for all who may see all teams,
+and once for each team whose own viewers look.
 """
 
 import asyncio
@@ -20,24 +20,28 @@ EVERY, LEAST = 1.0, 0.12
 """Seconds between two samples: of a quiet server, and at least."""
 
 
-class Sample:
-    def __init__(self, now: Now) -> None:
-        self._now = now
-        self._encoded: dict[bool, bytes] = {}
+SeenBy = Callable[[Now, str | None], Now]
+"""What a team may see of it; None: who may see all teams."""
 
-    def event(self, *, teams: bool) -> bytes:
-        """As an event of the stream. teams: the viewer may see other teams."""
-        if teams not in self._encoded:
-            now = self._now if teams else msgspec.structs.replace(self._now, shares=None)
-            self._encoded[teams] = b"event: now\ndata: " + msgspec.json.encode(now) + b"\n\n"
-        return self._encoded[teams]
+
+class Sample:
+    def __init__(self, now: Now, seen_by: SeenBy) -> None:
+        self._now, self._seen_by = now, seen_by
+        self._encoded: dict[str | None, bytes] = {}
+
+    def event(self, team: str | None) -> bytes:
+        """As an event of the stream."""
+        if team not in self._encoded:
+            now = self._seen_by(self._now, team)
+            self._encoded[team] = b"event: now\ndata: " + msgspec.json.encode(now) + b"\n\n"
+        return self._encoded[team]
 
 
 class Live:
     """most: viewers at one time."""
 
-    def __init__(self, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST) -> None:
-        self._most, self._every, self._least = most, every, least
+    def __init__(self, seen_by: SeenBy, most: int = USUAL.viewers, every: float = EVERY, least: float = LEAST) -> None:
+        self._seen_by, self._most, self._every, self._least = seen_by, most, every, least
         self.viewers = 0
         self._sampler: asyncio.Task[None] | None = None
         self._sample: Sample | None = None
@@ -58,7 +62,7 @@ class Live:
         self._closed = True
         self._tell()
 
-    async def events(self, look: Callable[[], Now], *, teams: bool) -> AsyncGenerator[bytes, None]:
+    async def events(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
         self.admit()
         self.viewers += 1
@@ -71,7 +75,7 @@ class Live:
                 fresh, sample = self._fresh, self._sample
                 if sample is not None and sample is not seen:
                     seen = sample
-                    yield sample.event(teams=teams)
+                    yield sample.event(team)
                 await fresh.wait()
         finally:
             self.viewers -= 1
@@ -88,7 +92,7 @@ class Live:
         while True:
             self._poked.clear()
             try:
-                self._sample = Sample(look())
+                self._sample = Sample(look(), self._seen_by)
                 self._tell()
             except Exception:  # a fault of the page must not end the stream of all
                 log.exception("a sample failed")

@@ -5,7 +5,7 @@ from typing import Literal
 import msgspec
 
 from console.decisions import LoggedDecision
-from console.history import Minute
+from console.history import Minute, RequestRow
 
 StallState = Literal["run", "held", "swap"]
 
@@ -62,6 +62,30 @@ class MemoryUse(msgspec.Struct, frozen=True):
     held: int
 
 
+class LastRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """One that has ended, in a line; the page Requests tells the rest."""
+
+    id: str
+    team: str
+    service_class: str
+    answered_by: str
+    """`chat`, `chat:legal` or `provider/model`; what was asked for where nobody answered."""
+    why: str
+    """Of a router's choice; '' where none was asked."""
+    end: str
+    causes: dict[str, float]
+    total: float
+
+    @classmethod
+    def of(cls, row: RequestRow) -> "LastRequest":
+        local = f"{row.model}:{row.adapter}" if row.adapter else row.model
+        return cls(
+            id=row.id, team=row.team, service_class=row.service_class, end=row.end, causes=row.causes, total=row.total,
+            answered_by=(f"{row.provider}/{row.model}" if row.provider else local) or row.asked,
+            why=row.route.reason if row.route else "",
+        )  # fmt: skip
+
+
 class Now(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     phase: str
@@ -73,7 +97,14 @@ class Now(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     waiting: int
     longest_wait: float
+    next_to_leave: dict[str, str]
+    """Models that leave first if another one needs room on their device, and how; empty: none could go now."""
     minute: Minute
+    cost_per_accepted: float | None
+    """Since the start, in the server's currency; None: no answer was accepted, or the viewer may not see it."""
+    currency: str
     decisions: list[LoggedDecision]
     shares: dict[str, float] | None
     """Seconds in engines by team; None for who may not see other teams."""
+    requests: list[LastRequest]
+    """The last that ended: of all teams, or of the viewer's."""

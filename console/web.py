@@ -107,7 +107,7 @@ class Web:
             raise Forbidden("The page Now needs a key with the scope 'models'.", code="insufficient_scope")
         live = visit.host.console.live
         live.admit()
-        stream = live.events(visit.host.now, teams=visit.may(Scope.ADMIN))
+        stream = live.events(visit.host.now, visit.team)
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 

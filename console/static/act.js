@@ -22,6 +22,32 @@ export function size(bytes) {
   return `${bytes.toFixed(unit ? 1 : 0)} ${units[unit]}`;
 }
 
+// Small sums are told to the millionth, as they are kept.
+export const money = (value) => (value >= 10 || value === 0 ? value.toFixed(2) : value.toFixed(6).replace(/0+$/, ""));
+
+const NS = "http://www.w3.org/2000/svg";
+
+export function draw(where, name, attributes, words) {
+  const made = document.createElementNS(NS, name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  if (words !== undefined) made.textContent = words;
+  where?.append(made);
+  return made;
+}
+
+// A request's time by cause, as `fall` of shell.html draws it.
+export function fall(causes, most) {
+  const spent = Object.entries(causes).filter(([, value]) => value > 0.00005);
+  const image = draw(null, "svg", { class: "fall", viewBox: "0 0 100 10", preserveAspectRatio: "none", role: "img", "aria-label": spent.map(([name, value]) => `${name} ${ms(value)}`).join(", ") || "no time in an engine" });
+  let x = 0;
+  for (const [name, value] of spent) {
+    const width = (100 * value) / most;
+    draw(draw(image, "rect", { class: name, x: x.toFixed(2), width: width.toFixed(2), height: 10 }), "title", {}, `${name} ${ms(value)}`);
+    x += width;
+  }
+  return image;
+}
+
 export function say(where, words, kind = "", faults = []) {
   const box = make("div", { class: `said ${kind}` }, words);
   if (faults.length) box.append(make("ul", {}, ...faults.map((fault) => make("li", {}, String(fault)))));

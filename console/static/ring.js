@@ -1,13 +1,8 @@
 // The ring of one base: a stall for each adapter place, host memory as the inner dial, the bridge in the middle.
-const NS = "http://www.w3.org/2000/svg";
-const C = 190;
+import { draw } from "./act.js";
 
-function node(name, attributes, parent) {
-  const made = document.createElementNS(NS, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  parent?.append(made);
-  return made;
-}
+const C = 190;
+const node = (name, attributes, parent) => draw(parent, name, attributes);
 
 function arc(r0, r1, from, to) {
   const at = (r, a) => `${(C + r * Math.sin(a)).toFixed(1)} ${(C - r * Math.cos(a)).toFixed(1)}`;

@@ -5,6 +5,7 @@ import logging
 import shutil
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from adapters.service import AdapterService
 from console.kept import Console
@@ -56,6 +57,9 @@ from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Limiter
 from tenants.watch import KeyWatch
 
+if TYPE_CHECKING:  # a server without keys loads no database
+    from registry.storage.database import Database
+
 log = logging.getLogger("roundhouse.gateway")
 
 
@@ -68,7 +72,15 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
     recipes = documents.models
     ledger, metrics = Ledger(settings.data_dir, settings.currency), Metrics()
     limiter = Limiter(LimitMetrics(metrics).told)
-    keys = KeyWatch(settings.keys, ledger.keep, Limits(limiter, ledger).read)
+    console, limits = Console(settings.bounds.viewers), Limits(limiter, ledger)
+
+    async def changed(database: "Database") -> None:
+        from tenants.keys.table import storing
+
+        console.texts.allow(await asyncio.to_thread(storing, database))
+        await limits.read(database)
+
+    keys = KeyWatch(settings.keys, ledger.keep, changed)
     await keys.start()
     state = await asyncio.to_thread(State, settings.data_dir, url=settings.database)
     shelf = Shelf(settings.data_dir / "recipes")
@@ -87,7 +99,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         bounds=settings.bounds,
     )
 
-    console, tracing = Console(settings.bounds.viewers), start_tracing()
+    tracing = start_tracing()
 
     def queue_of(recipe: Recipe) -> ModelQueue:
         return ModelQueue(

@@ -16,10 +16,11 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from console.texts import Texts
 from models.messages import Usage
 from registry.errors import DeadlineExceeded, RoundhouseError
 from runtime.gateway.backend import LOCAL, Lease, NotYet, Target, total
@@ -82,6 +83,8 @@ class RequestRecord:
     """The part of the target's places that it ran in; '': none, or it never ran."""
     first_goal: float | None = None
     """Seconds within which it was to begin."""
+    texts: Texts | None = field(default=None, repr=False)
+    """Of a team that has them kept; for the console alone."""
 
     def stages(self) -> list[RequestStage]:
         """Of its last attempt, one after the other. None before it had a turn.
@@ -144,6 +147,7 @@ class Recorder:
         self.entry: Entry | None = None
         self.admission: Admission | None = None
         self.pairs = 0
+        self.texts: Texts | None = None
         self._device, self._cold = device, 0.0
         self._mark: float | None = None
         self._sinks, self._clock = sinks, clock
@@ -309,4 +313,5 @@ class Recorder:
         return RequestRecord(
             self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
             pairs, "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
+            self.texts,
         )  # fmt: skip

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from console.texts import Texts
 from models.messages import Event
 from models.sse import is_last
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
@@ -58,6 +59,8 @@ async def serve(
     """The answer to a body. Raises nothing: an error is an answer too, or the last event of a stream."""
     with gateway.record(context, endpoint.path) as recorder:
         try:
+            if gateway.console.texts.keeps(context.caller.team):
+                recorder.texts = Texts(body)
             recorder.context, body = wishes.read(recorder.context, endpoint.path, body)
             parsed = endpoint.parse(body, query or {})
         except RoundhouseError as error:
@@ -99,6 +102,8 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             async for part in parts:
                 if isinstance(part, Head):
                     opened = part
+                if recorder.texts is not None:
+                    _keep(recorder.texts, part)
                 yield part
     except LEFT:
         recorder.left()
@@ -111,6 +116,17 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
         recorder.failed(error)
         for part in refusal(_told(error, parsed, recorder), parsed.dialect, opened):
             yield part
+    finally:
+        if recorder.texts is not None:
+            recorder.texts.end()
+
+
+def _keep(texts: Texts, part: Part) -> None:
+    """A part of an answer, for a team that has them kept. Errors are none: their code is told anyway."""
+    if not isinstance(part, Head):
+        texts.feed(part)
+    elif part.status < 400:
+        texts.begin(part.content_type)
 
 
 def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseError:

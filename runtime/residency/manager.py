@@ -102,6 +102,10 @@ class ResidencyManager:
         """What a load of a model that is not here yet would do now."""
         return policy.plan(self.table.snapshot(), need)
 
+    def next_to_leave(self) -> tuple[policy.Victim, ...]:
+        """Who goes first if room is needed, on each device."""
+        return policy.next_to_leave(self.table.snapshot())
+
     # --- models that come and go ----------------------------------------------------------------------------------
     def add(self, entry: ModelEntry) -> None:
         """A model that may be asked for from now on."""

@@ -36,7 +36,7 @@ from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT, Action, Missing, Resident, choose
 from runtime.server.device import DeviceBudget
 
-__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "plan", "to_sleep"]
+__all__ = ["Need", "Plan", "Resident", "Snapshot", "Victim", "next_to_leave", "plan", "to_sleep"]
 
 human = size_words
 COST_WEIGHT = 1.0
@@ -177,6 +177,16 @@ def _plan_on(budget: DeviceBudget, snapshot: Snapshot, need: Need) -> Plan:
         retry_at=min(times, default=None),
         expected_seconds=need.load_seconds + max((t - snapshot.now for t in times), default=0.0),
     )
+
+
+def next_to_leave(snapshot: Snapshot) -> tuple[Victim, ...]:
+    """Who goes first on each device if a model comes for which one byte too few is free; nobody where none can go."""
+    found: list[Victim] = []
+    for budget in snapshot.budgets:
+        held = sum(r.seen_from(budget.device).settled()[0] for r in snapshot.residents)
+        need = Need("", budget.bytes - held + 1, 0.0, snapshot.now, slot=False, device=budget.device)
+        found += plan(snapshot, need).victims
+    return tuple(found)
 
 
 def to_sleep(snapshot: Snapshot, model: str) -> tuple[Victim, ...] | None:

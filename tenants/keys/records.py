@@ -30,6 +30,8 @@ class Team:
     """Its part of a contended model, beside the other teams'."""
     timezone: str = "UTC"
     """By whose clock the days and months of its budgets begin."""
+    store_texts: bool = False
+    """What its last requests asked and were answered is kept, in memory, for who may see them in the console."""
 
 
 @dataclass(frozen=True, slots=True)

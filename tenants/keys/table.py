@@ -83,7 +83,13 @@ class KeyTable:
         return replace(team, archived=at)
 
     def edit_team(
-        self, id_: str, *, name: str | None = None, weight: float | None = None, timezone: str | None = None
+        self,
+        id_: str,
+        *,
+        name: str | None = None,
+        weight: float | None = None,
+        timezone: str | None = None,
+        store_texts: bool | None = None,
     ) -> Team:
         """Change what is given; running servers follow within a second. Raises BadRequest, NotFound."""
         with self._database.write() as connection:
@@ -97,7 +103,9 @@ class KeyTable:
             if timezone is not None:
                 zone_of(timezone)
                 team = replace(team, timezone=timezone)
-            values = {"name": team.name, "weight": team.weight, "timezone": team.timezone}
+            if store_texts is not None:
+                team = replace(team, store_texts=store_texts)
+            values = asdict(team)
             connection.execute(sa.update(TEAMS).where(TEAMS.c.id == id_).values(values))
             _changed(connection)
         return team
@@ -218,6 +226,12 @@ class KeyTable:
         return revision, known, [team.id for team in teams.values() if team.archived is not None]
 
 
+def storing(database: Database) -> list[str]:
+    """Teams that have texts kept."""
+    with database.read() as connection:
+        return list(connection.execute(sa.select(TEAMS.c.id).where(TEAMS.c.store_texts)).scalars())
+
+
 def _find(connection: sa.Connection, table: sa.Table, id_: str) -> Any:
     """The row, which nobody else changes before this transaction has ended."""
     return connection.execute(sa.select(table).where(table.c.id == id_).with_for_update()).one_or_none()
@@ -228,7 +242,7 @@ def _changed(connection: sa.Connection) -> None:
 
 
 def _team(row: Any) -> Team:
-    return Team(row.id, row.name, row.created, row.archived, row.weight, row.timezone)
+    return Team(row.id, row.name, row.created, row.archived, row.weight, row.timezone, row.store_texts)
 
 
 def _key(row: Any) -> Key:

@@ -26,6 +26,7 @@ TEAMS = sa.Table(
     sa.Column("archived", sa.Double),
     sa.Column("weight", sa.Double, nullable=False, server_default="1"),
     sa.Column("timezone", sa.String(64), nullable=False, server_default="UTC"),
+    sa.Column("store_texts", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 KEYS = sa.Table(
     "api_keys",

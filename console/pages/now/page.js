@@ -1,5 +1,5 @@
 // Draws what the stream of events tells. One stream for all viewers; the browser comes back to it by itself.
-import { api, failure, make, ms, say, size } from "../act.js";
+import { api, failure, fall, make, money, ms, say, size } from "../act.js";
 import { Ring } from "../ring.js";
 
 const $ = (id) => document.getElementById(id);
@@ -86,6 +86,28 @@ function decisions() {
   for (const one of fresh) rings.get(one.model)?.show(one.subject);
 }
 
+const WAYS = { evict: "its process ends", drain: "once its requests have ended", sleep: "it goes to sleep" };
+
+function nextToLeave() {
+  const named = Object.entries(now.next_to_leave).map(([id, way]) => {
+    const { idle_seconds: idle } = now.models.find((model) => model.id === id) ?? {};
+    return make("span", {}, make("b", {}, id), ` (${WAYS[way]}${idle === null || idle === undefined ? "" : `, idle for ${idleWords(idle)}`})`);
+  });
+  const isHeld = now.models.some((model) => model.bytes > 0);
+  $("next-to-leave").replaceChildren(...(named.length ? ["Next to leave if room is needed: ", ...named.flatMap((one, i) => (i ? [", ", one] : [one]))]
+    : isHeld ? ["If room is needed, nobody can leave now: all are busy, pinned, just loaded or still coming."] : []));
+}
+
+function requests() {
+  const longest = Math.max(...now.requests.map((one) => one.total), 1e-9);
+  $("last-requests").replaceChildren(...now.requests.map((one) => make("tr", {},
+    make("td", {}, make("a", { class: "mono", href: `requests?words=${encodeURIComponent(one.id)}` }, one.id.length > 12 ? `${one.id.slice(0, 12)}…` : one.id)),
+    make("td", { class: "wide" }, one.team, " ", make("span", { class: `tag ${one.service_class}` }, one.service_class)),
+    make("td", { class: "wrap" }, one.answered_by || "-"), make("td", { class: "wide dim" }, one.why || "-"),
+    make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num" }, ms(one.total)))));
+  if (!now.requests.length) $("last-requests").append(make("tr", {}, make("td", { colspan: 7, class: "empty" }, "No request has ended yet.")));
+}
+
 function places() {
   for (const ring of now.rings) {
     const card = document.querySelector(`[data-ring="${CSS.escape(ring.model)}"]`);
@@ -108,6 +130,7 @@ function draw() {
   $("kpi-rate").textContent = minute.tokens < 600 ? (minute.tokens / 60).toFixed(1) : number(minute.tokens / 60);
   $("kpi-swaps").textContent = number(minute.swaps);
   $("kpi-requests").textContent = number(minute.requests);
+  $("kpi-cost").textContent = now.cost_per_accepted === null ? "-" : `${money(now.cost_per_accepted)} ${now.currency}`;
   spark("first", minute.firsts);
   spark("rate", minute.rates);
   spark("swaps", minute.swap_rates);
@@ -117,13 +140,13 @@ function draw() {
   $("phase").textContent = now.phase;
   $("dot").className = now.phase === "ready" ? "dot" : "dot off";
   memory();
+  nextToLeave();
   places();
   causes();
   shares();
   decisions();
+  requests();
 }
-
-draw();
 
 // A browser comes back by itself when a stream ends, but not when it is refused: by a proxy whose server starts, or
 // because a restart has ended the session.
@@ -142,7 +165,12 @@ function connect() {
     else setTimeout(connect, 2000);
   });
 }
-connect();
+
+// What the server has written is painted first: to draw the rest takes as long once more.
+requestAnimationFrame(() => setTimeout(() => {
+  draw();
+  connect();
+}));
 
 // --- one question for an adapter that is not in its place ------------------------------------------------------------
 const TEXTS = {

@@ -1,20 +1,36 @@
-"""Requests: the last ones, each with where its time went. What was asked and answered is not kept."""
+"""Requests: the last ones, each with where its time went; what was asked and answered, of teams that have it kept."""
 
 from console.host import Context, Page, Visit
+from console.texts import Texts
+from registry.errors import BadRequest
 from tenants.caller import SCOPES
 
 SHOWN = 100
 
 
 async def context(visit: Visit) -> Context:
-    words = visit.request.query_params.get("words", "")[:200]
-    rows = visit.host.console.history.rows(visit.team, SHOWN, words)
+    asked, console = visit.request.query_params, visit.host.console
+    words = asked.get("words", "")[:200]
+    if asked.get("part") == "texts":
+        return {"found": _texts(visit)}
+    rows = console.history.rows(visit.team, SHOWN, words)
     return {
         "rows": rows,
+        "texts": console.texts,
         "words": words,
         "all_teams": visit.team is None,
         "whole": _whole([row.total for row in rows]),
     }
+
+
+def _texts(visit: Visit) -> Texts | None:
+    """Of the request that is asked for; of no other team than the viewer's."""
+    asked = visit.request.query_params
+    try:
+        at = float(asked.get("at", ""))
+    except ValueError:
+        raise BadRequest("Send `at` as a number.", param="at") from None
+    return visit.host.console.texts.find(visit.team or asked.get("team", ""), asked.get("id", ""), at)
 
 
 def _whole(totals: list[float]) -> float:
@@ -22,4 +38,4 @@ def _whole(totals: list[float]) -> float:
     return sorted(totals)[int(0.8 * (len(totals) - 1))] if totals else 1.0
 
 
-PAGE = Page("Requests", 50, SCOPES, context, frozenset(("rows",)))
+PAGE = Page("Requests", 50, SCOPES, context, frozenset(("rows", "texts")))

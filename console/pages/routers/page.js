@@ -1,5 +1,5 @@
 // A decision for a sentence, and the curve of what other thresholds would have given.
-import { api, ask, make, say } from "../act.js";
+import { api, ask, draw, make, say } from "../act.js";
 
 const $ = (id) => document.getElementById(id);
 const part = (value) => value.toFixed(3);
@@ -33,16 +33,7 @@ $("explain")?.addEventListener("submit", async (event) => {
 });
 
 // --- cost and quality -----------------------------------------------------------------------------------------------
-const NS = "http://www.w3.org/2000/svg";
 const [WIDTH, HEIGHT, EDGE] = [640, 220, 44];
-
-function draw(svg, name, attributes, words) {
-  const made = document.createElementNS(NS, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  if (words !== undefined) made.textContent = words;
-  svg.append(made);
-  return made;
-}
 
 // Quality against cost where requests have a price, else against the threshold. The router's own threshold is marked.
 function plot(points, threshold) {
@@ -55,8 +46,7 @@ function plot(points, threshold) {
   const y = (value) => HEIGHT - EDGE + 10 - (HEIGHT - EDGE - 10) * value;
   const words = quality === "accepted" ? "accepted answers" : "decided by an intent";
   const svg = make("div", {});
-  const image = document.createElementNS(NS, "svg");
-  for (const [key, value] of Object.entries({ viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": `Share of ${words} against ${hasCosts ? "the mean cost of a request" : "the threshold"}; the figures are in the table below` })) image.setAttribute(key, value);
+  const image = draw(null, "svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "curve", role: "img", "aria-label": `Share of ${words} against ${hasCosts ? "the mean cost of a request" : "the threshold"}; the figures are in the table below` });
   for (const step of [0, 0.25, 0.5, 0.75, 1]) {
     draw(image, "line", { class: "line", x1: EDGE, x2: WIDTH - EDGE, y1: y(step), y2: y(step) });
     draw(image, "text", { x: EDGE - 6, y: y(step) + 4, "text-anchor": "end" }, `${100 * step} %`);
@@ -71,7 +61,7 @@ function plot(points, threshold) {
   }
   draw(image, "text", { x: EDGE, y: HEIGHT - 4 }, hasCosts ? money(least) : "0");
   draw(image, "text", { x: WIDTH - EDGE, y: HEIGHT - 4, "text-anchor": "end" }, hasCosts ? `${money(most)} a request` : "threshold 1");
-  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : "the threshold: these requests had no price"}.`));
+  svg.append(image, make("p", { class: "small dim" }, `Share of ${words}, against ${hasCosts ? "the mean cost of a request" : `the threshold: ${costs[0] ? "a request would cost the same at each" : "these requests had no price"}`}.`));
   return svg;
 }
 

@@ -82,6 +82,15 @@ async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
     return {"id": changed.id, "weight": changed.weight}
 
 
+async def texts(visit: Visit, body: Mapping[str, object]) -> Context:
+    """Whether what a team's last requests asked and were answered is kept. Once it is not, what was kept is gone."""
+    id_, value = _text(body, "id"), body.get("store")
+    if not isinstance(value, bool):
+        raise BadRequest("Send `store` as true or false.", param="store")
+    changed = await _tables(visit, lambda tables: tables.edit_team(id_, store_texts=value))
+    return {"id": changed.id, "store": changed.store_texts}
+
+
 async def limit(visit: Visit, body: Mapping[str, object]) -> Context:
     """Set a limit, in the place of the one of its kind."""
     wanted = _limit(body)
@@ -173,6 +182,7 @@ ACTIONS = {
     "revoke": revoke,
     "rotate": rotate,
     "weight": weight,
+    "texts": texts,
     "limit": limit,
     "unlimit": unlimit,
     "simulate": simulate,

@@ -11,14 +11,17 @@ from runtime.gateway.record import RequestRecord
 
 class ConsoleSink:
     def __init__(self, console: Console) -> None:
-        self._history = console.history
+        self._history, self._texts = console.history, console.texts
 
     def take(self, record: RequestRecord) -> None:
         context, target, usage, seconds = record.context, record.target, record.usage, record.seconds
+        at = round(time.time(), 3)
+        if record.texts is not None:
+            self._texts.keep(context.caller.team, context.id, at, record.texts)
         self._history.take(
             RequestRow(
                 id=context.id,
-                at=round(time.time(), 3),
+                at=at,
                 team=context.caller.team,
                 endpoint=record.endpoint,
                 asked=target.asked if target else "",

@@ -16,8 +16,8 @@ MOST_AWAY = 100
 class Look:
     """Called once a second while somebody looks at the page, on the event loop: some 100 µs for a ring of 24."""
 
-    def __init__(self, names: Names, overview: Overview, console: Console) -> None:
-        self._names, self._overview, self._console = names, overview, console
+    def __init__(self, names: Names, overview: Overview, console: Console, currency: str) -> None:
+        self._names, self._overview, self._console, self._currency = names, overview, console, currency
         self._stalls: dict[str, Stalls] = {}
 
     def __call__(self, phase: str) -> Now:
@@ -41,9 +41,13 @@ class Look:
             running=sum(queue.running for queue in queues.values()),
             waiting=sum(queue.waiting for queue in queues.values()),
             longest_wait=round(max(waits, default=0.0), 3),
+            next_to_leave=self._overview.next_to_leave(),
             minute=history.minute(),
+            cost_per_accepted=self._overview.cost_per_accepted(),
+            currency=self._currency,
             decisions=self._console.decisions.last(12),
             shares=history.shares(),
+            requests=self._console.last(),
         )
 
     def _ring(self, model: ModelView, queue: ModelQueue) -> Ring:

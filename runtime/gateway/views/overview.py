@@ -8,8 +8,10 @@ from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
+from prometheus_client import Counter
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from registry.recipes.definition import Tier
 from runtime.gateway.metrics import Metrics
@@ -125,6 +127,20 @@ class Overview:
         """A client has told whether an answer was of use."""
         self._metrics.judged.labels(model, "accepted" if accepted else "rejected").inc()
 
+    def cost_per_accepted(self) -> float | None:
+        """List price of all answers for each that was accepted, since the start; None: none was."""
+        accepted = sum(
+            sample.value
+            for sample in _samples(self._metrics.judged)
+            if sample.name.endswith("_total") and sample.labels["verdict"] == "accepted"
+        )
+        cost = sum(sample.value for sample in _samples(self._metrics.cost) if sample.name.endswith("_total"))
+        return cost / accepted if accepted else None
+
+    def next_to_leave(self) -> dict[str, str]:
+        """Models that go first if room is needed on their device, and how."""
+        return {victim.id: victim.action for victim in self._residency.next_to_leave()}
+
     def left(self) -> tuple[int, int, int]:
         """Requests in engines, requests that wait, models in memory."""
         queues = self.queues.values()
@@ -180,6 +196,10 @@ class Overview:
             )
             lines.append(f"vllm:lora_requests_info{{{labels}}} {now}")
         return ("\n".join(lines) + "\n").encode() if len(lines) > 2 else b""
+
+
+def _samples(counter: Counter) -> list[Sample]:
+    return [sample for metric in counter.collect() for sample in metric.samples]
 
 
 def _render(

@@ -15,6 +15,7 @@ from fastapi.responses import Response
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
+from console.texts import Texts
 from models.messages import Event, Segment, TranscribeRequest, TranscriptInfo
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
@@ -142,6 +143,8 @@ class RecordingResponse(Response):
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
             gateway.resolve(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
+            if gateway.console.texts.keeps(context_of(scope).caller.team):
+                recorder.texts = Texts()  # what was asked is a sound
             asked = AudioQuestion(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
             await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)
 

@@ -73,14 +73,18 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
             looks += 1
             return gateway.look(gateway.phase)
 
-        live = Live(every=3600.0, least=0.0)
-        streams = [live.events(look, teams=bool(number % 2)) for number in range(4)]
+        gateway.console.history.take(row(id="ours", team="ours"))
+        gateway.console.history.take(row(id="theirs", team="theirs"))
+        live = Live(gateway.console.seen_by, every=3600.0, least=0.0)
+        streams = [live.events(look, team) for team in ("ours", None, "ours", None)]
         for stream in streams:
             assert await anext(stream) == b"retry: 1000\n\n"
         found = [event(await anext(stream)) for stream in streams]
         assert looks == 1, "one sample for all"
         assert live.viewers == 4
         assert [one["shares"] is None for one in found] == [True, False, True, False]
+        ids = [[request["id"] for request in one["requests"]] for one in found]
+        assert ids == [["ours"], ["theirs", "ours"]] * 2, "a team sees its own"
         live.poke()
         assert [event(await anext(stream))["phase"] for stream in streams] == ["ready"] * 4
         for stream in streams:
@@ -93,8 +97,8 @@ async def test_one_sampler_serves_all_viewers_and_ends_with_the_last(console: Co
 async def test_streams_end_when_the_server_stops_and_are_bounded(console: Console) -> None:
     async with console() as shown:
         gateway = shown.gateway.gateway
-        live = Live(most=64, every=3600.0)
-        stream = live.events(lambda: gateway.look("ready"), teams=True)
+        live = Live(gateway.console.seen_by, most=64, every=3600.0)
+        stream = live.events(lambda: gateway.look("ready"), None)
         await anext(stream)
         await anext(stream)
         waits = asyncio.ensure_future(anext(stream, None))

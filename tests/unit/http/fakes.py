@@ -188,6 +188,7 @@ class FakeGateway:
             entries=self.entries,
             get=self.entries.__getitem__,
             held=lambda: 0,
+            next_to_leave=lambda: (),
             want=lambda _entry: self._want(),
             unload=lambda _entry, _force: nothing(),
             exchanger=SimpleNamespace(waiting=lambda _: None),

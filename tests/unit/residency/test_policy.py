@@ -6,7 +6,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from runtime.residency.policy import Need, Resident, Snapshot, Victim, plan, to_sleep
+from runtime.residency.policy import Need, Resident, Snapshot, Victim, next_to_leave, plan, to_sleep
 from runtime.residency.states import TRANSITIONS, ModelState
 from runtime.server.device import DeviceBudget
 
@@ -47,6 +47,20 @@ def test_of_two_idle_for_about_as_long_the_cheap_one_leaves() -> None:
     quick = resident("quick", last_used=NOW - 50.0, load_seconds=1.0)
     found = plan(Snapshot(on_one(250), (slow, quick), 1, NOW), need())
     assert [v.id for v in found.victims] == ["quick"]
+
+
+def test_who_leaves_next_is_told_for_each_device_before_room_is_needed() -> None:
+    budgets = (DeviceBudget("0", 1000), DeviceBudget("1", 1000), DeviceBudget("2", 1000))
+    held = (
+        resident("fresh", device="0", loaded_at=NOW - 1, last_used=NOW - 500),
+        resident("old", device="0", last_used=NOW - 90),
+        resident("older", device="0", last_used=NOW - 95, pinned=True),
+        resident("dozing", device="1", asleep_bytes=10),
+        resident("busy", device="2", leases=1),
+    )
+    found = next_to_leave(Snapshot(budgets, held, 0, NOW))
+    assert [(victim.id, victim.action) for victim in found] == [("old", "evict"), ("dozing", "sleep")]
+    assert next_to_leave(Snapshot(budgets, (), 3, NOW)) == ()
 
 
 def test_just_loaded_stays_and_the_plan_says_when_to_ask_again() -> None:

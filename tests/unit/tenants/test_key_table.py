@@ -14,7 +14,7 @@ from tenants.caller import EVERY, SCOPES, Scope
 from tenants.classes import ServiceClass
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import KeyRequest
-from tenants.keys.table import KeyTable
+from tenants.keys.table import KeyTable, storing
 from tenants.place import FILE
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import METADATA, VERSION_TABLE
@@ -124,6 +124,17 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     clock.now += 2000
     with pytest.raises(Conflict, match="expired"):
         table.rotate(newest.id, 1.0)
+
+
+def test_texts_are_kept_of_no_team_that_has_not_said_so(table: KeyTable, database: Database) -> None:
+    table.create_team("search")
+    assert storing(database) == []
+    before = table.revision()
+    assert table.edit_team("search", store_texts=True).store_texts
+    assert table.edit_team("search", weight=2.0).store_texts, "it stays"
+    assert (storing(database), table.revision()) == (["search"], before + 2)
+    assert not table.edit_team("search", store_texts=False).store_texts
+    assert storing(database) == []
 
 
 def test_a_weight_reaches_the_teams_keys(table: KeyTable, clock: Clock) -> None:

@@ -17,6 +17,7 @@ app = typer.Typer(no_args_is_help=True, help="List, make, change and archive the
 WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in tokens."
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
+TEXTS = "Keep what its last requests asked and were answered, in memory, for the console's page Requests."
 ZONE = "Where days and months of its budgets begin, such as Europe/Berlin."
 
 
@@ -63,6 +64,9 @@ def edit(
     name: Annotated[str | None, typer.Option("--name", help="For people.", show_default="as it is")] = None,
     weight: Annotated[float | None, typer.Option("--weight", help=WEIGHT, show_default="as it is")] = None,
     timezone: Annotated[str | None, typer.Option("--timezone", help=ZONE, show_default="as it is")] = None,
+    store_texts: Annotated[
+        bool | None, typer.Option("--store-texts/--no-store-texts", help=TEXTS, show_default="as it is")
+    ] = None,
     data_dir: DataDir = None,
     database: Database = None,
     as_json: AsJson = False,
@@ -71,10 +75,10 @@ def edit(
 
     Example: roundhouse teams edit search --weight 4
     """
-    if name is None and weight is None and timezone is None:
-        raise UsageError("Say what is to change: --name, --weight or --timezone.")
+    if name is None and weight is None and timezone is None and store_texts is None:
+        raise UsageError("Say what is to change: --name, --weight, --timezone or --store-texts.")
     with opened(data_dir, database) as tables:
-        _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone), as_json)
+        _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone, store_texts=store_texts), as_json)
 
 
 @app.command()

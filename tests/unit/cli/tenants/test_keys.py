@@ -58,10 +58,12 @@ def test_archive_and_restore(run: Run) -> None:
     assert run("teams", "restore", "search").stdout.strip() == "search: active"
 
 
-def test_weights_and_classes(run: Run) -> None:
+def test_weights_texts_and_classes(run: Run) -> None:
     assert run("teams", "create", "search", "--weight", "2").exit_code == 0
     assert run("teams", "edit", "search", "--weight", "4").stdout.strip() == "search: active"
     assert {team["id"]: team["weight"] for team in listed(run, "teams")} == {"default": 1.0, "search": 4.0}
+    assert run("teams", "edit", "search", "--store-texts").exit_code == 0
+    assert [team["id"] for team in listed(run, "teams") if team["store_texts"]] == ["search"]
     made = json.loads(
         run("keys", "create", "--class", "batch", "--ceiling", "critical", "--timeout", "5m", "--json").stdout
     )

@@ -46,6 +46,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
         (f"{PROJECTS}/fuzz/spend_alerts", ALERT, "threshold_amount", (1.5, *NUMBERS)),
         (f"{PROJECTS}/fuzz/service_accounts", {"name": "a"}, "create_service_account_only", (1, 0, "yes", [])),
         ("/console/teams/weight", {"id": "fuzz"}, "weight", NUMBERS),
+        ("/console/teams/texts", {"id": "fuzz"}, "store", (1, 0, "yes", None, [])),
         ("/console/teams/simulate", LIMIT, "days", (1.0, *NUMBERS)),
         ("/console/teams/limit", LIMIT, "amount", (1, True, None, "-1", "1e99", "1e999999999", *BEYOND)),
         ("/v1/feedback", {"request_id": "r"}, "accepted", (1, 0, "yes", "true", None, [])),

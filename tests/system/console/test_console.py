@@ -6,49 +6,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
-from tests.system.serving import PACK, Server
-from tests.system.surfaces.browsing import (
-    CHROMIUM,
-    PAGES,
-    PHONE,
-    SPOKEN,
-    WIDTH,
-    browsing,
-    drop,
-    faults,
-    looking,
-    packed,
-    picture,
-)  # fmt: skip
+from tests.eventually import eventually
+from tests.system.console.browsing import PAGES, PHONE, WIDTH, drop, faults, looking, packed, picture
+from tests.system.console.conftest import REFUSED
+from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
-pytest.importorskip("playwright", reason="playwright is not installed: make install-test")
-if not CHROMIUM:
-    pytest.skip("no Chromium here: apt-get install chromium", allow_module_level=True)
-REFUSED = ("status of 400", "status of 401", "status of 404", "status of 422")
-"""What these tests provoke; a browser tells each of them."""
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 
 @pytest.fixture(scope="module")
 def console(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server of its own: its first key ends its being open."""
-    found = Server(tmp_path_factory.mktemp("console") / "data")
+    """A server of its own, with a price: its first key ends its being open."""
+    folder = tmp_path_factory.mktemp("console")
+    chat = yaml.safe_load((STARTER / "starter-chat.yaml").read_text()) | {"price": {"input": 1.0, "output": 2.0}}
+    (folder / "starter-chat.yaml").write_text(yaml.safe_dump(chat))
+    others = [file for file in STARTER.glob("*.yaml") if file.stem != "starter-chat"]
+    found = Server(folder / "data", [folder / "starter-chat.yaml", *others])
     yield found.wait_ready()
     found.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with browsing() as found:
-        yield found
 
 
 @pytest.fixture
 def page(browser: Any, console: Server) -> Iterator[Any]:
     with looking(browser, console.url, REFUSED) as found:
         yield found
+
+
+@pytest.fixture(scope="module")
+def team(console: Server) -> str:
+    """With the first team the ledger begins."""
+    made = console.http.post("/console/teams/team", json={"id": "payments"}, headers={"Origin": console.url})
+    assert made.status_code == 200, made.text
+    eventually(lambda: console.http.get("/v1/usage").status_code == 200)
+    return "payments"
 
 
 def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, console: Server) -> None:
@@ -64,6 +57,11 @@ def test_a_first_visit_shows_a_swap_its_answer_and_what_it_cost(page: Any, conso
         page.click("#ask")
         page.wait_for_selector("#ask:enabled")
     page.wait_for_function("document.querySelectorAll('#decisions li').length >= 5")
+    page.wait_for_selector("#next-to-leave >> text=/Next to leave|nobody can leave/")
+    last = page.locator("#last-requests tr").first
+    assert last.locator("svg.fall").get_attribute("aria-label")
+    id_ = last.locator("a").get_attribute("href").partition("=")[2]
+    assert console.http.get(f"/console/requests?words={id_}&part=rows").text.count("<tr>") == 1
     picture(page, "now")
 
 
@@ -98,57 +96,6 @@ def test_a_good_adapter_is_dropped_and_a_bad_one_told_every_fault(page: Any, tmp
     picture(page, "adapters")
 
 
-def test_two_adapters_answer_side_by_side(page: Any) -> None:
-    page.goto("playground")
-    left, right = page.locator("[data-side] select").all()
-    left.select_option("starter-chat:uppercase")
-    right.select_option("starter-chat:reverse-letters")
-    page.fill("[name=text]", "call the lucky bird")
-    page.click("text=Ask both")
-    page.wait_for_selector("#chat-form button:enabled >> text=Ask both")
-    answers = [side.locator(".turns p").last.inner_text() for side in page.locator("[data-side]").all()]
-    assert answers == ["CALL THE LUCKY BIRD", "llac eht ykcul drib"]
-    digests = page.locator("[data-digest]").all_inner_texts()
-    assert all("@sha256:" in digest for digest in digests)
-    assert digests[0] != digests[1]
-    picture(page, "playground")
-    call = page.locator("[data-call-of=chat-left]")
-    call.locator("summary").click()
-    assert "curl http" in call.inner_text()
-    assert "from openai import OpenAI" in call.inner_text()
-    assert "x-roundhouse-adapter: uppercase@" in call.inner_text()
-
-
-def test_embeddings_ranks_and_a_spoken_sentence(page: Any) -> None:
-    page.goto("playground")
-    page.click("#tab-embed")
-    page.click("text=How alike are they?")
-    page.wait_for_selector("#matrix td", timeout=120_000)
-    likeness = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
-    assert len(likeness) == 16
-    assert likeness[1] > likeness[2], "the kitchen and the room with an oven, before the stock market"
-    page.keyboard.press("Escape")
-    page.click("#tab-rerank")
-    page.click("text=Order them")
-    page.wait_for_selector("#ranks li", timeout=120_000)
-    assert "file" in page.locator("#ranks li").first.inner_text()
-    page.click("#tab-speech")
-    page.click("text=Use the microphone")
-    said = SPOKEN.with_suffix(".txt").read_text().split()
-    page.wait_for_function(
-        "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
-        arg=[word for word in said if len(word) > 4], timeout=120_000,
-    )  # fmt: skip
-    page.click("text=Stop and write it down")
-    page.wait_for_selector("#player:not([hidden])")
-    page.wait_for_selector("#words span")
-    page.set_input_files("[name=file]", SPOKEN)
-    page.click("text=Write it down")
-    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(said))
-    page.evaluate("document.getElementById('player').play()")
-    page.wait_for_selector("#words .lit")
-
-
 def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Server) -> None:
     page.goto("routers")
     page.fill("#explain textarea", "3 March 2024")
@@ -158,12 +105,72 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     assert page.locator("#decided .shares li").count() > 1, "what else was near"
     body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
     assert console.http.post("/v1/chat/completions", json=body).status_code == 200
-    page.reload()
-    picture(page, "routers")
     page.goto("requests")
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
     assert page.locator("#rows .fall").count() >= 3
     picture(page, "requests")
+
+
+def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: Server, team: str) -> None:
+    for place, text in enumerate(("3 March 2024", "7 May 2021", "lovely bread!", "qwpo zmxn vrrt")):
+        body = {"model": "auto", "messages": [{"role": "user", "content": text}], "max_tokens": 20 + 20 * place}
+        answer = console.http.post("/v1/chat/completions", json=body, headers={"x-conversation-id": f"c-{place}"})
+        judged = {"request_id": answer.headers["x-request-id"], "accepted": place != 1}
+        assert console.http.post("/v1/feedback", json=judged).status_code == 200
+    threshold = console.http.get("/v1/routers/auto").json()["threshold"]
+    replay = console.http.get("/v1/routers/auto/report?days=7").json()["replay"]
+    page.goto("routers")
+    page.wait_for_selector("#curve circle.own", state="attached")
+    assert len({point["cost_micro"] for point in replay}) > 1, replay
+    assert page.text_content("#curve text.own") == f"threshold {threshold:.3f}"
+    assert page.locator("#curve circle.point").count() == len(replay) > 2
+    assert "accepted answers, against the mean cost of a request" in page.inner_text("#curve p")
+    assert "50.0 %" in page.inner_text("#outcomes tr:has-text('iso-date')"), "one of two dates was accepted"
+    page.click("#outcomes summary")
+    assert page.locator("#outcomes details tbody tr").count() == len(replay)
+    page.select_option("#curve-of [name=days]", "1")
+    page.wait_for_selector("#curve circle.own", state="attached")
+    picture(page, "routers")
+    page.goto("now")
+    page.wait_for_selector("#kpi-cost:has-text('USD')")
+
+
+def test_a_team_with_more_weight_has_a_larger_share(page: Any, console: Server, team: str) -> None:
+    page.on("dialog", lambda dialog: dialog.accept("3"))
+    page.goto("teams")
+    row = page.locator("[data-part=list] tr", has_text=team)
+    row.get_by_role("button", name=f"Change the weight of {team}").click()
+    page.wait_for_selector(f"#made >> text={team} weighs 3 now")
+    row.get_by_text("75 %").wait_for()
+    body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
+    assert console.http.post("/v1/chat/completions", json=body).status_code == 200
+    page.goto("now")
+    page.wait_for_selector("#shares li:has-text('default')")
+
+
+def test_texts_are_shown_once_a_team_has_them_kept_and_gone_once_it_has_not(
+    page: Any, console: Server, team: str
+) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    body = {"model": "starter-chat:acronym", "messages": [{"role": "user", "content": "sun bird apple"}]}
+
+    def asked(id_: str) -> str:
+        assert console.http.post("/v1/chat/completions", json=body, headers={"x-request-id": id_}).status_code == 200
+        return str(console.http.get(f"/console/requests?words={id_}").text)
+
+    assert "<summary>texts" not in asked("unkept")
+    page.goto("teams")
+    page.get_by_role("button", name="Keep texts of default").click()
+    page.wait_for_selector("#said >> text=Texts of default are kept from now on")
+    eventually(lambda: "<summary>texts" in asked("kept"))
+    page.goto("requests?words=kept")
+    page.locator("#rows summary", has_text="texts").first.click()
+    page.wait_for_selector(".texts pre:has-text('sun bird apple')")
+    page.wait_for_selector(".texts pre:has-text('SBA')")
+    page.goto("teams")
+    page.get_by_role("button", name="Keep no texts of default").click()
+    eventually(lambda: "<summary>texts" not in console.http.get("/console/requests?words=kept").text)
+    assert "sun bird apple" not in console.log.read_text()
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", PHONE), ("dark", WIDTH)])

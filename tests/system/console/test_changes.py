@@ -1,0 +1,103 @@
+"""What a person changes in the console, on the shared server: it is left as it was."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.system.console.browsing import drop, packed
+from tests.system.serving import PACK, Server
+
+pytestmark = pytest.mark.real
+NAMES = ("spun", "blended")
+"""Adapters that are made here."""
+WATCH = """id => {
+    window.told = [];
+    new MutationObserver(() => window.told.push(document.getElementById(id).innerHTML))
+        .observe(document.getElementById(id), { subtree: true, childList: true, characterData: true });
+}"""
+"""Keeps all that a part of the page has shown: steps may go by faster than a test looks."""
+
+
+@pytest.fixture(autouse=True)
+def put_back(server: Server) -> Iterator[None]:
+    before = {model["id"] for model in server.http.get("/v1/models").json()["data"]}
+    yield
+    for name in NAMES:
+        server.http.delete(f"/v1/adapters/{name}?force=true")
+    for model in server.http.get("/v1/models").json()["data"]:
+        if model["id"] not in before:
+            server.http.delete(f"/v1/models/{model['id']}?force=true")
+
+
+def test_a_model_is_proposed_and_added_with_its_steps(page: Any, server: Server) -> None:
+    page.goto("models")
+    page.fill("#add [name=model]", str(PACK / "starter-rerank"))
+    page.fill("#add [name=id]", "my-rerank")
+    page.click("text=Propose a recipe")
+    page.wait_for_selector("#added .good")
+    assert "task: rerank" in page.inner_text("#added pre")
+    assert server.http.get("/v1/models/my-rerank").status_code == 404, "nothing was added"
+    page.evaluate(WATCH, "added")
+    page.click("text=Add it")
+    page.wait_for_selector("#added .good >> text=is there")
+    told = page.evaluate("window.told")
+    assert any("<progress" in shown and "looking" in shown for shown in told), told
+    assert any("added new" in shown for shown in told), told
+    row = page.locator("[data-part=rows] tr", has_text="my-rerank")
+    row.get_by_role("button", name="Load").click()
+    row.locator(".tag.ready").wait_for(timeout=120_000)
+    asked = {"model": "my-rerank", "query": "fruit", "documents": ["an apple", "a train"]}
+    assert server.http.post("/v1/rerank", json=asked).status_code == 200
+    page.fill("#add [name=model]", "/nowhere/at/all")
+    page.click("text=Add it")
+    page.wait_for_selector("#added .bad")
+
+
+def test_a_version_is_rolled_back_and_answers_its_probe(page: Any, server: Server, tmp_path: Path) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto("adapters")
+    page.click("#register summary")
+    for adapter, expected in (("uppercase", "CALL"), ("reverse-letters", "llac")):
+        page.fill("[name=probe_prompt]", "call the lucky bird")
+        page.fill("[name=probe_expected]", expected)
+        drop(page, "#drop", packed(PACK / "adapters" / adapter, tmp_path / "spun.tar.gz"))
+        page.wait_for_selector("#checked .good >> text=is registered")
+        page.wait_for_selector(f"#checked >> text={server.http.get('/v1/adapters/spun').json()['digest']}")
+    row = page.locator("#rows tr", has_text="spun")
+    row.get_by_role("button", name="Probe").click()
+    page.wait_for_selector("#checked .good >> text=passed its probe")
+    assert "answered “llac" in page.inner_text("#checked")
+    row.locator(".tag.passed").wait_for()
+    row.locator("summary").click()
+    row.get_by_role("button", name="Make current").click()
+    page.wait_for_selector("#said >> text=spun answers with v1 now")
+    row.locator("summary").click()
+    row.get_by_role("button", name="Make current").wait_for()
+    assert server.http.get("/v1/adapters/spun").json()["version"] == "v1"
+    row.get_by_role("button", name="Probe").click()
+    page.wait_for_selector("#checked >> text=answered “CALL")
+
+
+def test_two_adapters_become_one_and_one_becomes_a_model(page: Any, server: Server) -> None:
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.goto("adapters")
+    page.fill("#combine [name=name]", "blended")
+    for place, name in enumerate(("uppercase", "title-case")):
+        page.locator("#combine [name=part]").nth(place).select_option(f"starter-chat:{name}")
+        page.locator("#combine [name=weight]").nth(place).fill(("1", "0")[place])
+    page.click("#combine button")
+    page.wait_for_selector("#combined .good >> text=blended v1 is registered", timeout=300_000)
+    row = page.locator("#rows tr", has_text="blended")
+    row.wait_for()
+    asked = {"messages": [{"role": "user", "content": "call the lucky bird"}], "temperature": 0, "max_tokens": 40}
+    blend = server.http.post("/v1/chat/completions", json={"model": "blended", **asked}).json()
+    assert blend["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"
+    row.get_by_role("button", name="Merge").click()
+    page.wait_for_selector("#checked .good >> text=are one model now", timeout=300_000)
+    page.click("text=Serve it")
+    page.wait_for_selector("#checked .good >> text=is there")
+    merged = page.inner_text("#checked").split()[0]
+    whole = server.http.post("/v1/chat/completions", json={"model": merged, **asked})
+    assert whole.json()["choices"][0]["message"]["content"] == "CALL THE LUCKY BIRD"

@@ -1,0 +1,60 @@
+"""The playground in a real browser on the shared server: four tasks, asked as a person asks them."""
+
+from typing import Any
+
+import pytest
+
+from tests.system.console.browsing import SPOKEN, picture
+
+pytestmark = pytest.mark.real
+
+
+def test_two_adapters_answer_side_by_side(page: Any) -> None:
+    page.goto("playground")
+    left, right = page.locator("[data-side] select").all()
+    left.select_option("starter-chat:uppercase")
+    right.select_option("starter-chat:reverse-letters")
+    page.fill("[name=text]", "call the lucky bird")
+    page.click("text=Ask both")
+    page.wait_for_selector("#chat-form button:enabled >> text=Ask both")
+    answers = [side.locator(".turns p").last.inner_text() for side in page.locator("[data-side]").all()]
+    assert answers == ["CALL THE LUCKY BIRD", "llac eht ykcul drib"]
+    digests = page.locator("[data-digest]").all_inner_texts()
+    assert all("@sha256:" in digest for digest in digests)
+    assert digests[0] != digests[1]
+    picture(page, "playground")
+    call = page.locator("[data-call-of=chat-left]")
+    call.locator("summary").click()
+    assert "curl http" in call.inner_text()
+    assert "from openai import OpenAI" in call.inner_text()
+    assert "x-roundhouse-adapter: uppercase@" in call.inner_text()
+
+
+def test_embeddings_ranks_and_a_spoken_sentence(page: Any) -> None:
+    page.goto("playground")
+    page.click("#tab-embed")
+    page.click("text=How alike are they?")
+    page.wait_for_selector("#matrix td", timeout=120_000)
+    likeness = [float(text) for text in page.locator("#matrix td").all_inner_texts()]
+    assert len(likeness) == 16
+    assert likeness[1] > likeness[2], "the kitchen and the room with an oven, before the stock market"
+    page.keyboard.press("Escape")
+    page.click("#tab-rerank")
+    page.click("text=Order them")
+    page.wait_for_selector("#ranks li", timeout=120_000)
+    assert "file" in page.locator("#ranks li").first.inner_text()
+    page.click("#tab-speech")
+    page.click("text=Use the microphone")
+    said = SPOKEN.with_suffix(".txt").read_text().split()
+    page.wait_for_function(
+        "words => words.some((word) => document.getElementById('words').innerText.includes(word))",
+        arg=[word for word in said if len(word) > 4], timeout=120_000,
+    )  # fmt: skip
+    page.click("text=Stop and write it down")
+    page.wait_for_selector("#player:not([hidden])")
+    page.wait_for_selector("#words span")
+    page.set_input_files("[name=file]", SPOKEN)
+    page.click("text=Write it down")
+    page.wait_for_function("text => document.getElementById('words').innerText.trim() === text", arg=" ".join(said))
+    page.evaluate("document.getElementById('player').play()")
+    page.wait_for_selector("#words .lit")

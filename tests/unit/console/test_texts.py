@@ -1,0 +1,147 @@
+"""Texts of requests: what counts as one, who has them kept, who sees them, how much is kept."""
+
+import json
+from typing import Any
+
+import pytest
+
+from console.texts import KEPT, LONGEST, MOST, Texts, TextStore
+from models.messages import Chunk, Finished, Started, Usage
+from tenants.caller import Scope
+from tests.unit.console.conftest import HTML, Console, key, sign_in
+
+TALE = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "Hello"},
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        ({"messages": TALE}, "[system]\nBe brief.\n[user]\nHello"),
+        ({"system": "Be brief.", "messages": TALE[1:]}, "Be brief.\n[user]\nHello"),
+        ({"prompt": ["one", "two"]}, "one\ntwo"),
+        ({"prompt": [1, 2, 3]}, ""),
+        ({"instructions": "Be brief.", "input": [{"role": "user", "content": "Hello"}]}, "Be brief.\n[user]\nHello"),
+        ({"inputs": "Hello", "parameters": {"stop": ["x"]}}, "Hello"),
+        ({"query": "fruit", "documents": ["an apple", {"text": "a train"}]}, "fruit\nan apple\na train"),
+        ([1], ""),
+    ],
+)
+def test_what_was_asked_is_its_words(body: Any, asked: str) -> None:
+    assert Texts(json.dumps(body).encode()).asked == asked
+
+
+def sse(*events: Any) -> bytes:
+    return b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events) + b"data: [DONE]\n\n"
+
+
+def lines(*events: Any) -> bytes:
+    return b"".join(json.dumps(event).encode() + b"\n" for event in events)
+
+
+STREAM, NDJSON = "text/event-stream; charset=utf-8", "application/x-ndjson"
+
+
+@pytest.mark.parametrize(
+    ("kind", "data"),
+    [
+        ("application/json", json.dumps({"id": "x", "choices": [{"message": {"content": "Good day"}}]}).encode()),
+        ("application/json", json.dumps({"choices": [{"text": "Good day"}]}).encode()),
+        ("application/json", json.dumps({"output": [{"content": [{"text": "Good day"}]}]}).encode()),
+        ("application/json", json.dumps({"content": [{"type": "text", "text": "Good day"}]}).encode()),
+        ("application/json", json.dumps({"generated_text": "Good day", "details": {"seed": 1}}).encode()),
+        ("application/json", json.dumps({"text": "Good day", "segments": [{"text": "Good day"}]}).encode()),
+        ("text/plain; charset=utf-8", b"Good day"),
+        (STREAM, sse({"choices": [{"delta": {"role": "assistant", "content": "Good"}}]},
+                     {"choices": [{"delta": {"content": " day"}}]})),
+        (STREAM, sse({"type": "response.output_text.delta", "delta": "Good"},
+                     {"type": "response.output_text.delta", "delta": " day"},
+                     {"type": "response.output_text.done", "text": "Good day"},
+                     {"type": "response.completed", "response": {"output": [{"content": [{"text": "Good day"}]}]}})),
+        (STREAM, sse({"type": "message_start", "message": {"content": []}},
+                     {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "Good day"}})),
+        (STREAM, sse({"token": {"text": "Good"}}, {"token": {"text": " day"}, "generated_text": "Good day"})),
+        (NDJSON, lines({"message": {"content": "Good"}}, {"message": {"content": " day"}, "done": True})),
+        (NDJSON, lines({"response": "Good"}, {"response": " day", "done": True})),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("cut", [1, 7, 1 << 16])
+def test_what_was_answered_is_its_words_however_they_come(kind: str, data: bytes, cut: int) -> None:
+    texts = Texts()
+    texts.begin(kind)
+    for start in range(0, len(data), cut):
+        texts.feed(data[start : start + cut])
+    texts.end()
+    assert texts.answered == "Good day"
+
+
+def test_an_attempt_that_failed_and_bytes_before_a_head_are_no_answer() -> None:
+    texts = Texts()
+    texts.feed(b"nothing")
+    texts.begin("text/plain")
+    texts.feed(b"the first")
+    texts.begin("text/plain")
+    texts.feed(b"the second")
+    texts.end()
+    assert texts.answered == "the second"
+
+
+def test_how_much_is_kept_is_bounded() -> None:
+    texts = Texts(json.dumps({"prompt": "a" * 3 * MOST}).encode())
+    assert texts.asked == "a" * MOST + " …"
+    texts.begin(STREAM)
+    for _ in range(3):
+        texts.feed(sse({"choices": [{"text": "b" * MOST}]}))
+    assert texts.answered == "b" * MOST + " …"
+    whole = Texts(b"x" * (LONGEST + 1))
+    whole.begin("application/json")
+    for _ in range(3):
+        whole.feed(b"y" * LONGEST)
+    whole.end()
+    assert (whole.asked, whole.answered) == ("", "")
+    store = TextStore()
+    store.allow(["ours"])
+    for number in range(KEPT + 1):
+        store.keep("ours", f"r{number}", 1.0, texts)
+    assert (store.find("ours", "r0", 1.0), store.find("ours", f"r{KEPT}", 1.0)) == (None, texts)
+
+
+def test_only_teams_that_have_them_kept_and_no_longer_than_that() -> None:
+    store, texts = TextStore(), Texts()
+    store.keep("ours", "r", 1.0, texts)
+    assert not store.keeps("ours")
+    store.allow(["ours", "theirs"])
+    for team in ("ours", "theirs"):
+        assert store.find(team, "r", 1.0) is None
+        store.keep(team, "r", 1.0, texts)
+    store.allow(["theirs"])
+    assert (store.find("ours", "r", 1.0), store.find("theirs", "r", 1.0)) == (None, texts)
+
+
+async def test_a_teams_texts_are_for_its_keys_and_admins(console: Console) -> None:
+    ours, theirs, admin = key("ours", Scope.INFER), key("theirs", Scope.INFER), key("ops", Scope.ADMIN)
+    async with console(ours, theirs, admin) as shown:
+        texts = shown.gateway.gateway.console.texts
+        texts.allow(["ours"])
+        said = json.dumps({"choices": [{"message": {"content": "<i>and its answer</i>"}}]}).encode()
+        events = [Started(200, "application/json"), Chunk(said), Finished(usage=Usage())]
+        shown.gateway.links["chat"].script = lambda _: events
+        body = {"model": "chat", "messages": [{"role": "user", "content": "<b>the secret</b>"}]}
+        for text, id_ in ((ours[0], "kept"), (theirs[0], "unkept")):
+            headers = {"Authorization": f"Bearer {text}", "x-request-id": id_}
+            assert (await shown.client.post("/v1/chat/completions", json=body, headers=headers)).status_code == 200
+        [(team, id_, at)] = texts._kept
+        assert (team, id_) == ("ours", "kept")
+        where = f"/console/requests?part=texts&team=ours&id=kept&at={at}"
+        for text, sees in ((ours[0], True), (admin[0], True), (theirs[0], False)):
+            await sign_in(shown, text)
+            answer = await shown.client.get(where, headers=HTML)
+            assert ("&lt;b&gt;the secret&lt;/b&gt;" in answer.text) is sees
+            assert ("&lt;i&gt;and its answer&lt;/i&gt;" in answer.text) is sees
+            assert "<b>the secret" not in answer.text
+            assert ("<summary>texts" in await shown.page("requests")) is sees
+        told = await shown.client.get("/v1/requests/kept", headers={"Authorization": f"Bearer {ours[0]}"})
+        assert "secret" not in told.text, "the console alone shows them"
+        assert (await shown.client.get(where.partition("&at")[0], headers=HTML)).status_code == 400
+        texts.allow([])
+        assert "no longer kept" in (await shown.client.get(where, headers=HTML)).text
