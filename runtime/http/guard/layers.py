@@ -25,8 +25,9 @@ Layer = tuple[Any, dict[str, Any]]
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
     pace = BodyPace(settings.body_seconds, settings.min_rate)
+    most, values = partial(_most, settings.max_json), settings.bounds.json_values
     found: list[Layer] = [
-        (Bodies, {"pace": pace, "most": partial(_most, settings.max_json), "room": Room(settings.max_bodies)}),
+        (Bodies, {"pace": pace, "most": most, "room": Room(settings.max_bodies), "values": values}),
         (Keys, {}),
     ]
     if settings.cors_origins:
