@@ -1,4 +1,4 @@
-"""Bodies of more values than their bytes tell: they are counted while they come, and refused before they are decoded."""
+"""Bodies of very many values: counted while they come, and refused before they are decoded."""
 
 import json
 from pathlib import Path

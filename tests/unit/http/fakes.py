@@ -198,7 +198,7 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
-        self.routers = Keeper(folder / "routers", self.state, self.names)
+        self.routers = Keeper(folder / "routers", self.state, self.names, self.settings.bounds)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
