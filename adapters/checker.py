@@ -4,7 +4,6 @@ A worker runs one job at a time. One that dies, hangs or is left by its caller i
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import sys
@@ -15,6 +14,7 @@ import msgspec
 from adapters.check_process import CheckAnswer, Job, encode_job
 from adapters.types import Base, Checked
 from registry.bounds import Bounds
+from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -35,8 +35,8 @@ class Checker:
     """
 
     def __init__(self, workers: int = 2) -> None:
-        self._free: asyncio.LifoQueue[asyncio.subprocess.Process | None] = asyncio.LifoQueue()
-        self._all: set[asyncio.subprocess.Process] = set()
+        self._free: asyncio.LifoQueue[Child | None] = asyncio.LifoQueue()
+        self._all: set[Child] = set()
         self._workers, self._closed = workers, False
         for _ in range(workers):
             self._free.put_nowait(None)
@@ -79,9 +79,7 @@ class Checker:
             self._free.put_nowait(worker)
         return _result(answer, base)
 
-    async def _ask(self, worker: asyncio.subprocess.Process, job: Job) -> CheckAnswer:
-        assert worker.stdin is not None
-        assert worker.stdout is not None
+    async def _ask(self, worker: Child, job: Job) -> CheckAnswer:
         try:
             worker.stdin.write(encode_job(job))
             async with asyncio.timeout(job.bounds.adapter_check_seconds + _GRACE):
@@ -98,7 +96,7 @@ class Checker:
             raise _died(worker)
         return msgspec.json.decode(line, type=CheckAnswer)
 
-    async def _alive(self, worker: asyncio.subprocess.Process | None) -> asyncio.subprocess.Process:
+    async def _alive(self, worker: Child | None) -> Child:
         if self._closed:
             raise EngineFailed("The server is stopping; adapters are not checked any more.", code="check_failed")
         if worker is not None and worker.returncode is None:
@@ -106,13 +104,11 @@ class Checker:
         if worker is not None:
             self._all.discard(worker)
         kept = {name: os.environ[name] for name in ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH") if name in os.environ}
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "adapters.check_process", cwd=_ROOT, start_new_session=True, limit=_LINE,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+        worker = await Child.start(
+            sys.executable, "-m", "adapters.check_process", cwd=_ROOT, limit=_LINE,
             env={**kept, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         )  # fmt: skip
         self._all.add(worker)
-        assert worker.stdout is not None
         try:
             async with asyncio.timeout(60):
                 ready = await worker.stdout.readline()
@@ -123,14 +119,13 @@ class Checker:
             raise _died(worker)
         return worker
 
-    async def _kill(self, worker: asyncio.subprocess.Process) -> None:
+    async def _kill(self, worker: Child) -> None:
         self._all.discard(worker)
-        with contextlib.suppress(ProcessLookupError):
-            worker.kill()
+        worker.kill()
         await worker.wait()
 
 
-def _died(worker: asyncio.subprocess.Process) -> EngineFailed:
+def _died(worker: Child) -> EngineFailed:
     log.error("the adapter checker died", extra={"pid": worker.pid})
     return EngineFailed(
         "The process that checks adapters was ended while it read this one. Nothing was registered; another process "

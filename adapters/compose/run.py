@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from adapters.compose.jobs import Answer, ComposeFailed, ComposeProgress, Job, decode_answer, encode
+from registry.child import Child
 from registry.errors import EngineFailed, Unavailable, Unfit
 
 log = logging.getLogger("roundhouse.adapters")
@@ -23,15 +24,12 @@ async def compose(
 
     Raises Unfit, Unavailable (codes disk_full, compose_timeout), EngineFailed (code compose_failed).
     """
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "adapters.compose.process", cwd=_ROOT, start_new_session=True,
-        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+    process = await Child.start(
+        sys.executable, "-m", "adapters.compose.process", cwd=_ROOT,
         env={**{name: os.environ[name] for name in _KEPT if name in os.environ},
              "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1",
              "TRANSFORMERS_VERBOSITY": "error", "PYTHONWARNINGS": "ignore"},
     )  # fmt: skip
-    assert process.stdin is not None
-    assert process.stdout is not None
     last: Answer | None = None
     try:
         async with asyncio.timeout(seconds):
@@ -49,9 +47,7 @@ async def compose(
             code="compose_timeout",
         ) from None
     finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        process.kill()
         await asyncio.shield(process.wait())
     _raise(last)
 

@@ -8,7 +8,6 @@
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import shutil
@@ -20,6 +19,7 @@ import msgspec
 
 from models.sources.answers import Answer, FetchDone, FetchFailed
 from models.sources.digest import digest
+from registry.child import Child
 from registry.errors import EngineFailed, by_status
 from registry.recipes.definition import Recipe, Task
 
@@ -79,12 +79,9 @@ class Conversions:
         await asyncio.to_thread(self._root.mkdir, parents=True, exist_ok=True, mode=0o700)
         half = place.with_suffix(".half")
         await asyncio.to_thread(shutil.rmtree, half, ignore_errors=True)  # of one that was killed
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder),
-            str(half), cwd=_ROOT,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
+        process = await Child.start(
+            sys.executable, "-m", "launch.conversion.process", str(os.getpid()), str(folder), str(half), cwd=_ROOT
+        )
         line = b""
         try:
             async with asyncio.timeout(self._seconds):
@@ -95,8 +92,7 @@ class Conversions:
                 code="conversion_failed",
             ) from None
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
             if not line:
                 shutil.rmtree(half, ignore_errors=True)

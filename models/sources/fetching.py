@@ -5,7 +5,6 @@ next try goes on from there.
 """
 
 import asyncio
-import contextlib
 import os
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import msgspec
 
 from models.sources.answers import Answer, Come, FetchDone, FetchFailed
 from models.sources.resolve import Fetched
+from registry.child import Child
 from registry.errors import Unavailable, by_status
 from registry.recipes.definition import HubSource
 
@@ -64,12 +64,9 @@ class _Download:
             return await self._run(source)
 
     async def _run(self, source: HubSource) -> Path:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "models.sources.fetch_process", str(os.getpid()), limit=LINE,
-            stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, start_new_session=True, cwd=_ROOT,
-        )  # fmt: skip
-        assert process.stdin is not None
-        assert process.stdout is not None
+        process = await Child.start(
+            sys.executable, "-m", "models.sources.fetch_process", str(os.getpid()), limit=LINE, cwd=_ROOT
+        )
         try:
             process.stdin.write(source.model_dump_json().encode() + b"\n")
             await process.stdin.drain()
@@ -85,8 +82,7 @@ class _Download:
         except ConnectionError:
             pass  # it ended before it had read what to do
         finally:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+            process.kill()
             await process.wait()
         raise Unavailable(
             f"The process that fetched '{source.hub}' was ended. What has come is kept: ask again.",

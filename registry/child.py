@@ -1,0 +1,81 @@
+"""Processes that the server starts beside its event loop, without a fork of itself.
+
+uvloop's own `subprocess_exec` forks. Before a fork OpenBLAS, which numpy brings, ends its threads and waits for them:
+beside another thread that computes it waits for ever, and the whole event loop with it. `subprocess.Popen` uses
+vfork(), before which nothing is called.
+"""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+LINE = 1 << 16
+"""Bytes of a line that `stdout.readline` reads at most, unless told otherwise: as asyncio has it."""
+
+
+class Child:
+    """A process in a session of its own, with pipes. Made by `start`; whoever has it calls `wait` in the end."""
+
+    def __init__(
+        self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
+    ) -> None:
+        self.stdin, self.stdout, self._process = stdin, stdout, process
+
+    @classmethod
+    async def start(cls, *command: str, cwd: Path, env: Mapping[str, str] | None = None, limit: int = LINE) -> Self:
+        """Raises OSError. stderr is the server's."""
+        loop, process = asyncio.get_running_loop(), _started(command, cwd, env)
+        try:
+            stdout = asyncio.StreamReader(limit)
+            await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(stdout), process.stdout)
+            told, protocol = await loop.connect_write_pipe(
+                lambda: asyncio.StreamReaderProtocol(asyncio.StreamReader()), process.stdin
+            )
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        return cls(process, asyncio.StreamWriter(told, protocol, None, loop), stdout)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None: it runs. Below 0: the signal that ended it."""
+        return self._process.poll()
+
+    def kill(self) -> None:
+        """Nothing happens to one that has ended."""
+        self._process.kill()
+
+    async def wait(self) -> int:
+        """Returns its code once it has ended."""
+        if self._process.poll() is None:
+            await self._ended()
+        self.stdin.close()
+        return self._process.wait()
+
+    async def _ended(self) -> None:
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        try:
+            watched = os.pidfd_open(self.pid)
+        except ProcessLookupError:
+            return
+        try:
+            loop.add_reader(watched, ended.set)
+            await ended.wait()
+        finally:
+            loop.remove_reader(watched)
+            os.close(watched)
+
+
+def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
+    """Blocks until it runs its own program: some milliseconds."""
+    return subprocess.Popen(
+        command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )

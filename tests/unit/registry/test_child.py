@@ -1,0 +1,60 @@
+"""A process of the server's own: its pipes, its end, and that nothing is forked for it."""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from registry.child import Child
+
+UNDER_UVLOOP = """
+import asyncio, os, sys
+from pathlib import Path
+import uvloop
+from registry.child import Child
+
+os.register_at_fork(before=lambda: os._exit(3))  # what OpenBLAS does there may never end
+
+async def main():
+    child = await Child.start("/bin/cat", cwd=Path("/"))
+    child.stdin.write(b"hello\\n")
+    await child.stdin.drain()
+    assert await child.stdout.readline() == b"hello\\n"
+    child.kill()
+    assert await child.wait() == -9
+
+uvloop.run(main())
+print("not forked")
+"""
+
+
+async def test_it_is_told_answers_and_ends(tmp_path: Path) -> None:
+    script = "import os, sys; print(sys.stdin.readline().strip(), os.getcwd(), os.environ['SAID']); sys.exit(7)"
+    child = await Child.start(sys.executable, "-c", script, cwd=tmp_path, env={"SAID": "so"})
+    child.stdin.write(b"heard\n")
+    assert (await child.stdout.readline()).decode().split() == ["heard", str(tmp_path), "so"]
+    assert await child.stdout.read() == b""
+    assert await asyncio.gather(child.wait(), child.wait()) == [7, 7]
+    assert child.returncode == 7
+    child.kill()  # it has ended: nothing happens
+
+
+async def test_one_that_is_killed_says_so_to_all_who_wait_and_leaves_nothing_open(tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    child = await Child.start("/bin/cat", cwd=tmp_path)
+    assert child.returncode is None
+    assert os.getsid(child.pid) == child.pid
+    waiting = [asyncio.ensure_future(child.wait()) for _ in range(2)]
+    await asyncio.sleep(0)
+    os.kill(child.pid, signal.SIGKILL)
+    assert await asyncio.gather(*waiting) == [-signal.SIGKILL] * 2
+    assert await child.stdout.read() == b""
+    await asyncio.sleep(0)
+    assert len(os.listdir("/proc/self/fd")) <= before + 1  # the listing's own
+
+
+def test_nothing_is_forked_under_uvloop() -> None:
+    done = subprocess.run([sys.executable, "-c", UNDER_UVLOOP], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout.strip()) == (0, "not forked"), done.stderr
