@@ -62,9 +62,15 @@ class Live:
         self._closed = True
         self._tell()
 
+    async def opened(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
+        """`events`, counted before a byte of the answer is sent: a hundred may come at once. Raises QueueFull."""
+        stream = self.events(look, team)
+        return _after(await anext(stream), stream)
+
     async def events(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
-        self.admit()
+        if self.viewers >= self._most:
+            raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
         self.viewers += 1
         if self._sampler is None:
             self._sampler = asyncio.create_task(self._take(look), name="console-sampler")
@@ -83,11 +89,6 @@ class Live:
                 self._sampler.cancel()
                 self._sampler = self._sample = None
 
-    def admit(self) -> None:
-        """Raises QueueFull."""
-        if self.viewers >= self._most:
-            raise QueueFull(f"{self._most} people look at this already. Close a page, or try later.", retry_after=10)
-
     async def _take(self, look: Callable[[], Now]) -> None:
         while True:
             self._poked.clear()
@@ -103,3 +104,11 @@ class Live:
     def _tell(self) -> None:
         self._fresh.set()
         self._fresh = asyncio.Event()
+
+
+async def _after(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """Nobody may ever begin with it: then `stream` is closed as soon as it is collected."""
+    async with contextlib.aclosing(stream):
+        yield first
+        async for event in stream:
+            yield event

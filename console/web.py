@@ -105,9 +105,7 @@ class Web:
         visit = self._visit(request)
         if not visit.may(Scope.MODELS):
             raise Forbidden("The page Now needs a key with the scope 'models'.", code="insufficient_scope")
-        live = visit.host.console.live
-        live.admit()
-        stream = live.events(visit.host.now, visit.team)
+        stream = await visit.host.console.live.opened(visit.host.now, visit.team)
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 

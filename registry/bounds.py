@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, JsonValue
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-UNFIT, SOUND = "422 `unfit_adapter`", "400 `invalid_audio`"
+UNFIT, SOUND, ROUTER = "422 `unfit_adapter`", "400 `invalid_audio`", "422 `bad_router`"
 TOO_LARGE, TOO_SLOW, ENTRIES = "400 `grammar_too_large`", "400 `grammar_too_slow`", "400 `too_many_entries`"
 
 
@@ -34,6 +34,12 @@ class Bounds(BaseModel):
         "so much may such a body have in any case",
         "413",
         "schemas, tools and biases are no prompt",
+    )
+    json_values: int = _bound(
+        65_536,
+        "lists, objects and texts of any JSON body, counted while it comes",
+        "413",
+        "4,096 messages with as many parts have 40,000; to decode 1.4 million keeps all streams waiting for 0.3 s",
     )
     text_bytes_per_token: int = _bound(
         16,
@@ -203,6 +209,20 @@ class Bounds(BaseModel):
     )
     combine_seconds: float = _bound(
         1800.0, "seconds to combine or to merge", "503 `compose_timeout`", "each layer of a large model is factorised"
+    )
+    router_targets: int = _bound(
+        1000,
+        "targets of a router, and names in any list of its definition",
+        ROUTER,
+        "each is looked at for each request",
+    )
+    router_rules: int = _bound(200, "rules of a router", ROUTER, "the same, on the loop that feeds all streams")
+    router_patterns: int = _bound(
+        200, "patterns of headers in all its rules", ROUTER, "2 ms to compile each; 2,000 without a bound took 90 s"
+    )
+    router_intents: int = _bound(2000, "intents that a router names", ROUTER, "the largest public sets have 150")
+    fitted_bytes: ByteSize = _bound(
+        64 * MIB, "a model that was fitted for a router", "413", "150 intents have 20 MB; it is in memory while in use"
     )
     routers_bytes: ByteSize = _bound(
         GIB,

@@ -1,12 +1,13 @@
 """A router: one name in front of several targets. A document with `kind: router`, or the body of POST /v1/routers."""
 
-from collections.abc import Mapping
-from typing import Annotated, Self
+from collections.abc import Collection, Iterator, Mapping
+from typing import Annotated, Any, Self
 
 import re2
-from pydantic import AfterValidator, Field, StringConstraints, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationInfo, model_validator
 from pydantic_core import PydanticCustomError
 
+from registry.bounds import Bounds
 from registry.names import AdapterName
 from registry.recipes.definition import AnySource, Seconds, Strict, Task
 
@@ -14,9 +15,9 @@ TargetName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._
 Label = Annotated[str, StringConstraints(min_length=1, max_length=64, pattern=r"^[^\s]+$")]
 Hedge = Annotated[Seconds, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, le=1)]
-To = Annotated[tuple[TargetName, ...], Field(max_length=1000)]
-Words = Annotated[tuple[str, ...], Field(max_length=1000)]
-LONGEST_PATTERN, MOST_PATTERNS = 500, 200
+To = tuple[TargetName, ...]
+Words = tuple[str, ...]
+LONGEST_PATTERN = 500
 MEMORY = 1 << 18
 """Bytes of one that is compiled: that takes 2 ms at most. With a MiB some took 60 ms of the loop that feeds streams."""
 
@@ -90,7 +91,6 @@ class Intents(Strict):
 
     routes: Mapping[Label, To] = Field(
         default_factory=dict,
-        max_length=2000,
         description="targets of an intent, alike in worth; an intent that is not here abstains",
     )
     embedding: TargetName | None = Field(
@@ -123,7 +123,7 @@ class RouterSpec(Strict):
     version: int = Field(default=1, ge=1, description="the document's own version")
     description: str = ""
     task: Task = Task.CHAT
-    targets: tuple[RouterTarget, ...] = Field(min_length=1, max_length=1000)
+    targets: tuple[RouterTarget, ...] = Field(min_length=1)
     default: TargetName | None = Field(
         default=None, description="who answers where no stage decides; left out: whichever state and price prefer"
     )
@@ -134,7 +134,7 @@ class RouterSpec(Strict):
         "left out: never",
     )
     stay_inside: bool = False
-    rules: tuple[Rule, ...] = Field(default=(), max_length=200)
+    rules: tuple[Rule, ...] = ()
     intents: Intents | None = None
     complexity: Complexity | None = None
     conversation: Conversation = Conversation()
@@ -144,13 +144,13 @@ class RouterSpec(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _few_patterns(cls, data: object) -> object:
-        """Counted before the first of them is compiled."""
-        rules = data.get("rules") if isinstance(data, dict) else None
-        whens = [rule.get("when") for rule in rules or () if isinstance(rule, dict)] if isinstance(rules, list) else []
-        found = [when.get("headers") for when in whens if isinstance(when, dict)]
-        if sum(len(headers) for headers in found if isinstance(headers, dict)) > MOST_PATTERNS:
-            raise PydanticCustomError("rules", f"all rules together may have {MOST_PATTERNS} patterns of headers")
+    def _within(cls, data: Any, info: ValidationInfo) -> Any:
+        """Counted before anything is compiled, where bounds are handed in: of what a client sends, not of own files."""
+        if isinstance(info.context, Bounds) and isinstance(data, dict):
+            for what, name, count in _counts(data):
+                if count > (most := getattr(info.context, name)):
+                    text = "{what}: {count}, and at most {most} may be there (--bounds {name})"
+                    raise PydanticCustomError("bound", text, {"what": what, "count": count, "most": most, "name": name})
         return data
 
     @model_validator(mode="after")
@@ -166,3 +166,24 @@ class RouterSpec(Strict):
         if self.hedge_after is not None and not self.fallbacks:
             raise PydanticCustomError("targets", "`hedge_after` asks the first of `fallbacks`: name one")
         return self
+
+
+def _counts(data: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
+    """What is counted of a definition, the bound's name, and how many there are. What is of a wrong type counts 0."""
+    rules = [rule for rule in _many(data.get("rules")) if isinstance(rule, dict)]
+    whens = [when for rule in rules if isinstance(when := rule.get("when"), dict)]
+    intents = data.get("intents")
+    routes = intents.get("routes") if isinstance(intents, dict) else None
+    yield "targets", "router_targets", len(_many(data.get("targets")))
+    yield "rules", "router_rules", len(_many(data.get("rules")))
+    yield "patterns of headers in all rules", "router_patterns", sum(len(_many(when.get("headers"))) for when in whens)
+    yield "intents", "router_intents", len(_many(routes))
+    named = [data.get("fallbacks"), *(rule.get("to") for rule in rules)]
+    named += routes.values() if isinstance(routes, dict) else ()
+    yield "targets of one rule or intent", "router_targets", max(len(_many(one)) for one in named)
+    words = [one for when in whens for one in when.values() if isinstance(one, list)]
+    yield "words of one condition", "router_targets", max(map(len, words), default=0)
+
+
+def _many(value: object) -> Collection[Any]:
+    return value if isinstance(value, list | tuple | dict) else ()

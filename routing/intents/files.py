@@ -17,7 +17,6 @@ from routing.intents.head import Heads, LettersHead, Mix, VectorHead
 from routing.intents.model import Acceptance, IntentModel
 from routing.intents.spelling import EDGE, Spelling
 
-MAX_BYTES = 64 << 20
 MAX_LABELS, MAX_BUCKETS, MAX_DIMENSIONS = 2000, 1 << 18, 8192
 MAX_WORDS, MAX_PAIRS = 1 << 16, 1 << 20
 _KEY = "roundhouse"
@@ -76,8 +75,6 @@ def to_bytes(model: IntentModel | Acceptance) -> bytes:
 
 def from_bytes(data: bytes) -> IntentModel | Acceptance:
     """Raises Unfit (bad_router_model) for whatever is not what `to_bytes` writes."""
-    if len(data) > MAX_BYTES:
-        raise _unfit(f"it is larger than {MAX_BYTES >> 20} MiB")
     try:
         size = int.from_bytes(data[:8], "little")
         header = json.loads(data[8 : 8 + size])

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from registry.errors import Unavailable, Unfit
 from registry.recipes.router import RouterSpec
-from routing.intents.files import MAX_BYTES, Kind, digest_of, from_bytes
+from routing.intents.files import Kind, digest_of, from_bytes
 from routing.intents.model import Acceptance, IntentModel
 from routing.routers.router import Router
 
@@ -60,14 +60,14 @@ class Content:
         return Router(self.spec, tag, self.digest, intents, complexity)
 
 
-def models_in(folder: Path) -> tuple[tuple[Kind, bytes], ...]:
-    """The fitted models of a folder. Raises Unfit."""
+def models_in(folder: Path, most: int | None = None) -> tuple[tuple[Kind, bytes], ...]:
+    """The fitted models of a folder, each of at most so many bytes. Raises Unfit."""
     found: list[tuple[Kind, bytes]] = []
     for kind in KINDS:
         file = folder / f"{kind}.safetensors"
         if file.is_file() and not file.is_symlink():
-            if file.stat().st_size > MAX_BYTES:
-                raise Unfit(f"{file.name} is larger than {MAX_BYTES >> 20} MiB.", code="bad_router_model")
+            if most is not None and file.stat().st_size > most:
+                raise Unfit(f"{file.name} is over {most} bytes (--bounds fitted_bytes).", code="bad_router_model")
             found.append((kind, file.read_bytes()))
     return tuple(found)
 

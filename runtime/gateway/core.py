@@ -25,7 +25,7 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.providers.views import Providers
-from runtime.gateway.record import Recorder, RequestRecord, Sink
+from runtime.gateway.record import AttemptSink, Recorder, RequestRecord, Sink
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
 from runtime.gateway.routing.targets import Targets
@@ -188,16 +188,17 @@ class Gateway:
         return self._backend(target).again(context, target, error)
 
     def failed_attempt(self, recorder: Recorder, error: RoundhouseError) -> None:
-        """An attempt has ended and another one follows: the ledger has a row of each, limits are charged both."""
+        """An attempt has ended and another one follows: what it used is counted as well."""
         self._attempt_ended(recorder.attempt_failed(error))
 
     def lost(self, recorder: Recorder) -> None:
-        """An attempt was given up, as the one beside it was first: the ledger has a row of each, limits too."""
+        """An attempt was given up, as the one beside it was first: what it used is counted as well."""
         self._attempt_ended(recorder.lost())
 
     def _attempt_ended(self, record: RequestRecord) -> None:
-        self._ledger.take(record)
-        self._limits.attempt(record)
+        for sink in self._sinks:
+            if isinstance(sink, AttemptSink):
+                sink.attempt(record)
 
     async def kept(self) -> None:
         """Returns once the ledger holds the ends of what has ended."""

@@ -92,11 +92,14 @@ class Metrics:
             ["team", "service_class", "outcome"], registry=r,
         )  # fmt: skip
         self.team_tokens = Counter(
-            "roundhouse_team_tokens", "Tokens by team, class and kind (prompt, cached, completion).",
+            "roundhouse_team_tokens", "Tokens by team, class and kind (prompt, cached, completion), of all attempts.",
             ["team", "service_class", "kind"], registry=r,
         )  # fmt: skip
         self.team_cost = Counter(
-            "roundhouse_team_cost", "List price of what teams used, in the server's currency.", ["team"], registry=r
+            "roundhouse_team_cost",
+            "List price of what teams used in all attempts, in the server's currency.",
+            ["team"],
+            registry=r,
         )
         self.limits = Counter(
             "roundhouse_limited_requests",

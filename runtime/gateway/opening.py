@@ -144,7 +144,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         recipes, shelf, shelved, names, residency, queues, queue_of, files, state, metrics, adapters.register_of
     )
     providers = Directory(names, documents.providers, metrics.provider_attempt)
-    routers = Keeper(settings.data_dir / "routers", state, names, settings.bounds.routers_bytes)
+    routers = Keeper(settings.data_dir / "routers", state, names, settings.bounds)
     reloading = Reloading(roster, settings.recipes, routers.open, providers.serve)
 
     gateway = Gateway(

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from console.texts import Texts
 from models.messages import Usage
@@ -128,6 +128,15 @@ class RequestRecord:
 class Sink(Protocol):
     def take(self, record: RequestRecord) -> None:
         """Never raises and never waits: what is slow has a queue and a thread of its own."""
+        ...
+
+
+@runtime_checkable
+class AttemptSink(Protocol):
+    """A sink that also counts the attempts before the last one, whose end is the request's."""
+
+    def attempt(self, record: RequestRecord) -> None:
+        """The end of one, while the request goes on with another, or beside it."""
         ...
 
 

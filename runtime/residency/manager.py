@@ -179,7 +179,9 @@ class ResidencyManager:
     async def unload(self, entry: ModelEntry, force: bool = False) -> None:
         """Unload by hand: running requests finish first. Raises Conflict when it is pinned and not forced."""
         if entry.pinned and not force:
-            raise Conflict(f"Model '{entry.id}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
+            raise Conflict(
+                f"Model '{entry.id}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
+            )
         while entry.state in (S.LOADING, S.UNLOADING, S.DRAINING):
             await self.table.change()
         if entry.state in (S.READY, S.ASLEEP):

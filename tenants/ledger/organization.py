@@ -1,4 +1,4 @@
-"""What was used as OpenAI's administration asks for it: pages of buckets of an hour or a day. A team is a project."""
+"""What was used as OpenAI's administration asks for it: pages of buckets of a minute or more. A team is a project."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,29 +9,34 @@ import sqlalchemy as sa
 from registry.errors import BadRequest
 from registry.storage.database import Database
 from tenants.ledger.report import DAY, MAX_ROWS
-from tenants.ledger.rows import COUNTS, HOUR
-from tenants.storage.tables import HOURS
+from tenants.ledger.rows import COUNTS, HOUR, NAMES
+from tenants.storage.tables import HOURS, LEDGER
 
-WIDTHS: Mapping[str, tuple[int, int, int]] = {"1h": (HOUR, 24, 168), "1d": (DAY, 7, 31)}
+MINUTE = 60
+WIDTHS: Mapping[str, tuple[int, int, int]] = {"1m": (MINUTE, 60, 1440), "1h": (HOUR, 24, 168), "1d": (DAY, 7, 31)}
 """Of a bucket: its seconds, and how many are on a page by default and at most."""
+COST_WIDTHS = {"1d": (DAY, 7, 180)}
 TIERS = {"critical": "priority", "interactive": "default", "batch": "flex"}
 """Our classes as OpenAI's clients call them."""
-_TIER = sa.case(TIERS, value=HOURS.c.service_class)
-GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
-    "project_id": HOURS.c.team,
-    "api_key_id": HOURS.c.key,
-    "model": HOURS.c.model,
-    "batch": HOURS.c.source == "batch",
-    "service_tier": _TIER,
-}
-_ADAPTER = sa.case((HOURS.c.adapter == "", ""), else_=":" + HOURS.c.adapter)
-COST_GROUPS: Mapping[str, sa.ColumnElement[Any]] = {
-    "project_id": HOURS.c.team,
-    "api_key_id": HOURS.c.key,
-    "line_item": HOURS.c.model + _ADAPTER,
-}
-COST_WIDTHS = {"1d": (DAY, 7, 180)}
+MOST_READ = 1_000_000
+"""Rows of the ledger for one page of minutes: a second's work on SQLite. Hours and days read sums."""
 _SUMS = ("requests", *COUNTS)
+Columns = Mapping[str, sa.ColumnElement[Any]]
+
+
+def _groups(c: Columns) -> Columns:
+    return {
+        "project_id": c["team"],
+        "api_key_id": c["key"],
+        "model": c["model"],
+        "batch": c["source"] == "batch",
+        "service_tier": sa.case(TIERS, value=c["service_class"]),
+    }
+
+
+def _cost_groups(c: Columns) -> Columns:
+    line = c["model"] + sa.case((c["adapter"] == "", ""), else_=":" + c["adapter"])
+    return {"project_id": c["team"], "api_key_id": c["key"], "line_item": line}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +64,8 @@ class UsageQuery:
     """By project, key and line item (model and adapter), by the day."""
     line_items: tuple[str, ...] = ()
 
-    @property
-    def groups(self) -> Mapping[str, sa.ColumnElement[Any]]:
-        return COST_GROUPS if self.costs else GROUPS
+    def groups(self, columns: Columns) -> Columns:
+        return _cost_groups(columns) if self.costs else _groups(columns)
 
     @property
     def widths(self) -> Mapping[str, tuple[int, int, int]]:
@@ -100,8 +104,9 @@ def page_of(database: Database, asked: UsageQuery) -> UsagePage:
 def _bounds(asked: UsageQuery) -> tuple[int, int]:
     if asked.width not in asked.widths:
         raise BadRequest(f"bucket_width is {' or '.join(asked.widths)} here.", param="bucket_width")
-    if unknown := [name for name in asked.group_by if name not in asked.groups]:
-        raise BadRequest(f"group_by is of {', '.join(asked.groups)}; not {unknown[0][:40]!r}.", param="group_by")
+    known = asked.groups(dict(HOURS.c))
+    if unknown := [name for name in asked.group_by if name not in known]:
+        raise BadRequest(f"group_by is of {', '.join(known)}; not {unknown[0][:40]!r}.", param="group_by")
     if asked.end <= asked.begin:
         raise BadRequest("end_time must be after start_time.", param="end_time")
     seconds, usual, most = asked.widths[asked.width]
@@ -111,22 +116,38 @@ def _bounds(asked: UsageQuery) -> tuple[int, int]:
 
 
 def _rows(database: Database, asked: UsageQuery, seconds: int, first: int, last: int) -> list[dict[str, Any]]:
-    bucket = (HOURS.c.hour - HOURS.c.hour % seconds).label("bucket")
-    groups = [asked.groups[name].label(name) for name in asked.group_by]
-    sums = [sa.cast(sa.func.sum(HOURS.c[name]), sa.BigInteger).label(name) for name in _SUMS]
-    query = sa.select(bucket, *groups, *sums).where(HOURS.c.hour >= first, HOURS.c.hour < last)
-    filters: Sequence[tuple[sa.ColumnElement[Any], tuple[str, ...]]] = (
-        (HOURS.c.endpoint, asked.endpoints), (HOURS.c.team, asked.projects), (HOURS.c.key, asked.keys),
-        (HOURS.c.model, asked.models), (COST_GROUPS["line_item"], asked.line_items),
-    )  # fmt: skip
-    for column, values in filters:
-        if values:
-            query = query.where(column.in_(values))
-    if asked.batch is not None:
-        query = query.where((HOURS.c.source == "batch") == asked.batch)
-    query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MAX_ROWS + 1)
     with database.read() as connection:
+        c, time = (dict(HOURS.c), HOURS.c.hour) if seconds >= HOUR else _single(database, connection, first, last)
+        bucket = (time - time % seconds).label("bucket")
+        groups = [asked.groups(c)[name].label(name) for name in asked.group_by]
+        sums = [sa.cast(sa.func.sum(c[name]), sa.BigInteger).label(name) for name in _SUMS]
+        query = sa.select(bucket, *groups, *sums).where(time >= first, time < last)
+        filters: Sequence[tuple[sa.ColumnElement[Any], tuple[str, ...]]] = (
+            (c["endpoint"], asked.endpoints), (c["team"], asked.projects), (c["key"], asked.keys),
+            (c["model"], asked.models), (_cost_groups(c)["line_item"], asked.line_items),
+        )  # fmt: skip
+        for column, values in filters:
+            if values:
+                query = query.where(column.in_(values))
+        if asked.batch is not None:
+            query = query.where((c["source"] == "batch") == asked.batch)
+        query = query.group_by(bucket, *groups).order_by(bucket, *groups).limit(MAX_ROWS + 1)
         rows = [dict(row._mapping) for row in connection.execute(query)]
     if len(rows) > MAX_ROWS:
         raise BadRequest(f"That is more than {MAX_ROWS:,} results. Ask for fewer buckets, or by less.", param="limit")
     return rows
+
+
+def _single(
+    database: Database, connection: sa.Connection, first: int, last: int
+) -> tuple[Columns, sa.ColumnElement[Any]]:
+    """The ledger's own rows that have ended, as if each were sums, and the second of each. Raises BadRequest."""
+    at = LEDGER.c.at
+    within = sa.select(LEDGER.c.uid).where(at >= first, at < last).limit(MOST_READ + 1)
+    if (connection.scalar(sa.select(sa.func.count()).select_from(within.subquery())) or 0) > MOST_READ:
+        raise BadRequest(f"That is more than {MOST_READ:,} requests. Ask for fewer buckets.", param="limit")
+    second = sa.cast(at if database.is_sqlite else sa.func.floor(at), sa.BigInteger)  # SQLite's cast cuts by itself
+    columns = [LEDGER.c[name] for name in (*NAMES, *COUNTS)]
+    ended = sa.select(second.label("second"), sa.literal(1).label("requests"), *columns)
+    rows = ended.where(at >= first, at < last, LEDGER.c.state != "open").subquery()
+    return dict(rows.c), rows.c.second

@@ -37,7 +37,7 @@ HERE: dict[tuple[int, str], Asked] = {
     ),
     (400, "invalid_json"): Asked(CHAT, more={"content": b"{", "headers": {"Content-Type": "application/json"}}),
     (400, "json_too_deep"): Asked(
-        CHAT, more={"content": b"[" * 100_000, "headers": {"Content-Type": "application/json"}}
+        CHAT, more={"content": b"[" * 50_000, "headers": {"Content-Type": "application/json"}}
     ),
     (400, "too_many_documents"): Asked(
         "/v1/rerank", {"model": "starter-rerank", "query": "q", "documents": ["d"] * 2049}

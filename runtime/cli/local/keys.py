@@ -13,6 +13,7 @@ from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
 if TYPE_CHECKING:
     from registry.storage.database import Database as Tables
     from tenants.keys.table import KeyTable
+    from tenants.limits.table import LimitTable
     from tenants.place import KeyPlace
 
 DataDir = Annotated[
@@ -52,6 +53,17 @@ def opened_at(place: "KeyPlace") -> Iterator["KeyTable"]:
 
     with _told(), closing(open_tables(place.data_dir, place.database)) as tables:
         yield _keys(place, tables)
+
+
+@contextmanager
+def opened_with_limits(
+    data_dir: Path | None, database: str | None, *, make: bool
+) -> Iterator[tuple["KeyTable", "LimitTable"]]:
+    """The same as `opened`, with their limits."""
+    with _told(), _tables(data_dir, database, make) as (place, tables):
+        from tenants.limits.table import LimitTable
+
+        yield _keys(place, tables), LimitTable(tables)
 
 
 @contextmanager

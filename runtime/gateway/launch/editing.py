@@ -159,11 +159,14 @@ class Editor:
 
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:
-            raise Conflict(f"Model '{model}' is pinned. Unpin it first, or send force=true.", code="model_pinned")
-        if adapters := [adapter.key.label for adapter in self._names.everything.adapters(model)]:
             raise Conflict(
-                f"Model '{model}' is the base of {len(adapters)} adapters ({', '.join(adapters[:5])}). Remove those "
-                "first, or send force=true: then they stay, out of use, until it comes back.",
+                f"Model '{model}' is pinned. Unpin it first, or force it (force=true, --force).", code="model_pinned"
+            )
+        if adapters := [adapter.key.label for adapter in self._names.everything.adapters(model)]:
+            told = "an adapter" if len(adapters) == 1 else f"{len(adapters)} adapters"
+            raise Conflict(
+                f"Model '{model}' is the base of {told} ({', '.join(adapters[:5])}). Remove first what stands on it, "
+                "or force it (force=true, --force): that stays, out of use, until the model comes back.",
                 code="model_in_use",
             )
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from registry.bounds import USUAL
+from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, TooLarge, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
@@ -62,14 +62,10 @@ class Kept:
 
 
 class Keeper:
-    """One writer at a time; reads are of memory, where `ready` was asked for a version that nobody has used yet.
+    """One writer at a time; reads are of memory, where `ready` was asked for a version that nobody has used yet."""
 
-    Args:
-        most: bytes of all versions of all routers together.
-    """
-
-    def __init__(self, folder: Path, state: State, names: Names, most: int = USUAL.routers_bytes) -> None:
-        self._contents, self._state, self._names, self._most = Contents(folder), state, names, most
+    def __init__(self, folder: Path, state: State, names: Names, bounds: Bounds = USUAL) -> None:
+        self._contents, self._state, self._names, self._bounds = Contents(folder), state, names, bounds
         self._changing = asyncio.Lock()
         self._records: Mapping[str, Adapter] = {}
         self._ready: dict[str, Router] = {}
@@ -177,7 +173,7 @@ class Keeper:
 
     async def _given(self, spec: RouterSpec) -> None:
         """A file's router becomes a version when its content is new. One that was rolled back stays rolled back."""
-        models = await asyncio.to_thread(_models_of, spec)
+        models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes)
         content = Content(spec, models)
         record = self._records.get(spec.id)
         if record is None or all(version.digest != content.digest for version in record.versions):
@@ -187,7 +183,7 @@ class Keeper:
         """Add a router, or a new version of one, which keeps what was fitted for the version before."""
         record = self._records.get(spec.id)
         before = () if record is None else (await asyncio.to_thread(self._contents.read, record.current.digest)).models
-        models = await asyncio.to_thread(_models_of, spec) or before
+        models = await asyncio.to_thread(_models_of, spec, self._bounds.fitted_bytes) or before
         return await self.add(Content(spec, models), "request", alias)
 
     async def fit(self, name: str, kind: Kind, data: bytes) -> Kept:
@@ -225,9 +221,10 @@ class Keeper:
     def _check_room(self, content: Content) -> None:
         """Raises TooLarge."""
         kept = {version.digest: version.bytes for record in self._records.values() for version in record.versions}
-        if content.digest not in kept and sum(kept.values()) + content.size > self._most:
+        if content.digest not in kept and sum(kept.values()) + content.size > self._bounds.routers_bytes:
             raise TooLarge(
-                f"All versions of all routers may hold {self._most} bytes together (--bounds routers_bytes), and hold "
+                f"All versions of all routers may hold {self._bounds.routers_bytes} bytes together "
+                "(--bounds routers_bytes), and hold "
                 f"{sum(kept.values())}: remove a router that nobody uses."
             )
 
@@ -267,9 +264,9 @@ class Keeper:
         self._ready = {digest: router for digest, router in self._ready.items() if digest in used}
 
 
-def _models_of(spec: RouterSpec) -> tuple[tuple[Kind, bytes], ...]:
+def _models_of(spec: RouterSpec, most: int) -> tuple[tuple[Kind, bytes], ...]:
     if spec.source is None:
         return ()
     if isinstance(spec.source, HubSource):
         raise BadRequest("A router's source is a path or a package, not a hub.", param="source")
-    return models_in(locate(spec.source))
+    return models_in(locate(spec.source), most)

@@ -50,6 +50,9 @@ class LedgerSink:
     async def written(self) -> None:
         await self._ledger.written()
 
+    def attempt(self, record: RequestRecord) -> None:
+        self.take(record)  # each has a row
+
     def take(self, record: RequestRecord) -> None:
         if record.entry is None:
             return

@@ -16,11 +16,21 @@ class TeamMetrics:
         self._metrics, self._teams = metrics, First(MAX_LABELS)
 
     def take(self, record: RequestRecord) -> None:
-        context, usage = record.context, record.usage
+        context = record.context
         if record.target is None:
             return
         team, class_ = self._teams.of(context.caller.team), context.service_class.name.lower()
         self._metrics.team_requests.labels(team, class_, _status(record)).inc()
+        for cause, spent in record.causes().items():
+            self._metrics.team_wait.labels(team, cause).inc(spent)
+        if "first" in record.seconds:
+            self._metrics.team_first.labels(team, class_).observe(record.seconds["first"])
+        self.attempt(record)
+
+    def attempt(self, record: RequestRecord) -> None:
+        """What it used and costs; as a request it is counted at its end."""
+        context, usage = record.context, record.usage
+        team, class_ = self._teams.of(context.caller.team), context.service_class.name.lower()
         for kind, count in (
             ("prompt", usage.prompt_tokens),
             ("cached", usage.cached_tokens),
@@ -28,10 +38,6 @@ class TeamMetrics:
         ):
             if count:
                 self._metrics.team_tokens.labels(team, class_, kind).inc(count)
-        for cause, spent in record.causes().items():
-            self._metrics.team_wait.labels(team, cause).inc(spent)
-        if "first" in record.seconds:
-            self._metrics.team_first.labels(team, class_).observe(record.seconds["first"])
         if cost := cost_of(record):
             self._metrics.team_cost.labels(team).inc(cost / MILLION)
 

@@ -1,4 +1,5 @@
-"""How large a body may be, and how slowly it may come, for every path, also those that never look at it."""
+"""How large a body may be, how much it may hold, and how slowly it may come, for every path, also those that never look
+at it."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from runtime.http.bodies import too_large
+from runtime.http.guard.values import Values
 from runtime.http.sending import error_response
 
 
@@ -54,17 +56,18 @@ class Bodies:
         most: bytes of a body that is no form, by its path; forms have bounds of their own, by what they bring, and lie
             on disk.
         room: for all of those together, until they are answered.
+        values: that such a body may hold.
     """
 
-    def __init__(self, app: ASGIApp, pace: BodyPace, most: Callable[[str], int], room: Room) -> None:
-        self._app, self._pace, self._most, self._room = app, pace, most, room
+    def __init__(self, app: ASGIApp, pace: BodyPace, most: Callable[[str], int], room: Room, values: int) -> None:
+        self._app, self._pace, self._most, self._room, self._values = app, pace, most, room, values
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["method"] in ("GET", "HEAD"):
             await self._app(scope, receive, send)
             return
         room = None if _is_form(scope) else self._room
-        body = _Body(receive, send, self._pace, self._most(scope["path"]), room)
+        body = _Body(receive, send, self._pace, self._most(scope["path"]), room, Values(self._values))
         try:
             await self._app(scope, body.receive, body.send)
         finally:
@@ -80,8 +83,11 @@ def _is_form(scope: Scope) -> bool:
 class _Body:
     """One request's."""
 
-    def __init__(self, receive: Receive, send: Send, pace: BodyPace, most: int, room: Room | None) -> None:
+    def __init__(
+        self, receive: Receive, send: Send, pace: BodyPace, most: int, room: Room | None, values: Values
+    ) -> None:
         """room: None for a form."""
+        self._values = values
         self._receive, self._send, self._pace, self._most, self._room = receive, send, pace, most, room
         self._size, self._held, self._waited, self._ended = 0, 0, 0.0, False
         self.refusal: RequestTimedOut | TooLarge | QueueFull | None = None
@@ -110,8 +116,9 @@ class _Body:
         self._ended = not message.get("more_body", False)
         if self._room is not None:
             try:
+                self._values.add(message.get("body", b""))
                 self._room.add(size)
-            except QueueFull as refusal:
+            except (TooLarge, QueueFull) as refusal:
                 self.refusal = refusal
                 raise
             self._held += size

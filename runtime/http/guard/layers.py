@@ -13,7 +13,7 @@ from runtime.http.guard.idle import Idle
 from runtime.http.guard.keys import Keys
 from runtime.http.guard.origin import Allowed
 from runtime.http.guard.protocol import ConnectionBounds, Guarded
-from runtime.http.routing.endpoints import MOST_FITTED
+from runtime.http.routing.endpoints import most_fitted
 from runtime.server.settings import Settings
 
 FILES = 65_536
@@ -25,8 +25,17 @@ Layer = tuple[Any, dict[str, Any]]
 def layers(settings: Settings) -> list[Layer]:
     """Innermost first. A page elsewhere gets CORS headers only after the door has let it in."""
     pace = BodyPace(settings.body_seconds, settings.min_rate)
+    most = partial(_most, settings.max_json, max(settings.max_json, most_fitted(settings.bounds)))
     found: list[Layer] = [
-        (Bodies, {"pace": pace, "most": partial(_most, settings.max_json), "room": Room(settings.max_bodies)}),
+        (
+            Bodies,
+            {
+                "pace": pace,
+                "most": most,
+                "room": Room(settings.max_bodies),
+                "values": settings.bounds.json_values,
+            },
+        ),
         (Keys, {}),
     ]
     if settings.cors_origins:
@@ -37,9 +46,9 @@ def layers(settings: Settings) -> list[Layer]:
     return [*found, (Door, {"allowed": allowed})]
 
 
-def _most(usual: int, path: str) -> int:
+def _most(usual: int, fitted: int, path: str) -> int:
     """Bytes of a body to a path: what was fitted for a router is larger than what is asked."""
-    return max(usual, MOST_FITTED) if FITTED.match(path) else usual
+    return fitted if FITTED.match(path) else usual
 
 
 def uvicorn_options(settings: Settings) -> dict[str, Any]:

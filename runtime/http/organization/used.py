@@ -104,17 +104,17 @@ async def _page(
 
 
 async def completions(request: Request, gateway: CurrentGateway) -> Response:
-    """Tokens of chat and text, by the hour or the day."""
+    """Tokens of chat and text, by the minute, the hour or the day."""
     return await _usage(request, gateway, "completions", COMPLETIONS)
 
 
 async def embeddings(request: Request, gateway: CurrentGateway) -> Response:
-    """Tokens of embeddings, by the hour or the day."""
+    """Tokens of embeddings, by the minute, the hour or the day."""
     return await _usage(request, gateway, "embeddings", EMBEDDINGS)
 
 
 async def audio(request: Request, gateway: CurrentGateway) -> Response:
-    """Seconds of recordings, by the hour or the day."""
+    """Seconds of recordings, by the minute, the hour or the day."""
     return await _usage(request, gateway, "audio_transcriptions", tuple(TASKS))
 
 

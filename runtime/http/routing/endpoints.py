@@ -12,10 +12,11 @@ from fastapi import Path, Query, Request
 from fastapi.responses import Response
 from pydantic import ValidationError
 
+from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unfit
 from registry.recipes.router import RouterSpec
 from registry.wording import quoted
-from routing.intents.files import MAX_BYTES, Kind
+from routing.intents.files import Kind
 from routing.routers.replay import Replayed, ReplayOutcome, outcomes, replay
 from runtime.gateway.routing.keeper import Kept, RouterView
 from runtime.http.admin.answers import json_answer
@@ -31,8 +32,6 @@ from tenants.ledger.routes import chosen
 EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
 FITTED = "/v1/routers/{name}/fitted/{kind}"
-MOST_FITTED = MAX_BYTES * 4 // 3 + 1024
-"""Bytes of a body that brings a fitted model."""
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]
 
 
@@ -101,13 +100,13 @@ async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | 
     data.pop("kind", None)
     if data.get("source") is not None:
         raise BadRequest("Only recipe files name a source: send what was fitted with PUT.", param="source")
-    return _kept(await gateway.routers.put(await asyncio.to_thread(_spec, data), alias))
+    return _kept(await gateway.routers.put(await asyncio.to_thread(_spec, data, gateway.settings.bounds), alias))
 
 
-def _spec(data: Mapping[str, Any]) -> RouterSpec:
+def _spec(data: Mapping[str, Any], bounds: Bounds) -> RouterSpec:
     """Raises Unfit."""
     try:
-        return RouterSpec.model_validate(data)
+        return RouterSpec.model_validate(data, context=bounds)
     except ValidationError as error:
         faults = [f"{'.'.join(map(str, e['loc'])) or 'router'}: {e['msg']}" for e in error.errors(include_url=False)]
         raise Unfit("The router cannot be used.", faults[:20], code="bad_router") from None
@@ -115,8 +114,13 @@ def _spec(data: Mapping[str, Any]) -> RouterSpec:
 
 async def fit(request: Request, gateway: CurrentGateway, name: Name, kind: FittedKind) -> Response:
     """A new version of the router with another fitted model."""
-    body = await read_body(request, MOST_FITTED)
+    body = await read_body(request, most_fitted(gateway.settings.bounds))
     return _kept(await gateway.routers.fit(name, kind, await asyncio.to_thread(_model, body)))
+
+
+def most_fitted(bounds: Bounds) -> int:
+    """Bytes of a body that brings a fitted model: it comes as base64."""
+    return bounds.fitted_bytes * 4 // 3 + 1024
 
 
 def _model(body: bytes) -> bytes:

@@ -136,6 +136,32 @@ async def test_a_request_without_a_grammar_waits_for_none(bench: Bench) -> None:
     assert (await waiting)[0] == 200
 
 
+async def test_others_come_to_their_end_while_a_grammar_is_compiled(bench: Bench) -> None:
+    """However long it takes: its processes stand still from the middle of compiling until the others were answered."""
+    free = {"prompt": "on and on", "max_tokens": 100, "temperature": 0, "ignore_eos": True, "stream": True}
+    bound = {"prompt": "say", "max_tokens": 100, "temperature": 0, "stream": True, **guided(regex="([a-m]|[n-z ]){90}")}
+    alone = [_text(await bench.ask(TEXT, body)) for body in (free, bound)]
+    assert len(alone[1]) == 90
+    assert bench.engine._checker._judge is not None
+    judge = psutil.Process(bench.engine._checker._judge.process.pid)
+    unseen = ATTACKS["rules that all name one another"]["structured_outputs"]["grammar"] + '\nunused ::= "y"'
+    bomb = asyncio.create_task(_outcome(bench, TEXT, {"prompt": "x", "max_tokens": 4, **guided(grammar=unseen)}))
+    while not (compiling := judge.children()):
+        await asyncio.sleep(0)
+    stopped = [judge, *compiling]
+    for process in stopped:
+        process.suspend()
+    try:
+        beside = await asyncio.gather(*(bench.ask(TEXT, body) for body in (free, bound)))
+        assert not bomb.done()
+    finally:
+        for process in stopped:
+            process.resume()
+    assert [_text(answer) for answer in beside] == alone
+    status, code, _ = await bomb
+    assert status == 200 or code in NAMED | {"grammar_check_busy"}
+
+
 async def test_the_bound_on_memory_is_of_one_grammars_own_process(bench: Bench) -> None:
     """The engine's processes are as before: what the check takes, it takes elsewhere, up to its bound."""
     before = bench.engine._host_bytes()

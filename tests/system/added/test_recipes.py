@@ -112,6 +112,9 @@ def test_a_base_of_adapters_is_removed_only_by_force(server: Server) -> None:
     assert server.http.post("/v1/adapters", json=adapter).status_code == 201
     refused = server.http.delete("/v1/models/base")
     assert (refused.status_code, refused.json()["error"]["code"]) == (409, "model_in_use")
+    told = refused.json()["error"]["message"]
+    assert "is the base of an adapter (" in told
+    assert "force=true, --force" in told
     assert "rot13" in refused.json()["error"]["message"]
     assert server.http.delete("/v1/models/base?force=true").status_code == 200
     assert "base" not in ids(server)

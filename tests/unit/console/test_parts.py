@@ -1,6 +1,7 @@
 """What is kept for the pages, and the one stream: each as a part, with its clock in hand."""
 
 import asyncio
+import gc
 import json
 from typing import Any
 
@@ -105,9 +106,29 @@ async def test_streams_end_when_the_server_stops_and_are_bounded(console: Consol
         await asyncio.sleep(0)
         live.close()
         assert await waits is None
-        live.viewers = 64
-        with pytest.raises(QueueFull):
-            live.admit()
+
+
+async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(console: Console) -> None:
+    """Of 2,000 that came at once 100 were let in, and 36 of those broke off after their 200."""
+    async with console() as shown:
+        gateway = shown.gateway.gateway
+        live = Live(most=2, every=3600.0)
+        coming = [live.opened(lambda: gateway.look("ready"), None) for _ in range(5)]
+        found = await asyncio.gather(*coming, return_exceptions=True)
+        refused, streams = found[2:], found[:2]
+        assert [type(one) for one in refused] == [QueueFull] * 3
+        assert live.viewers == 2
+        assert [await anext(one) for one in streams if not isinstance(one, BaseException)] == [b"retry: 1000\n\n"] * 2
+        await streams[0].aclose()  # type: ignore[union-attr]
+        assert live.viewers == 1
+        never_read = await live.opened(lambda: gateway.look("ready"), None)
+        del never_read
+        gc.collect()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert live.viewers == 1, "who left before the first byte counts no more"
+        await streams[1].aclose()  # type: ignore[union-attr]
+        assert live.viewers == 0
 
 
 async def test_what_a_request_waited_for_is_a_metric(console: Console) -> None:

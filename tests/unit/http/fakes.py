@@ -39,6 +39,7 @@ from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.sinks.ledger import LedgerSink
 from runtime.gateway.sinks.limits import LimitSink
 from runtime.gateway.sinks.metrics import RequestMetrics
+from runtime.gateway.sinks.teams import TeamMetrics
 from runtime.gateway.tracing.starting import Tracing
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
@@ -199,7 +200,7 @@ class FakeGateway:
         for model, queue in self.queues.items():
             queue.open(cast(SlotLink, self.links[model]))
         kept = ledger or Ledger(folder)
-        self.routers = Keeper(folder / "routers", self.state, self.names)
+        self.routers = Keeper(folder / "routers", self.state, self.names, self.settings.bounds)
         adapters = Adapters(self.names, residency, self.queues, self.service)
         roster = Roster(
             recipes, Shelf(folder / "recipes"), Shelved((), ()), self.names, residency, self.queues,
@@ -216,7 +217,7 @@ class FakeGateway:
                 LocalBackend(residency, self.queues, self.service_stored, self.metrics),
                 ProviderBackend(self.providers),
             ],
-            [*sinks, RequestMetrics(self.metrics), self.records],
+            [*sinks, RequestMetrics(self.metrics), TeamMetrics(self.metrics), self.records],
             models,
             adapters,
             Combiner(self.names, self.service, adapters),

@@ -228,6 +228,17 @@ async def test_a_failed_attempts_cost_is_in_its_row(
         found = await rig.chat("first/big", stream=True)
         assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_overloaded"
     failed, done = rows
+    metrics = rig.gateway.metrics
+    used = {
+        s.labels["kind"]: s.value for m in metrics.team_tokens.collect() for s in m.samples if s.name.endswith("_total")
+    }
+    assert used == {"prompt": 24, "cached": 8, "completion": failed.usage.completion_tokens + 5}, (
+        "of both, as in the rows"
+    )
+    spent = [s.value for m in metrics.team_cost.collect() for s in m.samples if s.name.endswith("_total")]
+    assert spent == [pytest.approx((cost_of(failed) + cost_of(done)) / 1e6)]
+    asked = [s.value for m in metrics.team_requests.collect() for s in m.samples if s.name.endswith("_total")]
+    assert asked == [1]
     assert (failed.code, failed.usage.prompt_tokens, failed.usage.cached_tokens) == ("provider_overloaded", 12, 4)
     assert cost_of(failed) == 8 * 2 + 4 * 1 + failed.usage.completion_tokens * 6
     assert cost_of(done) == 8 * 2 + 4 * 1 + 5 * 6

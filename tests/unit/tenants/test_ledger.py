@@ -15,7 +15,7 @@ from registry.storage.migration import upgrade
 from tenants.keys.table import KeyTable
 from tenants.ledger import report
 from tenants.ledger.dates import span
-from tenants.ledger.organization import GROUPS, UsageQuery, page_of
+from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import By, Question, Used, parsed_by, used
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -128,16 +128,27 @@ def test_sums_by_what_is_asked(ledger: LedgerTable, database: Database) -> None:
     assert names(By.CLASS, By.ENDPOINT, By.KEY) == {("interactive", "/v1/chat/completions", "key00000"): 4}
 
 
-def test_pages_of_buckets(ledger: LedgerTable, database: Database) -> None:
+def test_pages_of_buckets(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(0, team="a"), entry(HOUR, team="a"), entry(HOUR + 1, team="b")]
     ledger.write(entries, [done(one, 3) for one in entries])
-    page = page_of(database, UsageQuery(0, 2 * HOUR, "1h", group_by=tuple(GROUPS), models=("m",), batch=False))
+    names = ("project_id", "api_key_id", "model", "batch", "service_tier")
+    page = page_of(database, UsageQuery(0, 2 * HOUR, "1h", group_by=names, models=("m",), batch=False))
     found = [(bucket.begin, one["project_id"], one["batch"], one["service_tier"], one["prompt_tokens"])
              for bucket in page.buckets for one in bucket.results]  # fmt: skip
     assert [(*row[:2], bool(row[2]), *row[3:]) for row in found] == [
         (0, "a", False, "default", 3), (HOUR, "a", False, "default", 3), (HOUR, "b", False, "default", 3),
     ]  # fmt: skip
     assert [len(bucket.results) for bucket in page_of(database, UsageQuery(0, 2 * DAY)).buckets] == [1, 0]
+    monkeypatch.setattr("tenants.ledger.organization.MOST_READ", 3)
+    late, open_ = entry(HOUR + 59.9, team="a"), entry(HOUR + 30)
+    ledger.write([late], [done(late, 5)])
+    minutes = page_of(database, UsageQuery(HOUR, HOUR + 120, "1m", group_by=names))
+    assert [(b.begin, [(one["project_id"], one["prompt_tokens"]) for one in b.results]) for b in minutes.buckets] == [
+        (HOUR, [("a", 8), ("b", 3)]), (HOUR + 60, []),
+    ]  # fmt: skip
+    ledger.write([open_], [])
+    with pytest.raises(BadRequest, match="more than 3 requests"):
+        page_of(database, UsageQuery(HOUR, HOUR + 120, "1m"))
 
 
 def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

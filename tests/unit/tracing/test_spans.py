@@ -20,7 +20,11 @@ from registry.errors import EngineFailed
 from routing.providers import retry
 from runtime.gateway.tracing.names import operation
 from runtime.gateway.tracing.spans import Spans
+from runtime.http.guard.layers import layers
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
+from tenants.caller import SCOPES, Caller
+from tenants.keys import secret
+from tenants.keys.keyring import Keyring, Known
 from tests.fakes import traces
 from tests.fakes.provider import Play
 from tests.unit.http.fakes import FakeGateway, application
@@ -189,6 +193,34 @@ async def test_each_attempt_at_a_provider_is_a_span_that_the_provider_goes_on_fr
     assert causes["provider"] > 0
     assert causes["queue"] > 0, "of the pause between the two"
     assert causes["prefill"] == causes["decode"] == 0
+
+
+@pytest.mark.parametrize("header", ["authorization", "x-api-key", "api-key"])
+async def test_a_key_is_on_no_span(tmp_path: Path, header: str) -> None:
+    """However it is shown, also where it does not belong; neither the one that is let in nor one that is refused."""
+    key, wrong, pepper = secret.make(), secret.make(), b"p" * 64
+    caller = Caller("search", key.id, frozenset(SCOPES))
+    known = {key.id: Known(secret.digest(pepper, key.text), caller, None, False)}
+    kept = Kept()
+    gateway = FakeGateway(tmp_path, tracing=kept.tracing, callers=Keyring(known, pepper, is_open=False))
+    app = application(gateway, layers(gateway.settings))
+    transport, told_by = httpx.ASGITransport(app=app), ("Bearer {}" if header == "authorization" else "{}")
+    with telling(gateway, *TOLD):
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            statuses = []
+            for shown in (key, wrong):
+                headers = {header: told_by.format(shown.text), "cookie": f"k={shown.text}"}
+                body = BODY | {"user": shown.text, "metadata": {"key": shown.text}}
+                answer = await client.post(PATH, json=body, headers=headers, params={"api_key": shown.text})
+                statuses.append(answer.status_code)
+            gateway.links["chat"].script = lambda _: (EngineFailed("it broke over " + key.text),)
+            answer = await client.post(PATH, json=BODY, headers={header: told_by.format(key.text)})
+    assert [*statuses, answer.status_code] == [200, 401, 500]
+    assert "roundhouse.team" in told(kept.all[-1])
+    for text in (key.text, wrong.text):
+        parts = {text, text.rpartition("-")[2], text[12:40]}
+        assert not [span.name for span in kept.all if any(part in span.to_json() for part in parts)]
+    assert kept.all
 
 
 def test_each_path_has_an_operation() -> None:

@@ -1,19 +1,20 @@
 """`roundhouse teams`: who shares a server."""
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runtime.cli.failures import UsageError
-from runtime.cli.local.keys import Database, DataDir, opened
+from runtime.cli.local.keys import Database, DataDir, opened, opened_with_limits
 from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, table
 
 if TYPE_CHECKING:
     from tenants.keys.records import Team
 
-app = typer.Typer(no_args_is_help=True, help="List, make, change and archive the teams that share a server.")
+app = typer.Typer(no_args_is_help=True, help="List, make, change, declare and archive the teams that share a server.")
 WEIGHT = "Its part of a model that is contended: 2 gets twice what 1 gets, in tokens."
 Id = Annotated[str, typer.Argument(metavar="TEAM", help="Id of a team: a-z, 0-9, '-' and '_'.", show_default=False)]
 
@@ -79,6 +80,34 @@ def edit(
         raise UsageError("Say what is to change: --name, --weight, --timezone or --store-texts.")
     with opened(data_dir, database) as tables:
         _told(tables.edit_team(team, name=name, weight=weight, timezone=timezone, store_texts=store_texts), as_json)
+
+
+@app.command()
+def apply(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML; see docs/teams.md.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would change.")] = False,
+    data_dir: DataDir = None,
+    database: Database = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make and change teams and their limits as a file declares them. Once more changes nothing.
+
+    Example: roundhouse teams apply teams.yaml --dry-run
+    """
+    try:
+        text = file.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+    with opened_with_limits(data_dir, database, make=not dry_run) as (teams, limits):
+        from tenants.declared import changes, read
+
+        found = list(changes(read(text), teams, limits))
+        for change in found if not dry_run else ():
+            change.make()
+    if as_json:
+        emit({"object": "changes", "made": not dry_run, "data": [change.words for change in found]})
+        return
+    print("\n".join(change.words for change in found) or "nothing to change")
 
 
 @app.command()

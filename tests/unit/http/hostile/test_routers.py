@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from registry.bounds import USUAL
 from registry.recipes.router import RouterSpec
 from registry.state.database import State
 from routing.intents.files import to_bytes
@@ -71,6 +72,28 @@ async def test_the_most_that_a_definition_may_have_is_taken(kept: httpx.AsyncCli
     assert answer.status_code == 201, answer.text
     chosen = await kept.post("/v1/route", json={"model": "auto", "messages": [{"role": "user", "content": "a"}]})
     assert chosen.json()["target"] == "chat", chosen.text[:500]
+
+
+@pytest.mark.parametrize(
+    ("bound", "more"),
+    [
+        ("router_targets", {"targets": [{"name": "chat"}, {"name": "b"}, {"name": "c"}]}),
+        ("router_targets", {"fallbacks": ["chat"] * 3}),
+        ("router_rules", {"rules": [{"name": name, "to": ["chat"]} for name in "abc"]}),
+        ("router_patterns", {"rules": [{"name": "r", "when": {"headers": dict.fromkeys("abc", "x")}, "to": ["chat"]}]}),
+        ("router_intents", {"intents": {"routes": {name: ["chat"] for name in "abc"}}}),
+    ],
+)
+async def test_a_bound_is_a_setting_and_is_named(tmp_path: Path, bound: str, more: dict[str, Any]) -> None:
+    with State(tmp_path / "state") as state:
+        for most, status in ((2, 422), (3, 201)):
+            gateway = FakeGateway(tmp_path, state=state, bounds=(f"{bound}={most}",))
+            transport = httpx.ASGITransport(app=application(gateway))
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                answer = await client.post("/v1/routers", json=router(**more))
+            assert answer.status_code == status, answer.text
+            assert (f"--bounds {bound}" in answer.text) == (status == 422)
+    assert RouterSpec.model_validate(router(**more)), "what the operator wrote in a file, or was taken before, is read"
 
 
 async def test_a_router_may_not_send_to_routers(kept: httpx.AsyncClient) -> None:
@@ -152,8 +175,7 @@ async def test_a_crafted_model_is_refused_and_the_router_goes_on(kept: httpx.Asy
 async def test_versions_have_a_bound_together_and_files_are_read_once(tmp_path: Path) -> None:
     """Each fit is a version on the disk, and in memory once it is asked for."""
     with State(tmp_path / "state") as state:
-        gateway = FakeGateway(tmp_path, state=state)
-        gateway.routers._most = 3_000_000
+        gateway = FakeGateway(tmp_path, state=state, bounds=("routers_bytes=3000000",))
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app=application(gateway)), base_url="http://test")
         assert (await client.post("/v1/routers", json=router(intents={"routes": {"a": ["chat"]}}))).status_code == 201
         model = {"safetensors": base64.b64encode(fitted()).decode()}
@@ -176,5 +198,7 @@ async def test_versions_have_a_bound_together_and_files_are_read_once(tmp_path: 
 def test_the_bound_of_patterns_is_told_before_one_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("registry.recipes.router.compiled", lambda _: pytest.fail("compiled"))
     headers = {f"h{i}": "a" for i in range(201)}
-    with pytest.raises(ValueError, match="200 patterns"):
-        RouterSpec.model_validate(router(rules=[{"name": "r", "when": {"headers": headers}, "to": ["chat"]}]))
+    with pytest.raises(ValueError, match="patterns of headers in all rules: 201, and at most 200"):
+        RouterSpec.model_validate(
+            router(rules=[{"name": "r", "when": {"headers": headers}, "to": ["chat"]}]), context=USUAL
+        )

@@ -70,6 +70,27 @@ async def test_buckets_and_groups(client: openai.AsyncOpenAI) -> None:
     ]
 
 
+async def test_minutes(client: openai.AsyncOpenAI) -> None:
+    """From the rows themselves, as the same hour's sums tell it."""
+    usage = client.admin.organization.usage
+    seen = []
+    page = await usage.completions(start_time=DAY, end_time=DAY + 3 * HOUR, bucket_width="1m", limit=100)
+    while True:
+        seen += page.data
+        if page.next_page is None:
+            break
+        page = await usage.completions(
+            start_time=DAY, end_time=DAY + 3 * HOUR, bucket_width="1m", limit=100, page=page.next_page
+        )
+    assert [bucket.start_time for bucket in seen] == [DAY + 60 * minute for minute in range(180)]
+    full = {b.start_time: (b.end_time, b.results[0]) for b in seen if b.results}
+    hourly = await usage.completions(start_time=DAY, end_time=DAY + 3 * HOUR, bucket_width="1h")
+    assert full == {b.start_time: (b.start_time + 60, b.results[0]) for b in hourly.data if b.results}
+    assert full.keys() == {DAY + HOUR, DAY + 2 * HOUR}
+    usual = await usage.completions(start_time=0, end_time=DAY, bucket_width="1m", group_by=["project_id"], batch=False)
+    assert (len(usual.data), usual.data[0].results[0].project_id) == (60, "search")  # type: ignore[union-attr]
+
+
 async def test_filters(client: openai.AsyncOpenAI) -> None:
     usage = client.admin.organization.usage
 
@@ -118,7 +139,8 @@ async def test_pages(client: openai.AsyncOpenAI) -> None:
 @pytest.mark.parametrize(
     ("wrong", "param"),
     [
-        ({"bucket_width": "1m"}, "bucket_width"), ({"group_by": ["user_id"]}, "group_by"), ({"limit": 32}, "limit"),
+        ({"bucket_width": "1s"}, "bucket_width"), ({"bucket_width": "1m", "limit": 1441}, "limit"),
+        ({"group_by": ["user_id"]}, "group_by"), ({"limit": 32}, "limit"),
         ({"end_time": 0}, "end_time"), ({"user_ids": ["x"]}, "user_ids[]"), ({"page": "x"}, "page"),
     ],
 )  # fmt: skip

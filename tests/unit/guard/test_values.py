@@ -1,0 +1,76 @@
+"""Bodies of very many values: counted while they come, and refused before they are decoded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from registry.errors import TooLarge
+from runtime.http.guard.values import Values
+from tests.unit.guard.serving import HOST, JSON, PATIENCE, served
+
+TEXT = st.text(st.sampled_from('a"\\[{]}, :€\n'), max_size=6)
+JSONS = st.recursive(
+    TEXT | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def held(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(held, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(held, value))
+    return int(isinstance(value, str))
+
+
+def add(most: int, body: bytes, size: int) -> None:
+    values = Values(most)
+    for start in range(0, len(body), size):
+        values.add(body[start : start + size])
+
+
+@given(value=JSONS, size=st.integers(1, 9), ascii_only=st.booleans())
+def test_the_count_is_true_however_the_body_is_cut(value: Any, size: int, ascii_only: bool) -> None:
+    body, count = json.dumps(value, ensure_ascii=ascii_only).encode(), held(value)
+    add(count, body, size)
+    if count:
+        with pytest.raises(TooLarge, match=f"more than {count - 1} "):
+            add(count - 1, body, size)
+
+
+@pytest.mark.parametrize("size", [1 << 10, 1 << 22])
+def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
+    for text in ("{[]}", 'say "a", then', "\\", '\\"', "\n"):
+        add(1, json.dumps(text * 500_000).encode(), size)
+    add(1, b"[" + b"7," * 2_000_000 + b"7]", size)
+
+
+@pytest.mark.parametrize("item", [b"[],", b"{},", b"[[[[", b'"",', b'{"role":"user","content":"x"},', b'{"a":'])
+@pytest.mark.parametrize(
+    ("path", "told"),
+    [
+        (b"/v1/chat/completions", b'{"error":{"message":"This body holds more than 65536 '),
+        (b"/v1/messages", b'{"type":"error","error":{"type":"request_too_large","message":"This body holds'),
+        (b"/v1/embeddings", b'{"error":{"message":"This body holds'),
+        (b"/v2/rerank", b'{"message":"This body holds'),
+        (b"/api/chat", b'{"error":"This body holds'),
+        (b"/v1/route", b'{"error":{"message":"This body holds'),
+        (b"/v1/load_lora_adapter", b'{"error":{"message":"This body holds'),
+    ],
+)
+async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes, path: bytes, told: bytes) -> None:
+    """The client never sends the rest: whoever waited for it, or decoded it, would not answer."""
+    body = b'{"model": "chat", "messages": [' + item * (400_000 // len(item) + 66_000)
+    head = b"POST " + path + b" HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: %d\r\n\r\n" % (len(body) + 1)
+    async with served(tmp_path, body_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head + body)
+        answer = await wire.answer()
+        assert (answer.status, answer.body[: len(told)]) == (413, told)
+        assert not server.gateway.released
+        wire.close()
