@@ -112,7 +112,7 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
     """Of 2,000 that came at once 100 were let in, and 36 of those broke off after their 200."""
     async with console() as shown:
         gateway = shown.gateway.gateway
-        live = Live(most=2, every=3600.0)
+        live = Live(gateway.console.seen_by, most=2, every=3600.0)
         coming = [live.opened(lambda: gateway.look("ready"), None) for _ in range(5)]
         found = await asyncio.gather(*coming, return_exceptions=True)
         refused, streams = found[2:], found[:2]
