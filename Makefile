@@ -35,8 +35,8 @@ serve: install ## start the server; Ctrl-C drains and stops it
 test: lint ## ruff, mypy, import rules, then all tests, real engines included
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-check: lint ## for daily work: lint and all tests without an engine, in two minutes
-	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
+check: lint ## for daily work: lint and the short tests without an engine, in two minutes
+	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
 	@$(BIN)/ruff check .

@@ -22,6 +22,7 @@ def test_it_is_few_commands_in_the_order_of_their_need() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.long
 def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> None:
     """The installation is the one of the tests; the server, which `make serve` would start, is theirs, too."""
     if not (ROOT / ".git").exists() or shutil.which("git") is None:

@@ -14,7 +14,7 @@ from anthropic import Anthropic
 from openai import OpenAI
 
 from tests.eventually import eventually
-from tests.system.serving import ROOT, STARTER, Server
+from tests.system.serving import PACK, ROOT, STARTER, Server
 from tests.system.tenants.test_keys import keys
 
 pytestmark = pytest.mark.real
@@ -136,6 +136,23 @@ def test_routers_come_change_and_go_while_the_server_runs(server: Server, tmp_pa
     assert server.http.delete("/v1/routers/loud?force=true").status_code == 200
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(model="loud", **ask)  # type: ignore[call-overload]
+
+
+def test_a_target_follows_an_alias(server: Server) -> None:
+    for source in ("uppercase", "iso-date"):
+        body = {"name": "moved", "base": "starter-chat", "source": {"path": str(PACK / "adapters" / source)}}
+        assert server.http.post("/v1/adapters", json=body).status_code == 201
+    digests = {one["version"]: one["digest"] for one in server.http.get("/v1/adapters/moved").json()["versions"]}
+    assert len(digests) == 2
+    spec = {"id": "follows", "targets": [{"name": "moved@prod"}], "default": "moved@prod"}
+    for version, digest in digests.items():
+        assert server.http.put("/v1/adapters/moved/aliases/prod", json={"version": version}).status_code == 200
+        assert server.http.post("/v1/routers", json=spec).status_code in (200, 201)
+        answer = server.http.post("/v1/chat/completions", json=said("hello world", model="follows"))
+        assert answer.headers["x-roundhouse-route"].split(" ")[1:3] == ["moved@prod", "default"]
+        assert answer.headers["x-roundhouse-adapter"].startswith(f"moved@{digest[:12]}"), digests
+    server.http.delete("/v1/routers/follows").raise_for_status()
+    server.http.delete("/v1/adapters/moved?force=true").raise_for_status()
 
 
 def test_what_no_router_may_be(server: Server) -> None:

@@ -14,6 +14,8 @@ from registry.recipes.definition import Recipe
 from tests.children import children, running
 from tests.unit.launch.whisper import SPEECH, save_whisper
 
+pytestmark = pytest.mark.long
+
 RECIPE = Recipe.model_validate(
     {"id": "w", "version": 1, "task": "transcribe", "source": {"path": "x"}, "engine": {"name": "faster-whisper"}}
 )

@@ -9,6 +9,7 @@ import os
 from collections.abc import Coroutine
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -101,6 +102,7 @@ async def _no_ping(*_: object) -> None:
     host=st.sampled_from([130, 250, 1000]),
     slots=st.integers(2, 4),
 )
+@pytest.mark.long
 def test_nothing_is_lost_and_nobody_waits_for_ever(
     actions: list[tuple[tuple[str, str, float], float]], sleepers: set[str], host: int, slots: int
 ) -> None:

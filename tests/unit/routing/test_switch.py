@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from models.messages import EmbedResult
 from registry.errors import NotFound
@@ -115,6 +116,7 @@ def body(rng: Random) -> tuple[str, dict[str, Any]]:
     return path, {**found, **said[path]}
 
 
+@pytest.mark.long
 async def test_traffic_and_explain_agree_on_ten_thousand_requests() -> None:
     rng, made, world = Random(10_000), routers(), World()
     switch, reasons = world.switch(), set()

@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,6 +93,7 @@ def closed_loop(clients: int, adapters: int, places: int, overtake: float) -> tu
     return seen, done
 
 
+@pytest.mark.long
 def test_sixteen_adapters_over_eight_places_do_not_thrash() -> None:
     seen, done = closed_loop(clients=64, adapters=16, places=8, overtake=0.5)
     assert seen.placements / len(done) < 0.2, "requests of one adapter must share a placement"

@@ -1,5 +1,6 @@
 """All rules of runtime.scheduling.placement together, against random events."""
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -7,6 +8,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from registry.errors import Conflict
 from runtime.scheduling.placement import Placement
 from tests.unit.scheduling.simulator import Witness
+
+pytestmark = pytest.mark.long
 
 
 class Anything(RuleBasedStateMachine):

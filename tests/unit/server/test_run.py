@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 CODE = """
 import gc, sys
 from pathlib import Path
@@ -22,6 +24,7 @@ server.run(Settings(recipes=(), data_dir=folder, run_dir=folder), Documents(), D
 """
 
 
+@pytest.mark.long
 def test_the_collector_never_looks_at_what_was_imported(tmp_path: Path) -> None:
     """In the API process, a look at all objects would keep it from every stream for 80 ms."""
     done = subprocess.run(

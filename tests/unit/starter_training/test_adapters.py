@@ -17,6 +17,7 @@ from starter_training.chat.train_adapters import RESUME, train_adapters
 from starter_training.install import CHAT, install_chat
 
 
+@pytest.mark.long
 def test_only_the_named_adapters_change(tmp_path: Path) -> None:
     cpu = torch.device("cpu")
     before = new_adapters(SHAPE, len(TASK_NAMES), 1, cpu)

@@ -7,6 +7,7 @@ import sys
 import time
 
 import psutil
+import pytest
 
 PARENT = """
 import multiprocessing, time
@@ -27,6 +28,7 @@ def forever() -> None:
     time.sleep(600)
 
 
+@pytest.mark.long
 def test_a_killed_training_leaves_no_worker() -> None:
     command = [sys.executable, "-c", PARENT]
     with subprocess.Popen(

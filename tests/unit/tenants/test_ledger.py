@@ -162,6 +162,7 @@ def test_an_answer_is_bounded(ledger: LedgerTable, database: Database, monkeypat
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
+@pytest.mark.long
 def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     database = open_tables(tmp_path_factory.mktemp("ledger"))
     ledger = LedgerTable(database, "server-1")

@@ -47,6 +47,7 @@ def names_of(metrics: Metrics, label: str) -> dict[str, int]:
     return {name: len(values) for name, values in found.items()}
 
 
+@pytest.mark.long
 def test_five_thousand_names_of_each_kind() -> None:
     metrics = Metrics()
     sinks = (RequestMetrics(metrics), TeamMetrics(metrics))

@@ -94,6 +94,7 @@ def test_the_start_of_a_long_text_has_the_tokens_of_the_whole(
 
 @given(st.lists(st.sampled_from(["", "steam", "two words " * 30, "long " * 20_000]), max_size=9))
 @settings(max_examples=20)
+@pytest.mark.long
 def test_texts_keep_their_order_whatever_their_lengths(texts: list[str]) -> None:
     tokens = TOKENS["WordPiece"]
     assert tokens.plain(texts) == [tokens.plain([text])[0] for text in texts]

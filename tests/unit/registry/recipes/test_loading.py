@@ -246,6 +246,7 @@ VALUES: st.SearchStrategy[object] = st.recursive(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(values=VALUES, good=st.booleans())
+@pytest.mark.long
 def test_whatever_it_holds_the_answer_is_recipes_or_faults(values: object, good: bool, write: Write) -> None:
     if good and isinstance(values, dict):
         values = {**yaml.safe_load(GOOD.format("m")), **values}

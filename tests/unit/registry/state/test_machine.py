@@ -5,6 +5,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,6 +14,8 @@ from registry.errors import Conflict, NotFound
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from tests.unit.registry.makers import digest
+
+pytestmark = pytest.mark.long
 
 KEYS = st.sampled_from([AdapterKey("m", "a"), AdapterKey("m", "b"), AdapterKey("n", "a")])
 ALIASES = st.sampled_from(["prod", "next"])

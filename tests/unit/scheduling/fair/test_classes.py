@@ -50,6 +50,7 @@ def test_without_a_floor_a_lower_class_waits() -> None:
 
 @settings(max_examples=200)
 @given(st.lists(st.tuples(st.sampled_from(ServiceClass), st.floats(1.0, 40.0)), min_size=50, max_size=200))
+@pytest.mark.long
 def test_a_class_that_waits_is_behind_its_floor_by_no_more_than_one_request(
     steps: list[tuple[ServiceClass, float]],
 ) -> None:

@@ -26,6 +26,7 @@ weights = st.sampled_from([0.5, 1.0, 2.0, 4.0])
     places=st.integers(1, 6),
     data=st.data(),
 )
+@pytest.mark.long
 def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
     weight: tuple[float, float],
     others: list[tuple[int, float, float, ServiceClass, bool]],
@@ -65,6 +66,7 @@ def test_two_teams_that_wait_get_the_same_by_weight_whatever_others_do(
     places=st.integers(1, 4),
     seed=st.integers(0, 100),
 )
+@pytest.mark.long
 def test_wrong_guesses_are_made_good(
     guesses: list[float], truths: list[float], weight: tuple[float, float], places: int, seed: int
 ) -> None:
@@ -206,6 +208,7 @@ def test_tokens_are_charged_as_they_come() -> None:
 
 
 @pytest.mark.parametrize("teams", [20])
+@pytest.mark.long
 def test_twenty_teams_with_twenty_adapters_on_few_places(teams: int) -> None:
     """Jain's index of work while all wait, though an engine holds a few of their adapters at a time."""
     from tests.unit.scheduling.simulator import Arrival, Witness, simulate
