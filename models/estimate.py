@@ -97,7 +97,8 @@ def estimate_of(recipe: Recipe, weights: Weights, shape: Shape | None, kind: Dev
         notes["host_adapters"] = f"up to {host_places} staged adapters of {host_place:,} bytes"
     overhead, host_overhead = ENGINES[recipe.engine.name].overhead[kind]
     activations = _activations(recipe, weights, shape, cast or 4)
-    notes["activations"] = f"one step of {recipe.batching.max_requests} requests and {recipe.batching.max_tokens} " + (
+    at_once = recipe.batching.sequences if recipe.task is Task.CHAT else recipe.batching.max_requests
+    notes["activations"] = f"one step of {at_once} requests and {recipe.batching.max_tokens} " + (
         "seconds of audio" if shape is None else "tokens"
     )
     notes["overhead"] = notes["host_overhead"] = f"{recipe.engine.name} on {kind}, beside all else"
@@ -157,7 +158,7 @@ def _activations(recipe: Recipe, weights: Weights, shape: Shape | None, each: fl
         values = weights.hidden * (12 + 2 * weights.decoder_layers * beams)
         return int(windows * recipe.window.padded * SECOND_FRAMES * values * each)
     step = recipe.batching.max_tokens * (4 * shape.hidden + 2 * shape.feed_forward) * each
-    logits = 3 * 4 * recipe.batching.max_requests * shape.vocabulary if recipe.task is Task.CHAT else 0
+    logits = 3 * 4 * recipe.batching.sequences * shape.vocabulary if recipe.task is Task.CHAT else 0
     return int(step) + logits
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -141,14 +141,20 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
         team = "flood" if tier == "batch" else "quiet"
         return [server.asked(team, workload.chat(server.model, tokens=TOKENS), tier) for _ in range(count)]
 
+    def endless(tier: str) -> Iterator[bytes]:
+        while not over.is_set():
+            yield from asks(tier, 1)
+
     added, part = [], []
     for _ in range(s.rounds):
+        over = asyncio.Event()
         alone = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
-        batch = asyncio.create_task(closed_loop(server, asks("batch", s.pick(600, 300, 40)), s.pick(96, 96, 20)))
+        batch = asyncio.create_task(closed_loop(server, endless("batch"), s.pick(96, 96, 20)))
         await asyncio.sleep(0.2)
         beside = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
         flooding = await closed_loop(server, asks("critical", s.pick(300, 150, 20)), s.pick(96, 96, 20))
         critical_end = max(reply.arrivals[-1] for reply in flooding.good)
+        over.set()
         slow = await batch
         for where, cell in (("critical", beside), ("critical flood", flooding), ("batch", slow)):
             bench.count(where, cell)

@@ -26,7 +26,7 @@ def settings(recipe: Recipe) -> Iterator[str]:
     yield from ("--gpu-memory-utilization", SHARE)
     yield "--no-enable-flashinfer-autotune"  # it compiles kernels with nvcc and ninja, which a host need not have
     if not GRAPH_FLAGS & {key.replace("-", "_") for key in recipe.engine.flags}:
-        yield from ("--cudagraph-capture-sizes", *map(str, capture_sizes(recipe.batching.max_requests)))
+        yield from ("--cudagraph-capture-sizes", *map(str, capture_sizes(recipe.batching.sequences)))
 
 
 def capture_sizes(max_requests: int) -> list[int]:

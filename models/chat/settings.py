@@ -64,8 +64,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
     yield from ("--dtype", recipe.dtype)
     if recipe.context_length:
         yield from ("--max-model-len", str(recipe.context_length))
-    yield from ("--max-num-seqs", str(recipe.batching.max_requests))
-    yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.max_requests)))
+    yield from ("--max-num-seqs", str(recipe.batching.sequences))
+    yield from ("--max-num-batched-tokens", str(max(recipe.batching.max_tokens, recipe.batching.sequences)))
     yield from ("--kv-cache-memory-bytes", str(recipe.memory.kv_cache or default_kv_cache(recipe, read_shape(path))))
     if device == "cpu":
         yield "--enforce-eager"
@@ -93,7 +93,7 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
 def swap_tokens(recipe: Recipe) -> int | None:
     """Most tokens of a step while adapters come: at least one for each request. None: as ever."""
     asked = recipe.batching.tokens_while_swapping
-    return None if asked is None else max(asked, recipe.batching.max_requests)
+    return None if asked is None else max(asked, recipe.batching.sequences)
 
 
 def sleeps(recipe: Recipe) -> bool:

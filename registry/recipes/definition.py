@@ -168,6 +168,13 @@ class Batching(Strict):
     """Limits of one engine step: requests (chat: sequences) and tokens (speech: seconds of audio)."""
 
     max_requests: int = Field(default=32, ge=1, le=4096)
+    spare: int | None = Field(
+        default=None,
+        ge=0,
+        le=512,
+        description="chat: places beside `max_requests` for teams that run less than their part of those, so that they "
+        "need not wait until one is free; default: an eighth of `max_requests`",
+    )
     max_tokens: int = Field(default=8192, ge=1)
     tokens_while_swapping: int | None = Field(
         default=None,
@@ -175,6 +182,15 @@ class Batching(Strict):
         description="chat: `max_tokens` while adapters come and for a second after; a swap waits for the running step, "
         "and a long prompt is read in more steps meanwhile",
     )
+
+    @property
+    def spare_places(self) -> int:
+        return self.max_requests // 8 if self.spare is None else self.spare
+
+    @property
+    def sequences(self) -> int:
+        """Most that a chat engine runs at once."""
+        return self.max_requests + self.spare_places
 
 
 class QueueSpec(Strict):

@@ -6,7 +6,9 @@ No I/O, no clock of its own, no threads: the caller tells what happened (`enqueu
 An adapter is on disk, in host memory (staged) or in a device place. A running request holds a lease on its place.
 
 Rules; the same numbers stand at the code that carries them out:
- 1. The base needs no place. At most `max_requests` requests run at once.
+ 1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare` of who has less than
+    its part: the next by rank starts there, if its team runs fewer, in its class and above, than an equal part of
+    `max_requests` among the teams that run. So a team that comes to a full engine waits for no other's answer to end.
  2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
     (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
     requests of adapters in places go first: that groups them.
@@ -45,7 +47,7 @@ from runtime.scheduling.fair.pools import Pool
 from runtime.scheduling.fair.running import Running
 from runtime.scheduling.host_tier import HostTier
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
-from runtime.scheduling.rank import Rank
+from runtime.scheduling.rank import QueuedRequest, Rank
 from runtime.scheduling.waiting import LaneHead, Waiting
 from tenants.classes import ServiceClass
 
@@ -72,21 +74,23 @@ class Placement:
         *,
         max_overtake: float = 0.5,
         staging_at_once: int = 4,
+        spare: int = 0,
         floor: float = 0.05,
         pools: Mapping[str, Pool] | None = None,
     ) -> None:
         if min(max_requests, staging_at_once) < 1:
             raise ValueError("max_requests and staging_at_once must be at least 1")
-        if min(places, max_overtake) < 0:
-            raise ValueError("places and max_overtake must be at least 0")
+        if min(places, max_overtake, spare) < 0:
+            raise ValueError("places, max_overtake and spare must be at least 0")
         self.places, self.max_requests, self.max_overtake = places, max_requests, max_overtake
+        self._spare = spare
         self._waiting = Waiting(floor)
         self._running = Running(self._waiting, pools or {})
         self._device = DeviceTier(places)
         self._host = HostTier(max(host, places + 1), staging_at_once)
         self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
         self._forgotten: set[str] = set()
-        self._sizes: tuple[int, int, int] | None = None
+        self._sizes: tuple[int, int, int, int] | None = None
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
 
@@ -175,9 +179,9 @@ class Placement:
     def unpin(self, digest: str) -> None:
         self._pinned.pop(digest, None)
 
-    def resize(self, places: int, host: int, max_requests: int) -> None:
+    def resize(self, places: int, host: int, max_requests: int, spare: int = 0) -> None:
         """The next engine has other sizes: they count from the next `reset`."""
-        self._sizes = (places, host, max_requests)
+        self._sizes = (places, host, max_requests, spare)
 
     def share(self, floor: float, pools: Mapping[str, Pool]) -> None:
         """Other floors and pools, at once."""
@@ -191,7 +195,7 @@ class Placement:
         for table in (self._running, self._device, self._host, self._failed):
             table.clear()
         if self._sizes is not None:
-            self.places, host, self.max_requests = self._sizes
+            self.places, host, self.max_requests, self._spare = self._sizes
             self._device = DeviceTier(self.places)
             self._host = HostTier(max(host, self.places + 1), self._host.staging_at_once)
             self._sizes = None
@@ -262,8 +266,11 @@ class Placement:
         """Rules 1 and 2."""
         started: list[str] = []
         ready: list[str | None] = [None, *self._device.open()]
-        while len(self._running) < self.max_requests and self._waiting:
-            request = self._waiting.first(ready, self._running.closed(self.max_requests))
+        while len(self._running) < self.max_requests + self._spare and self._waiting:
+            if len(self._running) < self.max_requests:
+                request = self._waiting.first(ready, self._running.closed(self.max_requests))
+            else:
+                request = self._first_with_less(ready)
             if request is None:
                 break
             self._running.start(request)
@@ -272,6 +279,13 @@ class Placement:
                 self._used(request.digest, now)
             started.append(request.id)
         return started
+
+    def _first_with_less(self, ready: list[str | None]) -> QueuedRequest | None:
+        """Rule 1, of a full engine."""
+        if self.max_requests < self._running.teams:  # an equal part is none
+            return None
+        closed = self._running.closed(self.max_requests + self._spare)
+        return self._waiting.first(ready, closed, lambda claim: self._running.has_less(claim, self.max_requests))
 
     def _fill_places(self, blocked: list[LaneHead]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""

@@ -64,7 +64,7 @@ class ModelQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.recipe, self._bounds, self._want, self._released, self._clock = recipe, bounds, want, released, clock
-        self.policy = Placement(*_sizes(recipe), floor=recipe.queue.floor, pools=_pools(recipe))
+        self.policy = Placement(*_sizes(recipe), spare=_spare(recipe), floor=recipe.queue.floor, pools=_pools(recipe))
         self._link: SlotLink | None = None
         self._ids = itertools.count(1)
         self._waiting: dict[str, Ticket] = {}
@@ -100,7 +100,7 @@ class ModelQueue:
     def change(self, recipe: Recipe) -> None:
         """The model has another recipe: its bounds count at once, its sizes for the next engine."""
         self.recipe = recipe
-        self.policy.resize(*_sizes(recipe))
+        self.policy.resize(*_sizes(recipe), _spare(recipe))
         self.policy.share(recipe.queue.floor, _pools(recipe))
 
     def open(self, link: SlotLink) -> None:
@@ -342,6 +342,10 @@ def unreachable(model: str, wait: float, left: float) -> Unreachable:
 
 def _pools(recipe: Recipe) -> dict[str, Pool]:
     return {name: Pool(pool.reserved, pool.max_requests) for name, pool in recipe.pools.items()}
+
+
+def _spare(recipe: Recipe) -> int:
+    return recipe.batching.spare_places if recipe.task is Task.CHAT else 0
 
 
 def _sizes(recipe: Recipe) -> tuple[int, int, int]:

@@ -1,7 +1,7 @@
 """Requests that wait, by the adapter that they need; in each lane in the order of `runtime.scheduling.fair`."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf
 from typing import NamedTuple, TypeVar
 
@@ -120,12 +120,14 @@ class Waiting:
         found.sort()
         return {digest: head for head, digest in found}
 
-    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> QueuedRequest | None:
-        """The first request of these digests."""
+    def first(
+        self, digests: Iterable[str | None], closed: frozenset[str], fits: Callable[[Claim], bool] | None = None
+    ) -> QueuedRequest | None:
+        """The first request of these digests, and of the teams whose claims fit."""
         order, best = self._order(), None
         for digest in digests:
             lanes = self._lanes.get(digest)
-            head = None if lanes is None else self._head(lanes, order, closed)
+            head = None if lanes is None else self._head(lanes, order, closed, fits)
             if head is not None and (best is None or head.rank < best.rank):
                 best = head
         return None if best is None else best.request
@@ -179,13 +181,19 @@ class Waiting:
         return self.floors.order(self.classes)
 
     def _head(
-        self, lanes: dict[ServiceClass, dict[str, Lane]], order: list[ServiceClass], closed: frozenset[str]
+        self,
+        lanes: dict[ServiceClass, dict[str, Lane]],
+        order: list[ServiceClass],
+        closed: frozenset[str],
+        fits: Callable[[Claim], bool] | None = None,
     ) -> LaneHead | None:
         for position, service_class in enumerate(order):
             best: LaneHead | None = None
             for pool, lane in lanes.get(service_class, {}).items():
-                if pool not in closed:
-                    request = lane.first()
+                if pool in closed:
+                    continue
+                request = lane.first() if fits is None else lane.first_where(fits)
+                if request is not None:
                     head = LaneHead(rank(request, position), request)
                     if best is None or head.rank < best.rank:
                         best = head

@@ -1,8 +1,10 @@
 """What waits for one adapter, in one class and pool: by team, key, deadline."""
 
 from bisect import bisect_left, insort
+from collections.abc import Callable
 
 from runtime.scheduling.fair.accounts import Order, ShareAccount
+from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.rank import QueuedRequest, Rank
 
 
@@ -41,8 +43,15 @@ class Lane:
                 self._teams.discard(team)
 
     def first(self) -> QueuedRequest:
-        key = self._keys[self._teams.first()].first()
-        return self._requests[key][0][2]
+        return self._first_of(self._teams.first())
+
+    def first_where(self, fits: Callable[[Claim], bool]) -> QueuedRequest | None:
+        """Of the teams whose claims fit. O(teams)."""
+        fitting = [team for team in self._teams if fits(self._first_of(team).claim)]
+        return self._first_of(min(fitting, key=lambda team: (team.counter, team.number))) if fitting else None
+
+    def _first_of(self, team: ShareAccount) -> QueuedRequest:
+        return self._requests[self._keys[team].first()][0][2]
 
     def __bool__(self) -> bool:
         return bool(self._requests)

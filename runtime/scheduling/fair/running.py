@@ -1,8 +1,10 @@
 """What runs, and what its teams and keys were charged for it."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.fair.pools import Pool, Pools
 from runtime.scheduling.rank import QueuedRequest
 from runtime.scheduling.waiting import Waiting
@@ -28,6 +30,8 @@ class Running:
 
     def __init__(self, waiting: Waiting, pools: Mapping[str, Pool]) -> None:
         self._waiting, self._runs = waiting, dict[str, _Run]()
+        self._of_team: dict[str, Counter[ServiceClass]] = {}
+        """How many of each run, by class."""
         self.pools = Pools(pools)
 
     def __len__(self) -> int:
@@ -47,6 +51,16 @@ class Running:
         """The pools with requests that wait that have as many places as they ever get: no adapter comes for them."""
         return self.pools.full(self._waiting.pools, places)
 
+    @property
+    def teams(self) -> int:
+        return len(self._of_team)
+
+    def has_less(self, claim: Claim, places: int) -> bool:
+        """Whether its team runs fewer, in its class and above, than its equal part among the teams that run."""
+        mine = self._of_team.get(claim.team, Counter())
+        teams = len(self._of_team) + (not mine)
+        return sum(n for one, n in mine.items() if one <= claim.service_class) < places // teams
+
     def start(self, request: QueuedRequest) -> None:
         """It waits no more."""
         claim = request.claim
@@ -54,6 +68,7 @@ class Running:
         self._waiting.remove(request.id)
         self._runs[request.id] = run
         self.pools.start(claim.pool)
+        self._of_team.setdefault(claim.team, Counter())[claim.service_class] += 1
         self._charge(run, claim.work)
 
     def progress(self, request_id: str, work: float) -> None:
@@ -67,7 +82,12 @@ class Running:
         run = self._runs.pop(request_id, None)
         if run is None:
             return None
-        self.pools.end(run.request.claim.pool)
+        claim = run.request.claim
+        self.pools.end(claim.pool)
+        mine = self._of_team[claim.team]
+        mine[claim.service_class] -= 1
+        if not mine.total():
+            del self._of_team[claim.team]
         if work is not None:
             self._charge(run, work - run.charged)
         return run.request
@@ -83,6 +103,7 @@ class Running:
         for run in self._runs.values():
             self._charge(run, -run.charged)
         self._runs.clear()
+        self._of_team.clear()
         self.pools.clear()
 
     def _charge(self, run: _Run, work: float) -> None:

@@ -1,0 +1,92 @@
+"""Places beside the others: a team that comes to a full engine waits for nobody's answer to end."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runtime.scheduling.fair.claim import Claim
+from runtime.scheduling.fair.pools import Pool
+from runtime.scheduling.placement import Placement
+from tenants.classes import ServiceClass
+
+PLACES, SPARE = 8, 3
+
+
+def full(policy: Placement, claim: Claim = Claim("flood"), number: int = 40) -> list[str]:  # noqa: B008
+    """What runs of a flood."""
+    for one in range(number):
+        policy.enqueue(f"{claim.team}{one}", None, 0.0, claim)
+    return list(policy.decide(0.0).start)
+
+
+def comes(policy: Placement, *names: str, claim: Claim) -> list[str]:
+    for name in names:
+        policy.enqueue(name, None, 1.0, claim)
+    return list(policy.decide(1.0).start)
+
+
+def test_another_team_starts_at_once_and_the_flood_gets_the_room_that_is_left() -> None:
+    policy = Placement(0, 0, PLACES, spare=SPARE)
+    running = full(policy)
+    assert len(running) == PLACES, "alone it has the places of all, and none beside them"
+    assert comes(policy, "a", "b", claim=Claim("quiet")) == ["a", "b"]
+    for number in (0, 1):
+        policy.finish(running[number], 2.0)
+        assert policy.decide(2.0).start == (), "the engine is still full"
+    policy.finish(running[2], 2.0)
+    assert len(policy.decide(2.0).start) == 1
+    policy.finish("a", 3.0)
+    policy.finish("b", 3.0)
+    assert len(policy.decide(3.0).start) == 2
+    assert policy.running == PLACES
+
+
+def test_one_beyond_its_part_waits_and_so_does_one_beyond_the_spare_places() -> None:
+    policy = Placement(0, 0, PLACES, spare=SPARE)
+    full(policy)
+    assert comes(policy, *"abcd", claim=Claim("quiet")) == ["a", "b", "c"]
+    many = Placement(0, 0, PLACES, spare=20)
+    full(many)
+    assert comes(many, *"abcdefgh", claim=Claim("quiet")) == list("abcd"), "half of the places is its part"
+
+
+def test_critical_ones_start_beside_the_same_teams_batch_and_batch_ones_do_not() -> None:
+    policy = Placement(0, 0, PLACES, spare=SPARE)
+    full(policy, Claim("us", service_class=ServiceClass.BATCH))
+    assert comes(policy, "batch", claim=Claim("us", service_class=ServiceClass.BATCH)) == []
+    assert comes(policy, "critical", claim=Claim("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
+
+
+def test_where_more_teams_run_than_there_are_places_nobody_has_less() -> None:
+    policy = Placement(0, 0, 2, spare=2)
+    assert [name for team in "abc" for name in comes(policy, team, claim=Claim(team))] == ["a", "b"]
+
+
+def test_a_pool_keeps_what_is_reserved_for_it() -> None:
+    policy = Placement(0, 0, PLACES, spare=1, pools={"fast": Pool(reserved=2)})
+    assert len(full(policy)) == PLACES - 2
+    assert comes(policy, "a", claim=Claim("quiet")) == []
+    assert comes(policy, "b", claim=Claim("quiet", pool="fast")) == ["b"]
+
+
+@given(
+    teams=st.lists(st.sampled_from("abcd"), min_size=1, max_size=60),
+    places=st.integers(1, 9),
+    spare=st.integers(0, 4),
+    data=st.data(),
+)
+def test_whatever_comes_and_goes(teams: list[str], places: int, spare: int, data: st.DataObject) -> None:
+    """Never more than there is room for; while places are free nothing waits; in the end all were served."""
+    policy, running, started = Placement(0, 0, places, spare=spare), list[str](), 0
+    for number, team in enumerate(teams):
+        policy.enqueue(str(number), None, number, Claim(team))
+        if running and data.draw(st.booleans()):
+            policy.finish(running.pop(data.draw(st.integers(0, len(running) - 1))), number)
+            started += 1
+        running += policy.decide(number).start
+        assert len(running) <= places + spare
+        assert not policy.waiting or len(running) >= places
+    while running:
+        policy.finish(running.pop(), 1e9)
+        started += 1
+        running += policy.decide(1e9).start
+    assert (started, policy.waiting, policy.running) == (len(teams), 0, 0)
