@@ -6,9 +6,9 @@ No I/O, no clock of its own, no threads: the caller tells what happened (`enqueu
 An adapter is on disk, in host memory (staged) or in a device place. A running request holds a lease on its place.
 
 Rules; the same numbers stand at the code that carries them out:
- 1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare` of who has less than
-    its part: the next by rank starts there, if its team runs fewer, in its class and above, than an equal part of
-    `max_requests` among the teams that run. So a team that comes to a full engine waits for no other's answer to end.
+ 1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare`: there the first of
+    the next one's class starts whose team runs fewer, in that class and above, than its part of `max_requests` among
+    the teams that run, by weight. So a team that comes to a full engine waits for no other's answer to end.
  2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
     (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
     requests of adapters in places go first: that groups them.
@@ -282,10 +282,11 @@ class Placement:
 
     def _first_with_less(self, ready: list[str | None]) -> QueuedRequest | None:
         """Rule 1, of a full engine."""
-        if self.max_requests < self._running.teams:  # an equal part is none
-            return None
         closed = self._running.closed(self.max_requests + self._spare)
-        return self._waiting.first(ready, closed, lambda claim: self._running.has_less(claim, self.max_requests))
+        first, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
+        if first is None or has_less(first.claim):
+            return first
+        return self._waiting.first_that(ready, closed, first.claim.service_class, has_less)
 
     def _fill_places(self, blocked: list[LaneHead]) -> list[tuple[str, str | None]]:
         """Rules 5 and 7."""

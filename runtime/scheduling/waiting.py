@@ -120,11 +120,28 @@ class Waiting:
         found.sort()
         return {digest: head for head, digest in found}
 
-    def first(
-        self, digests: Iterable[str | None], closed: frozenset[str], fits: Callable[[Claim], bool] | None = None
+    def first(self, digests: Iterable[str | None], closed: frozenset[str]) -> QueuedRequest | None:
+        """The first request of these digests."""
+        return self._first(digests, closed, self._order(), None)
+
+    def first_that(
+        self,
+        digests: Iterable[str | None],
+        closed: frozenset[str],
+        service_class: ServiceClass,
+        fits: Callable[[Claim], bool],
     ) -> QueuedRequest | None:
-        """The first request of these digests, and of the teams whose claims fit."""
-        order, best = self._order(), None
+        """The first of a class whose team's claim fits. O(teams that wait)."""
+        return self._first(digests, closed, [service_class], fits)
+
+    def _first(
+        self,
+        digests: Iterable[str | None],
+        closed: frozenset[str],
+        order: list[ServiceClass],
+        fits: Callable[[Claim], bool] | None,
+    ) -> QueuedRequest | None:
+        best: LaneHead | None = None
         for digest in digests:
             lanes = self._lanes.get(digest)
             head = None if lanes is None else self._head(lanes, order, closed, fits)

@@ -1,7 +1,7 @@
 """What runs, and what its teams and keys were charged for it."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from runtime.scheduling.fair.claim import Claim
@@ -9,6 +9,8 @@ from runtime.scheduling.fair.pools import Pool, Pools
 from runtime.scheduling.rank import QueuedRequest
 from runtime.scheduling.waiting import Waiting
 from tenants.classes import ServiceClass
+
+_NONE = Counter[ServiceClass]()
 
 
 @dataclass(slots=True)
@@ -30,8 +32,8 @@ class Running:
 
     def __init__(self, waiting: Waiting, pools: Mapping[str, Pool]) -> None:
         self._waiting, self._runs = waiting, dict[str, _Run]()
-        self._of_team: dict[str, Counter[ServiceClass]] = {}
-        """How many of each run, by class."""
+        self._of_team: dict[str, tuple[float, Counter[ServiceClass]]] = {}
+        """Of each that runs any: its weight, and how many by class."""
         self.pools = Pools(pools)
 
     def __len__(self) -> int:
@@ -51,15 +53,17 @@ class Running:
         """The pools with requests that wait that have as many places as they ever get: no adapter comes for them."""
         return self.pools.full(self._waiting.pools, places)
 
-    @property
-    def teams(self) -> int:
-        return len(self._of_team)
+    def with_less(self, places: int) -> Callable[[Claim], bool]:
+        """Whether a claim's team runs fewer, in its class and above, than its part of the places by weight."""
+        whole = sum(weight for weight, _ in self._of_team.values())
 
-    def has_less(self, claim: Claim, places: int) -> bool:
-        """Whether its team runs fewer, in its class and above, than its equal part among the teams that run."""
-        mine = self._of_team.get(claim.team, Counter())
-        teams = len(self._of_team) + (not mine)
-        return sum(n for one, n in mine.items() if one <= claim.service_class) < places // teams
+        def has_less(claim: Claim) -> bool:
+            _, mine = self._of_team.get(claim.team, (0.0, _NONE))
+            among = whole if mine else whole + claim.weight
+            runs = sum(count for one, count in mine.items() if one <= claim.service_class)
+            return runs * among < places * claim.weight
+
+        return has_less
 
     def start(self, request: QueuedRequest) -> None:
         """It waits no more."""
@@ -68,7 +72,9 @@ class Running:
         self._waiting.remove(request.id)
         self._runs[request.id] = run
         self.pools.start(claim.pool)
-        self._of_team.setdefault(claim.team, Counter())[claim.service_class] += 1
+        _, mine = self._of_team.get(claim.team, (0.0, Counter[ServiceClass]()))
+        mine[claim.service_class] += 1
+        self._of_team[claim.team] = claim.weight, mine
         self._charge(run, claim.work)
 
     def progress(self, request_id: str, work: float) -> None:
@@ -84,7 +90,7 @@ class Running:
             return None
         claim = run.request.claim
         self.pools.end(claim.pool)
-        mine = self._of_team[claim.team]
+        _, mine = self._of_team[claim.team]
         mine[claim.service_class] -= 1
         if not mine.total():
             del self._of_team[claim.team]

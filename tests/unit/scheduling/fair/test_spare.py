@@ -1,5 +1,10 @@
 """Places beside the others: a team that comes to a full engine waits for nobody's answer to end."""
 
+from collections import Counter
+from itertools import count
+from random import Random
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,9 +61,38 @@ def test_critical_ones_start_beside_the_same_teams_batch_and_batch_ones_do_not()
     assert comes(policy, "critical", claim=Claim("us", service_class=ServiceClass.CRITICAL)) == ["critical"]
 
 
-def test_where_more_teams_run_than_there_are_places_nobody_has_less() -> None:
-    policy = Placement(0, 0, 2, spare=2)
-    assert [name for team in "abc" for name in comes(policy, team, claim=Claim(team))] == ["a", "b"]
+def test_lower_classes_stay_behind_higher_ones_that_wait() -> None:
+    policy = Placement(0, 0, PLACES, spare=SPARE, floor=0.0)
+    full(policy, Claim("us", service_class=ServiceClass.INTERACTIVE))
+    assert comes(policy, "batch", claim=Claim("other", service_class=ServiceClass.BATCH)) == []
+    assert comes(policy, "equal", claim=Claim("other")) == ["equal"]
+
+
+@pytest.mark.parametrize("spare", [0, SPARE])
+def test_parts_of_the_work_stay_by_weight_and_class(spare: int) -> None:
+    """Of four that always have more to ask: three in a class by their weights, and one below them its floor."""
+    policy, work = Placement(0, 0, 28, spare=spare), Counter[str]()
+    claims = {name: Claim(name, weight=weight, work=10.0) for name, weight in (("a", 1.0), ("b", 2.0), ("c", 4.0))}
+    claims["batch"] = Claim("batch", service_class=ServiceClass.BATCH, work=10.0)
+    rng, numbers, running = Random(1), count(), list[str]()
+
+    def ask(name: str) -> None:
+        policy.enqueue(f"{name} {next(numbers)}", None, 0.0, claims[name])
+
+    for name in claims:
+        for _ in range(60):
+            ask(name)
+    for step in range(8000):
+        running += policy.decide(step).start
+        ended = running.pop(rng.randrange(len(running)))
+        policy.finish(ended, step, 10.0)
+        name = ended.split()[0]
+        work[name] += step >= 1000
+        ask(name)
+    whole = work.total()
+    assert work["batch"] / whole == pytest.approx(0.05, abs=0.01)
+    for name, weight in (("a", 1), ("b", 2), ("c", 4)):
+        assert work[name] / (whole - work["batch"]) == pytest.approx(weight / 7, rel=0.05)
 
 
 def test_a_pool_keeps_what_is_reserved_for_it() -> None:
