@@ -30,6 +30,7 @@ NAMES = (
     "mixed",
     "streams",
     "tenants",
+    "fairness",
     "routing",
     "console",
 )
@@ -38,7 +39,7 @@ MORE = ("adapters_wide",)
 """Runs when it is named: not on the starter pack, and long."""
 MODULES = {
     "adapters": "adapters.small", "adapters_wide": "adapters.wide", "client_cost": "load.client_cost",
-    "routing": "routing.run",
+    "routing": "routing.run", "fairness": "tenants.fairness",
 }  # fmt: skip
 """Where the name is not that of the module."""
 SERVERS = (

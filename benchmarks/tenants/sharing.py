@@ -53,7 +53,8 @@ class Keyed(Roundhouse):
         return line + f"\r\nx-api-key: {self.keys[team]}\r\nX-Tier: {tier}\r\n".encode() + rest
 
 
-async def run(bench: Bench) -> None:
+async def overhead(bench: Bench) -> None:
+    """What the layer costs who asks."""
     s = bench.settings
     model = chat(s, s.work / "tenants", device=4, host=16)
     workload = Workload(s.seed)
@@ -70,6 +71,13 @@ async def run(bench: Bench) -> None:
         bench.say("the servers are ready")
         for level in s.pick((1, 16, 64), (1, 16), (2,)):
             await _overhead(bench, servers, workload, level)
+
+
+async def beside(bench: Bench) -> None:
+    """What a team feels of another one."""
+    s = bench.settings
+    model = chat(s, s.work / "tenants", device=4, host=16)
+    workload = Workload(s.seed)
     with ExitStack() as stack:
         keyed = Keyed(model.recipe.id, s.work / "tenants-flood", model.file)
         start_all(stack, [keyed])
@@ -110,7 +118,7 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
     def asks(team: str, count: int) -> list[bytes]:
         return [server.asked(team, workload.chat(server.model, tokens=TOKENS)) for _ in range(count)]
 
-    kept, waits, alone_waits = [], [], []
+    kept, waits, steps, alone_waits = [], [], [], []
     for _ in range(s.rounds):
         alone = await closed_loop(server, asks("flood", number), at_once)
         quiet_alone = await closed_loop(server, asks("quiet", s.pick(40, 16, 4)), 2)
@@ -127,9 +135,12 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
         tokens = sum(reply.tokens for reply in quiet)
         kept.append((beside.tokens + tokens) / beside.wall / alone.tokens_per_second)
         waits.append(percentile([_queued(reply) for reply in quiet], 99))
+        step = percentile([gap for reply in beside.good for gap in reply.gaps], 50) * 1e3
+        steps.append((waits[-1] - 5) / step)
         alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
     bench.figure("flood.kept", kept, "x")
     bench.figure("quiet.queue_p99", waits, "ms")
+    bench.figure("quiet.queue_p99_added_steps", steps, "steps")
     bench.figure("quiet.queue_p99_alone", alone_waits, "ms")
     bench.note(f"{model.recipe.batching.max_requests} places; the kept part counts what the quiet team took of it")
 
@@ -148,10 +159,10 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
     added, part = [], []
     for _ in range(s.rounds):
         over = asyncio.Event()
-        alone = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
+        alone = await closed_loop(server, asks("critical", s.pick(200, 40, 4)), 2)
         batch = asyncio.create_task(closed_loop(server, endless("batch"), s.pick(96, 96, 20)))
-        await asyncio.sleep(0.2)
-        beside = await closed_loop(server, asks("critical", s.pick(40, 20, 4)), 2)
+        await asyncio.sleep(s.pick(2.0, 1.0, 0.2))  # its own beginning, with all prompts in one step, is not meant
+        beside = await closed_loop(server, asks("critical", s.pick(200, 40, 4)), 2)
         flooding = await closed_loop(server, asks("critical", s.pick(300, 150, 20)), s.pick(96, 96, 20))
         critical_end = max(reply.arrivals[-1] for reply in flooding.good)
         over.set()
