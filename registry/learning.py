@@ -15,8 +15,8 @@ FALL = 0.3
 MOST_SHARE = 0.5
 """Measured: 0.15 to 0.25 of what embeddings hold after their load."""
 WORKING_MARGIN = 1024 * MIB
-"""Measured: under a flood of 200 requests a small chat model comes to 550 MiB more than after its load, and stays there;
-its KV cache is touched bit by bit. Speech with word times takes 310 MiB more, all others less."""
+"""Measured: under a flood of 200 requests a small chat model comes to 550 MiB more than after its load, as its KV cache
+is touched bit by bit. Speech with word times takes 310 MiB more, all others less."""
 HALF_LIFE = 7 * 24 * 3600.0
 """Seconds. A job of every week keeps its margin, what happened once is forgotten in a month or two."""
 

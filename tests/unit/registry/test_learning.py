@@ -41,5 +41,5 @@ def test_half_of_a_margin_is_left_after_its_half_life() -> None:
     assert faded(1000, -5.0) == 1000
 
 
-def test_a_runaway_of_seven_gigabytes_teaches_half_a_gibibyte() -> None:
-    assert learnt(0, 900 << 20, 7_300_640_768) == 512 << 20
+def test_a_runaway_of_seven_gigabytes_teaches_a_gibibyte() -> None:
+    assert learnt(0, 900 << 20, 7_300_640_768) == 1 << 30

@@ -25,7 +25,7 @@ from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 OPTIONS = {option.name: option for option in options()}
 OTHER = {
     "recipes": "a.yaml", "host": "0.0.0.0", "port": "9000", "data_dir": "elsewhere", "log_level": "debug",
-    "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "1GiB", "slots": "3",
+    "device": "cpu", "device_memory": "1GiB", "host_memory": "2GiB", "working_margin": "2GiB", "slots": "3",
     "prewarm": "false", "watch": "true", "trust_clients": "true",
     "currency": "EUR", "machine_price": "2.5", "cold_starts": "pot", "provider_prices": "prices.yaml",
     "max_waiting": "7", "max_json": "1MiB", "max_audio": "2MiB", "max_adapter": "3MiB", "max_uploads": "4MiB",
