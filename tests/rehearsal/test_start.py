@@ -44,7 +44,7 @@ def test_a_gpu_recipe_comes_as_far_as_the_card(
         "kv_cache": asked.memory.kv_cache,
         "flashinfer_sampler": False,
         "autotune": False,
-        "sizes": cuda.capture_sizes(asked.batching.max_requests),
+        "sizes": cuda.capture_sizes(asked.batching.sequences),
         "max_model_len": asked.context_length,
         "typical": True,
         "executor": "uni",

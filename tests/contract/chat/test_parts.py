@@ -43,7 +43,7 @@ def test_a_recipe_becomes_vllms_arguments(base: Path) -> None:
     )
     parsed = settings.arguments(recipe, base, "cpu", launch.parser())
     assert (parsed.model, parsed.served_model_name) == (str(base), ["tiny"])
-    assert (parsed.max_model_len, parsed.max_num_seqs, parsed.max_num_batched_tokens) == (512, 16, 1024)
+    assert (parsed.max_model_len, parsed.max_num_seqs, parsed.max_num_batched_tokens) == (512, 18, 1024)
     assert (parsed.enable_lora, parsed.max_loras, parsed.max_cpu_loras, parsed.max_lora_rank) == (True, 4, 16, 16)
     assert parsed.kv_cache_memory_bytes == 64 << 20
     assert parsed.enforce_eager
