@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 
 from models import sse
+from registry.json import NOT_JSON
 
 MOST = 8_192
 """Characters of a request, and of its answer."""
@@ -127,7 +128,7 @@ class _Words:
 def _decoded(data: bytes) -> Any:
     try:
         return msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return None
 
 

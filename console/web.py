@@ -33,6 +33,7 @@ from console.host import Host, Page, Visit
 from console.rendering import HEADERS, templates
 from console.sessions import COOKIE, SECONDS
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
+from registry.json import NOT_JSON
 from tenants.caller import SCOPES, Scope
 
 JSON = "application/json"
@@ -82,7 +83,11 @@ class Web:
         part = request.query_params.get("part")
         if not visit.caller.scopes:
             where = f"sign-in?next={slug}"
-            return _go(where) if part is None else Response(status_code=401, headers={**HEADERS, "HX-Redirect": where})
+            if part is None:
+                return _go(where)
+            response = self._refused(Unauthorized("Sign in first.", code="missing_api_key"))
+            response.headers.update({**HEADERS, "HX-Redirect": where})
+            return response
         _check(visit, page)
         if part is not None and part not in page.parts:
             raise NotFound("There is no such part of this page.", code="unknown_path")
@@ -140,15 +145,14 @@ class Web:
 
     async def _failed(self, request: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)
-        if "part" in request.query_params:  # what stands there stays
-            return Response(status_code=error.status, headers={**HEADERS, "HX-Reswap": "none"})
-        if request.method == "GET" and "text/html" in request.headers.get("accept", ""):
+        is_part = "part" in request.query_params
+        if not is_part and request.method == "GET" and "text/html" in request.headers.get("accept", ""):
             visit = self._visit(request)
             frame = _frame(visit, "", "Not shown")
             text = templates.get_template("refused.html").render({**frame, "error": error, "visit": visit})
             return _html(text, error.status)
         response = self._refused(error)
-        response.headers.update(HEADERS)
+        response.headers.update({**HEADERS, "HX-Reswap": "none"} if is_part else HEADERS)  # what stands there stays
         return response
 
     async def _unknown(self, request: Request, error: Exception) -> Response:
@@ -183,7 +187,7 @@ async def _body(request: Request) -> Mapping[str, object]:
     """A JSON object. Raises BadRequest; how much may come, and how slowly, is bounded before."""
     try:
         return msgspec.json.decode(await request.body(), type=dict[str, object])
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadRequest("Send a JSON object.") from None
 
 

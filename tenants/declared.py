@@ -19,6 +19,7 @@ from functools import partial
 import msgspec
 
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
 from tenants.limits.periods import zone_of
@@ -58,7 +59,7 @@ def read(text: bytes) -> DeclaredTeams:
     """Raises BadRequest for whatever could not be applied as a whole."""
     try:
         found: DeclaredTeams = msgspec.yaml.decode(text, type=DeclaredTeams)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise BadRequest(f"The file declares no teams: {error}") from None
     if len({team.id for team in found.teams}) < len(found.teams):
         raise BadRequest("The file names a team twice.", param="id")

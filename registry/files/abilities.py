@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from registry.json import NOT_JSON
 from registry.recipes.definition import Recipe, Task
 
 
@@ -41,5 +42,5 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
 def _sees(file: Path, _changed: int) -> bool:
     try:
         return msgspec.json.decode(file.read_bytes(), type=_Config).vision_config is not None
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return False

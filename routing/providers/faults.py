@@ -21,6 +21,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from registry.errors import ProviderBusy, ProviderFailed, ProviderOverloaded
+from registry.json import NOT_JSON
 
 MONEY = frozenset(
     {
@@ -61,7 +62,7 @@ def read(body: bytes) -> Words:
     """An error's body, of OpenAI's or Anthropic's shape or of FastAPI's; else empty."""
     try:
         found = msgspec.json.decode(body, type=_Body)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return Words()
     if isinstance(found.error, Words):
         return found.error

@@ -9,6 +9,7 @@ import msgspec
 
 from models import sse
 from models.messages import Usage
+from registry.json import NOT_JSON
 from registry.recipes.provider import Surface
 
 NESTED = ("response", "message")
@@ -55,7 +56,7 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
     """Usage as told so far: what is told again replaces what was told. Anthropic tells it in two parts."""
     try:
         told = msgspec.json.decode(raw, type=_Usage | None)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return before
     if told is None:
         return before
@@ -88,7 +89,7 @@ class AnswerSoFar:
         """An object with the client's name in it, and its parts. Raises BadAnswer for what is no object."""
         try:
             parts = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except NOT_JSON:
             raise BadAnswer("answered with what is no JSON object") from None
         return (msgspec.json.encode(parts) if self._in(parts) else data), parts
 
@@ -187,7 +188,7 @@ def _text(raw: msgspec.Raw | None) -> str | None:
         return None
     try:
         return msgspec.json.decode(raw, type=str)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
 
 
@@ -196,7 +197,7 @@ def _choices(raw: msgspec.Raw | None) -> list[_Choice]:
         return []
     try:
         return msgspec.json.decode(raw, type=list[_Choice])
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadAnswer("answered with a chunk whose choices are none") from None
 
 

@@ -25,6 +25,7 @@ from models.messages import (
     Word,
 )
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 from registry.recipes.provider import ProviderModel
 from routing.providers.passing import BadAnswer
 
@@ -75,7 +76,7 @@ def embedded(data: bytes, inputs: int) -> tuple[EmbedResult, Usage, str | None]:
     try:
         found = msgspec.json.decode(data, type=_Vectors)
         rows = [_floats(item.embedding) for item in sorted(found.data, key=lambda item: item.index)]
-    except (msgspec.DecodeError, ValueError):
+    except (ValueError, *NOT_JSON):
         raise BadAnswer("answered with vectors that are none") from None
     if len(rows) != inputs or len({len(row) for row in rows}) != 1 or not len(rows[0]):
         raise BadAnswer(f"answered {inputs} inputs with {len(rows)} vectors, or with ones of several lengths")
@@ -112,7 +113,7 @@ def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None
     """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits."""
     try:
         found = msgspec.json.decode(data, type=_Ranked)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadAnswer("answered with a ranking that is none") from None
     scores = {item.index: item.relevance_score for item in found.results}
     if sorted(scores) != list(range(documents)) or not all(0 <= score <= 1 for score in scores.values()):
@@ -195,7 +196,7 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage]:
     """Raises BadAnswer. A transcript without segments is one segment."""
     try:
         found = msgspec.json.decode(data, type=_Transcript)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadAnswer("answered with a transcript that is none") from None
     told = found.usage.seconds if found.usage else None
     seconds = max(0.0, found.duration if found.duration is not None else told or 0.0)

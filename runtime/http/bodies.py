@@ -13,6 +13,7 @@ from fastapi import Request
 from models.messages import EmbedRequest, RerankRequest
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
+from registry.json import NOT_JSON
 from runtime.gateway.backend import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -44,7 +45,7 @@ def parse_object(body: bytes) -> dict[str, Any]:
     """The body as a JSON object. Raises BadRequest that says where it is broken."""
     try:
         data = msgspec.json.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise unreadable(error) from None
     if not isinstance(data, dict):
         raise BadRequest("The body must be a JSON object.", code="invalid_json")
@@ -64,7 +65,7 @@ def decode(body: bytes, kind: type[T]) -> T:
         return msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
         raise invalid(error) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except NOT_JSON as error:
         raise unreadable(error) from None
 
 

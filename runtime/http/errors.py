@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from registry.errors import LimitExceeded, RoundhouseError, Unfit, by_status
+from registry.json import NOT_JSON
 from registry.wording import cut
 
 LONGEST = 3 * 1024
@@ -145,7 +146,7 @@ def adopted(status: int, body: bytes, dialect: Dialect) -> bytes:
     """
     try:
         told = msgspec.json.decode(body, type=_Foreign).error
-    except msgspec.DecodeError:
+    except NOT_JSON:
         told = _Told("The engine refused this request.")
         if len(body) <= LONGEST:
             return body

@@ -26,6 +26,7 @@ from typing import Any
 import msgspec
 
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 from runtime.gateway.context import Asked, RequestContext
 from runtime.http.bodies import parse_object
 from runtime.http.preferences import parse as parse_preference
@@ -102,7 +103,7 @@ def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContex
     asked = replace(context.asked, size=size)
     try:
         found = _DECODER.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return replace(context, asked=asked), body
     most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens)]
     asked = replace(asked, most_tokens=min((one for one in most if one is not None), default=None))
@@ -131,7 +132,7 @@ def _without(body: bytes, names: tuple[str, ...]) -> bytes:
 def _word(raw: msgspec.Raw, param: str) -> str | None:
     try:
         return msgspec.json.decode(raw, type=str | None)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadRequest(f"'{param}' must be a string.", param=param) from None
 
 
@@ -144,7 +145,7 @@ def _class(word: str, param: str) -> ServiceClass:
 def _count(raw: msgspec.Raw) -> int | None:
     try:
         return max(0, msgspec.json.decode(raw, type=int))
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None  # who parses the body says what is wrong with it
 
 

@@ -48,7 +48,7 @@ async def key(visit: Visit, body: Mapping[str, object]) -> Context:
     from tenants.keys.records import KeyRequest
 
     words = body.get("scopes")
-    if not isinstance(words, list) or not words or not all(word in set(SCOPES) for word in words):
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) and word in SCOPES for word in words):
         raise BadRequest(f"Scopes are {', '.join(sorted(SCOPES))}.", param="scopes")
     models = tuple(_text(body, "models", "*").replace(",", " ").split()) or EVERY
     days = None if body.get("days") is None else _whole(body, "days", 3650)
@@ -78,7 +78,7 @@ async def weight(visit: Visit, body: Mapping[str, object]) -> Context:
     id_, value = _text(body, "id"), body.get("weight")
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadRequest("Send `weight` as a number.", param="weight")
-    changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=float(value)))
+    changed = await _tables(visit, lambda tables: tables.edit_team(id_, weight=value))
     return {"id": changed.id, "weight": changed.weight}
 
 

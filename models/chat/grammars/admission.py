@@ -9,6 +9,7 @@ import msgspec
 from models.chat.grammars.checker import GrammarChecker
 from models.chat.vllm import grammars
 from registry.errors import RoundhouseError
+from registry.json import NOT_JSON
 
 ADMISSION: ContextVar["GrammarAdmission | None"] = ContextVar("roundhouse_admission", default=None)
 
@@ -85,7 +86,7 @@ def _tags(body: bytes) -> list[str]:
         form = msgspec.json.decode(asked.response_format, type=_Typed | None)
         if form and form.type == "structural_tag":
             found.append(bytes(asked.response_format).decode())
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return found
     return found
 

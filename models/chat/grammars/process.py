@@ -29,6 +29,7 @@ import psutil
 from models.chat.vllm.grammars import Compiler
 from models.parent import die_with_parent
 from registry.bounds import Bounds
+from registry.json import NOT_JSON
 
 NICE = 10
 
@@ -124,7 +125,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if text is None:
         return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
-    with suppress(msgspec.DecodeError):
+    with suppress(*NOT_JSON):
         return msgspec.json.decode(text, type=Verdict)
     return _of_end(status, bounds)
 

@@ -8,6 +8,7 @@ import msgspec
 from models.chat.requests.tokens import FIELDS
 from registry.bounds import Bounds
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority")
 """What engines tell one another, or who is served first: not for a client to say."""
@@ -104,7 +105,7 @@ def _prompts(data: Mapping[str, msgspec.Raw]) -> int:
 def _number(data: Mapping[str, msgspec.Raw], name: str, otherwise: int) -> int:
     try:
         return abs(msgspec.json.decode(data.get(name, b""), type=int))
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return otherwise  # vLLM says what is wrong with it
 
 

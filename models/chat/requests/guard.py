@@ -7,6 +7,7 @@ from msgspec import Meta
 
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge, short
+from registry.json import NOT_JSON
 
 PATHS = frozenset(
     {
@@ -38,7 +39,7 @@ def asked_model(body: bytes) -> str | None:
     """
     try:
         return msgspec.json.decode(body, type=_Asked).model
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body is not a JSON object as expected: {error}", code="invalid_json") from None
     except RecursionError:
         raise BadRequest("the JSON body is nested too deeply", code="json_too_deep") from None
@@ -68,7 +69,7 @@ def _cuts(body: bytes) -> bool:
     """Whether the prompt is to be cut: vLLM reads all of it into tokens first, without a look at its length."""
     try:
         return CUT in body and msgspec.json.decode(body, type=_Cut).truncate_prompt_tokens != msgspec.Raw(b"null")
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return False  # what is wrong with it is told later
 
 
@@ -84,7 +85,7 @@ def shortened(data: bytes) -> bytes:
     try:
         whole = msgspec.json.decode(data, type=_Error)
         inner = whole.error if isinstance(whole.error, dict) else {"message": whole.message or whole.error}
-    except msgspec.DecodeError:
+    except NOT_JSON:
         inner = {}
     cut = {key: short(value, 1_000) if isinstance(value, str) else None for key, value in inner.items()}
     text = {"message": cut.get("message") or "vLLM refused this request"}

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from registry.json import NOT_JSON
+
 FIELDS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """Of Chat Completions, Completions and Messages; of Chat Completions; of Responses."""
 
@@ -24,7 +26,7 @@ def asked(body: bytes) -> Mapping[str, int]:
 def _number(raw: msgspec.Raw) -> int | None:
     try:
         return msgspec.json.decode(raw, type=int)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return None
 
 

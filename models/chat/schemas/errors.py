@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from registry.errors import by_status, short
+from registry.json import NOT_JSON
 
 _BEGIN = b'data: {"error":'
 _ERRORS = re.compile(rb'^data: (\{"error":.*\})\r?$', re.MULTILINE)
@@ -29,7 +30,7 @@ def fitted(data: bytes) -> bytes:
 def _event(found: re.Match[bytes]) -> bytes:
     try:
         told = msgspec.json.decode(found[1], type=_Event).error
-    except msgspec.DecodeError:
+    except NOT_JSON:
         return found[0]
     if isinstance(told.code, int):
         told.code = by_status(told.code).code

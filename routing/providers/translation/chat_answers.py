@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from models import sse
+from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.fields import Json
 
@@ -78,7 +79,7 @@ class ChatAnswers:
     def whole(self, data: bytes) -> bytes:
         try:
             message = msgspec.json.decode(data, type=AnthropicMessage)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             raise BadAnswer("answered with a message that is none") from None
         said = "".join(block.text for block in message.content if block.type == "text")
         thought = "".join(block.thinking for block in message.content if block.type == "thinking")
@@ -106,7 +107,7 @@ class ChatAnswers:
             return b""
         try:
             told = msgspec.json.decode(data, type=Event)
-        except msgspec.DecodeError:
+        except NOT_JSON:
             raise BadAnswer("answered with an event that is none") from None
         match told:
             case Event(type="message_start", message=AnthropicMessage() as message):

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
 
 
@@ -67,5 +68,5 @@ def read(data: bytes) -> ChatCompletion:
     """Raises BadAnswer."""
     try:
         return msgspec.json.decode(data, type=ChatCompletion)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadAnswer("answered with a completion that is none") from None

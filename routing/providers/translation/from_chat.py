@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from registry.json import NOT_JSON
 from routing.providers.translation.chat_answers import ChatAnswers
 from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
 
@@ -148,7 +149,7 @@ def _assistant(message: Json, where: str) -> list[Json]:
         function = mapping(call.get("function"), f"{at}.function")
         try:
             given = msgspec.json.decode(function.get("arguments") or "{}", type=dict[str, Any])
-        except (msgspec.DecodeError, TypeError):
+        except (TypeError, *NOT_JSON):
             raise wrong(f"{at}.function.arguments", "an object as JSON in a string") from None
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given})
     return blocks

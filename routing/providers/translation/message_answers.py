@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 
 from models import sse
+from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import ChatChoice, ChatCompletion, ChatToolCall, ChatUsage, Spoken, read
 from routing.providers.translation.fields import Json
@@ -122,7 +123,7 @@ def _tool_use(call: ChatToolCall) -> Json:
 def _arguments(call: ChatToolCall) -> Any:
     try:
         return msgspec.json.decode(call.function.arguments or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise BadAnswer("answered with a tool call whose arguments are no JSON") from None
 
 

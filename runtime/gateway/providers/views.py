@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Meta
 
 from registry.errors import NotFound, RoundhouseError
+from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from registry.wording import quoted
 from routing.providers.breaker import Phase
@@ -112,7 +113,7 @@ class Providers:
             told = msgspec.json.decode(await upstream.connection.models(), type=_Listed)
         except RoundhouseError as error:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), error.message, [])
-        except msgspec.DecodeError:
+        except NOT_JSON:
             return ProviderCheckView(name, False, round(time.monotonic() - began, 3), "It tells no list of models.", [])
         has = {one.id for one in told.data}
         missing = [model.name for model in upstream.provider.models if model.name not in has]

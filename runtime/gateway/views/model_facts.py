@@ -8,6 +8,7 @@ import msgspec
 from registry.errors import Unfit
 from registry.files.abilities import abilities_of
 from registry.files.weights import read_weights
+from registry.json import NOT_JSON
 from runtime.residency.entry import ModelEntry
 
 
@@ -49,7 +50,7 @@ def file_facts(entry: ModelEntry) -> FileFacts:
 def _by_files(folder: Path, _revision: str) -> FileFacts:
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=_Config)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *NOT_JSON):
         config = _Config()
     width = config.hidden_size or (config.text_config or _Text()).hidden_size
     known = FileFacts(architecture=config.model_type, width=width)

@@ -8,6 +8,7 @@ import msgspec
 
 from models.messages import TranscribeRequest
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 from runtime.http.audio import languages
 
 Task = Literal["transcribe", "translate"]
@@ -160,7 +161,7 @@ class _Form:
         if not plain:
             try:
                 plain = msgspec.json.decode(strategy) == {"type": "server_vad"}
-            except msgspec.DecodeError:
+            except NOT_JSON:
                 plain = strategy == "server_vad"
         if not plain:
             raise BadRequest(

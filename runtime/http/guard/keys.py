@@ -2,6 +2,7 @@
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from console.sessions import own_cookie
 from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
 from runtime.http.guard.access import dialect_of, needed
 from runtime.http.guard.origin import Headers
@@ -22,8 +23,9 @@ class Keys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
+            cookie = _take_cookies(scope)
             try:
-                caller = _caller(scope)
+                caller = _caller(scope, cookie)
             except RoundhouseError as refusal:
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
@@ -32,7 +34,18 @@ class Keys:
         await self._app(scope, receive, send)
 
 
-def _caller(scope: Scope) -> Caller:
+def _take_cookies(scope: Scope) -> str:
+    """Leave to the application only the cookie of the console's session, and return it: "" where there is none."""
+    cookies = [value for name, value in scope["headers"] if name == b"cookie"]
+    if not cookies:
+        return ""
+    own = own_cookie(b"; ".join(cookies).decode("latin-1"))
+    rest = [header for header in scope["headers"] if header[0] != b"cookie"]
+    scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
+    return own
+
+
+def _caller(scope: Scope, cookie: str) -> Caller:
     """Raises Unauthorized, Forbidden, NotFound."""
     method, path = scope["method"], scope["path"]
     try:
@@ -41,7 +54,7 @@ def _caller(scope: Scope) -> Caller:
         if gateway_of(scope).callers.who(shown(scope["headers"])) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
-    keys = _keys(scope)
+    keys = _keys(scope, cookie)
     if scopes is None:
         try:
             return gateway_of(scope).callers.who(keys)
@@ -54,13 +67,12 @@ def _caller(scope: Scope) -> Caller:
     return caller
 
 
-def _keys(scope: Scope) -> list[str]:
+def _keys(scope: Scope, cookie: str) -> list[str]:
     """Those that are shown; else that of the session that a browser has with the console."""
     found = shown(scope["headers"])
     if found:
         return found
-    cookies = "; ".join(value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie")
-    key = gateway_of(scope).console.sessions.key(cookies) if cookies else None
+    key = gateway_of(scope).console.sessions.key(cookie) if cookie else None
     return [] if key is None else [key]
 
 

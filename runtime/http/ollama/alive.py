@@ -10,6 +10,7 @@ from contextlib import aclosing
 import msgspec
 
 from registry.errors import RoundhouseError
+from registry.json import NOT_JSON
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
@@ -37,7 +38,7 @@ def around(path: str, gateway: Gateway, body: bytes, parts: Parts) -> Parts:
         return parts
     try:
         asked = msgspec.json.decode(body, type=_Peek)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except NOT_JSON:
         return parts  # refused, with what is wrong
     kept = asked.keep_alive
     if kept is None or not (_NOTHING.match(kept) if isinstance(kept, str) else kept == 0):

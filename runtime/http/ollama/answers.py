@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from registry.errors import EngineFailed, by_status
+from registry.json import NOT_JSON
 
 Clock = Callable[[], int]
 
@@ -78,7 +79,7 @@ def read(data: bytes, status: int = 500) -> EngineAnswer:
     """Raises the error that the engine tells; `status`: where it tells none."""
     try:
         found = msgspec.json.decode(data, type=EngineAnswer)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         found = EngineAnswer(error=_Error("The engine's answer cannot be read."))
     if found.error is not None:
         code = found.error.code if isinstance(found.error.code, int) else status
@@ -254,7 +255,7 @@ def _called(call: _Call, reason: str) -> Called | None:
     function = call.function or _Function()
     try:
         arguments = msgspec.json.decode(function.arguments or "{}", type=dict[str, Any])
-    except msgspec.DecodeError:
+    except NOT_JSON:
         if reason == "length":
             return None
         raise EngineFailed("The model's call of a function holds no JSON object.") from None

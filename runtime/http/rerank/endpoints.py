@@ -22,6 +22,7 @@ import msgspec
 
 from models.messages import Event, RerankRequest, RerankResult
 from registry.errors import BadRequest, EngineFailed, Unfit
+from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.names import Wanted
@@ -195,7 +196,7 @@ class _TextsOrNot(msgspec.Struct):
 def _tei_or_jina(body: bytes) -> Dialect:
     try:
         found = msgspec.json.decode(body, type=_TextsOrNot)
-    except (msgspec.DecodeError, RecursionError):
+    except NOT_JSON:
         return Dialect.JINA
     return Dialect.JINA if found.texts is msgspec.UNSET else Dialect.TEI
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from registry.errors import BadRequest, EngineFailed, RoundhouseError, by_status
+from registry.json import NOT_JSON
 from runtime.http.text_generation.bodies import Generation
 
 BROKEN = "\ufffd"
@@ -167,7 +168,7 @@ class Stream:
 def _choice(data: bytes) -> EngineChoice | None:
     try:
         found = msgspec.json.decode(data, type=EngineCompletion)
-    except msgspec.DecodeError:
+    except NOT_JSON:
         raise EngineFailed("The engine's answer cannot be read.") from None
     if found.error is not None:
         raise told(found.error.code if isinstance(found.error.code, int) else 500, found.error.message)

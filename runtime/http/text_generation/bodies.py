@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 
 MOST_BY_DEFAULT = 1024
 """Tokens of an answer whose request names no number, as in TGI 3; fewer where the context ends before."""
@@ -224,7 +225,7 @@ def _shape(asked: GenerateParameters) -> dict[str, Any] | UnsetType:
     if isinstance(value, str):
         try:
             value = msgspec.json.decode(value)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except NOT_JSON as error:
             raise BadRequest(f"The schema is not valid JSON: {error}.", param="parameters.grammar.value") from None
     if isinstance(value, dict) and grammar.type == "json_schema":
         value = value.get("schema")

@@ -21,6 +21,7 @@ import msgspec
 from models import sse
 from models.messages import Chunk, Event, Started
 from registry.errors import EngineFailed
+from registry.json import NOT_JSON
 from registry.recipes.definition import Task
 from runtime.gateway.backend import Call, ChatPayload, Target
 from runtime.gateway.names import Wanted
@@ -100,7 +101,7 @@ class GenerateRequest:
 def _refuse(status: int, data: bytes) -> NoReturn:
     try:
         found = msgspec.json.decode(data, type=answers.EngineCompletion).error
-    except msgspec.DecodeError:
+    except NOT_JSON:
         found = None
     raise answers.told(status, found.message if found is not None else "The engine refused this request.")
 

@@ -1,0 +1,42 @@
+"""What a page's actions answer to bodies that no page sends: a refusal, never a failure of the server's."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.fuzz.corpus import SEEDS, Raw, read
+from tests.unit.console.conftest import Console
+
+ACTIONS = [raw for raw in read(SEEDS) if raw.method == "POST" and raw.path.startswith("/console/")]
+VALUES = (
+    "null", "true", "-1", "0", "1e308", "9" * 400, '""', '"\xb6"', '"\\u0000"', f'"{"x" * 5000}"', '"a b"', "[[1]]",
+    '[{"a": 1}]', '{"a": []}', "[" * 5000 + "]" * 5000,
+)  # fmt: skip
+
+
+def bodies(seed: Raw) -> Iterator[bytes]:
+    """As latin-1, so that some are no UTF-8."""
+    given = json.loads(seed.body)
+    for name in given:
+        for value in VALUES:
+            others = {key: json.dumps(other) for key, other in given.items()} | {name: value}
+            yield ("{" + ", ".join(f'"{key}": {text}' for key, text in others.items()) + "}").encode("latin-1")
+    yield from (text.encode("latin-1") for text in ("", *VALUES))
+
+
+@pytest.mark.parametrize("seed", ACTIONS, ids=lambda seed: seed.path)
+async def test_a_body_that_no_page_sends(console: Console, seed: Raw) -> None:
+    async with console() as shown:
+        for body in bodies(seed):
+            headers = {"Content-Type": "application/json"}
+            answer = await shown.client.post(seed.path, content=body, headers=headers)
+            assert answer.status_code < 500, (body[:200], answer.text)
+            assert answer.status_code == 200 or answer.json()["error"]["message"], body[:200]
+
+
+async def test_a_part_that_is_not_there_is_told_as_to_every_client(console: Console) -> None:
+    async with console() as shown:
+        answer = await shown.client.get("/console/teams?part=none")
+        assert (answer.status_code, answer.headers["hx-reswap"]) == (404, "none")
+        assert answer.json()["error"]["code"] == "unknown_path"
