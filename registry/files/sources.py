@@ -14,7 +14,7 @@ def locate(source: PathSource | PackageSource) -> Path:
     """
     if isinstance(source, PathSource):
         path = Path(source.path)
-        if not path.is_dir():
+        if not _is_folder(path):
             raise Unfit(f"there is no folder {path}", code="source_not_found")
         return path
     package, *below = source.package.split(".")
@@ -29,6 +29,13 @@ def locate(source: PathSource | PackageSource) -> Path:
         )
     found = [Path(root, *below, source.inside) for root in spec.submodule_search_locations]
     for path in found:
-        if path.is_dir():
+        if _is_folder(path):
             return path
     raise Unfit(f"package '{source.package}' has no folder '{source.inside}'", code="source_not_found")
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):  # too long a name, or one with a zero in it
+        return False

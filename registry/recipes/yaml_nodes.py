@@ -1,5 +1,6 @@
 """YAML files as plain values that remember their lines. Hostile files cost little and never run code."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ MAX_VALUES = 20_000
 """Values of one document after aliases are written out: a few hundred bytes of nested aliases make billions."""
 
 Loc = Sequence[int | str]
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +110,8 @@ def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
             node = loader.get_node()
             if node is None or node.tag == "tag:yaml.org,2002:null":
                 continue
-            if (large := _too_large(file, node)) is not None:
-                faults.append(large)
+            if (unusable := _too_large(file, node) or _half_a_character(file, node)) is not None:
+                faults.append(unusable)
                 continue
             faults += _bad_keys(file, node)
             try:
@@ -137,6 +139,17 @@ def _too_large(file: Path, root: yaml.Node) -> Fault | None:
             text = f"holds more than {MAX_VALUES} values or {MAX_DEPTH} levels once its aliases are written out"
             return Fault(file, _line(root), f"{text}; write fewer '*aliases'")
         waiting += ((child, depth + 1) for child in _children(node))
+    return None
+
+
+def _half_a_character(file: Path, root: yaml.Node) -> Fault | None:
+    """Which no answer in JSON can hold. For what is not too large."""
+    waiting = [root]
+    while waiting:
+        node = waiting.pop()
+        waiting += _children(node)
+        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+            return Fault(file, _line(node), "holds half of a character; write the whole one")
     return None
 
 

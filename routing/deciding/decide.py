@@ -23,6 +23,8 @@ from routing.features import Features
 from routing.intents.model import Told
 from routing.routers.router import Router
 
+NO_ROUTE_RETRY = 10.0
+"""Seconds after which a target may be there."""
 TOP = 3
 """Intents that a decision tells the probabilities of."""
 
@@ -79,7 +81,11 @@ class _Deciding:
             self.saw["inside"] = "only what is on this machine"
         if not self.left:
             told = "; ".join(f"{name}: {why}" for name, why in why_not.items())
-            raise Unavailable(f"No target of router '{self.spec.id}' may answer this request. {told}.", code="no_route")
+            raise Unavailable(
+                f"No target of router '{self.spec.id}' may answer this request. {told}.",
+                code="no_route",
+                retry_after=NO_ROUTE_RETRY,
+            )
         if rule is not None and self._narrow(rule.to, f"rule {rule.name}"):  # 1
             return f"rule:{rule.name}"
         if self.facts.held is not None and self._narrow([self.facts.held], "conversation"):  # 2

@@ -29,7 +29,7 @@ from tests.fuzz import memory, report
 from tests.fuzz.cases import Cases
 from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import WORST, Gap
-from tests.fuzz.mutate import CHAT, mutate
+from tests.fuzz.mutate import mutate
 from tests.fuzz.sending import Reply, send
 from tests.fuzz.verdict import finding
 from tests.system.serving import PACK, ROOT, STARTER, Server
@@ -43,17 +43,6 @@ no question need be asked twice, and one that is left without an answer is a fin
 FOLDER = ROOT / "build" / "fuzz"
 SUSPECTS = FOLDER / "suspects.jsonl"
 """Each finding with the requests that may have caused it, however long they are."""
-CHAT_ROUTES = {
-    *CHAT,
-    "/api/chat",
-    "/api/generate",
-    "/generate",
-    "/generate_stream",
-    "/",
-    "/tokenize",
-    "/detokenize",
-    "/v1/messages/count_tokens",
-}
 MODELS = ("starter-chat", "starter-embed", "starter-rerank", "starter-speech")
 
 
@@ -110,10 +99,9 @@ class Run:
                 file.write(msgspec.json.encode({"finding": what, **msgspec.structs.asdict(raw)}) + b"\n")
 
     def between(self, begin: float, end: float) -> list[Raw]:
-        """What was asked of the chat model in this while, that which took longest first."""
+        """What was asked in this while, that which took longest first."""
         found = [s for s in list(self.recent) if s.began <= end and (s.ended or end) >= begin]
-        asked = [s for s in found if s.raw.route in CHAT_ROUTES]
-        return [s.raw for s in sorted(asked, key=lambda s: s.began - (s.ended or end))]
+        return [s.raw for s in sorted(found, key=lambda s: s.began - (s.ended or end))]
 
     def thread(self, work: Callable[..., None], *asked: object) -> threading.Thread:
         """Started; one that breaks would leave an attack that is none."""

@@ -29,7 +29,8 @@ def finding(raw: Raw, reply: Reply) -> str | None:
     if status >= 400 and raw.method != "HEAD":
         if len(reply.body) > LONGEST_ERROR:
             return f"{status} with {len(reply.body)} bytes of error"
-        if not _is_object(reply):
+        is_page = raw.path.startswith("/console") and "text/html" in (raw.header("accept") or "")
+        if not is_page and not _is_object(reply):
             return f"{status} that is no JSON object: {_text(reply)}"
     if reply.headers.get("content-type", "").startswith("text/event-stream") and b'"internal_error"' in reply.body:
         return f"a stream that ended with internal_error: {_text(reply)[-300:]}"

@@ -116,7 +116,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
     child = os.fork()
     if child == 0:
         os.close(told)
-        _bounded(lambda: _judge(compiler, asked), tell, bounds)
+        _bounded(lambda: _judge(compiler, asked), tell, bounds, compiler.seconds)
     os.close(tell)
     text = _heard(told, orders, bounds.grammar_check_seconds)
     os.close(told)
@@ -127,7 +127,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
         return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
     with suppress(*NOT_JSON):
         return msgspec.json.decode(text, type=Verdict)
-    return _of_end(status, bounds)
+    return _of_end(status, compiler)
 
 
 def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
@@ -144,14 +144,13 @@ def _heard(told: int, orders: _Orders, within: float) -> bytes | None:
     return None
 
 
-def _of_end(status: int, bounds: Bounds) -> Verdict:
+def _of_end(status: int, compiler: Compiler) -> Verdict:
     if status == -signal.SIGPROF:
         return Verdict(
             TOO_SLOW,
-            f"The grammar or schema of this request takes over {bounds.compile_seconds:g} s to compile. "
-            "Make it simpler.",
+            f"The grammar or schema of this request takes over {compiler.seconds:g} s to compile. Make it simpler.",
         )
-    return _over_memory(bounds)
+    return _over_memory(compiler.bounds)
 
 
 def _over_memory(bounds: Bounds) -> Verdict:
@@ -162,14 +161,14 @@ def _over_memory(bounds: Bounds) -> Verdict:
     )
 
 
-def _bounded(work: Callable[[], Verdict], tell: int, bounds: Bounds) -> None:
+def _bounded(work: Callable[[], Verdict], tell: int, bounds: Bounds, seconds: float) -> None:
     """Run `work` within the bounds, write what it returns, and end this process."""
     try:
         die_with_parent(os.getppid())
         with suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
         signal.signal(signal.SIGPROF, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_PROF, bounds.compile_seconds)
+        signal.setitimer(signal.ITIMER_PROF, seconds)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         most = psutil.Process().memory_info().data + bounds.compile_memory
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))

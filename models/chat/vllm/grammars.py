@@ -17,6 +17,10 @@ from typing import Any
 from models.chat.vllm import process
 from registry.bounds import Bounds
 
+VOCABULARY, LEAST_SECONDS = 131_072, 0.5
+"""`compile_seconds` are for so many tokens; for fewer they are fewer, but never less than this."""
+REFILLED = 0.1
+"""Seconds in each second that all grammars of an engine together may take beyond their tokens' own."""
 LOWER = 5
 """By so much are threads that compile nicer than the engine. Not the most: a thread that nobody lets run while it holds
 Python's lock keeps the engine's own thread waiting, a second on a machine that is busy."""
@@ -57,25 +61,47 @@ def settle(constraint: Any, settled: dict[str, Any]) -> None:
     setattr(constraint, CHECKED, True)
 
 
+class Common:
+    """What all grammars of an engine may take together beyond `each` for a token: who has many requests, or many
+    sequences in one, has no more of it."""
+
+    def __init__(self, most: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock = most, clock
+        self._left, self._at = most, clock()
+
+    def take(self, seconds: float) -> bool:
+        """Whether there was as much. A debt is no larger than the whole, so that others are not out for long."""
+        now = self._clock()
+        self._left = min(self._most, self._left + REFILLED * (now - self._at)) - seconds
+        self._left, self._at = max(-self._most, self._left), now
+        return self._left >= 0
+
+
 class Watched:
     """A compiled grammar of one request, with the CPU time that it may take."""
 
-    def __init__(self, grammar: Any, follow: float, each: float) -> None:
+    def __init__(self, grammar: Any, follow: float, each: float, common: Common | None = None) -> None:
         """Seconds: `follow` in all, and `each` more for a token."""
-        self._grammar = grammar
+        self._grammar, self._common = grammar, common
         self._left, self._each = follow, each
+        self._taken, self._refused = 0.0, False
+        """Since the last token; whether all grammars together have taken too much, this one too."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._grammar, name)
 
     @property
     def overspent(self) -> bool:
-        return self._left < 0
+        return self._left < 0 or self._refused
 
     def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
         """False ends the request: vLLM calls it rejected by the grammar."""
         accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
-        self._left += self._each * len(tokens)
+        due = self._each * len(tokens)
+        self._left += due
+        if self._common is not None and self._taken > due:
+            self._refused = not self._common.take(self._taken - due)
+        self._taken = 0.0
         return accepted and not self.overspent
 
     def fill_bitmask(self, bitmask: Any, row: int) -> None:
@@ -86,7 +112,9 @@ class Watched:
         try:
             return work(*arguments)
         finally:
-            self._left -= time.thread_time() - began
+            taken = time.thread_time() - began
+            self._left -= taken
+            self._taken += taken
 
 
 def _be_nicer() -> None:
@@ -106,7 +134,8 @@ def patch(manager: Any, params: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
         follow, each = map(float, os.environ[process.FOLLOW].split())
-        return Watched(self.roundhouse_create_grammar(request), follow, each)
+        common = self.__dict__.setdefault("roundhouse_common", Common(follow))
+        return Watched(self.roundhouse_create_grammar(request), follow, each, common)
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
         if not getattr(self.structured_outputs, CHECKED, False):
@@ -124,9 +153,14 @@ class Compiler:
         self.bounds = bounds
         self._config = engine.vllm_config
         self._tokenizer = engine.get_tokenizer()
+        vocabulary = self._config.model_config.get_vocab_size()
         self._backend = _backend(self._config.structured_outputs_config.backend)(
-            self._config, tokenizer=self._tokenizer, vocab_size=self._config.model_config.get_vocab_size()
+            self._config, tokenizer=self._tokenizer, vocab_size=vocabulary
         )
+        self.seconds = max(LEAST_SECONDS, bounds.compile_seconds * vocabulary / VOCABULARY)
+        """Of CPU for a check. The compiler tries every part with every token, so it takes the longer the more there
+        are; what takes longer than that is as slow to follow: forty rules that lead into one another took 3 s with 320
+        tokens, and 0.5 s in the step of the second token."""
 
     def settle(self, asked: dict[str, Any]) -> dict[str, Any]:
         """The constraint as vLLM's own check leaves it. Raises ValueError with what is wrong."""
@@ -161,6 +195,8 @@ class Compiler:
             allowed = np.flatnonzero(bits[: self._config.model_config.get_vocab_size()])
             if not len(allowed):
                 return step
+            on = allowed[~np.isin(allowed, self._tokenizer.all_special_ids)]  # an end would hide what comes after it
+            allowed = on if len(on) else allowed
             if not grammar.accept_tokens("walk", [int(allowed[step * 7919 % len(allowed)])]):
                 return step
         return steps

@@ -67,13 +67,18 @@ class Bodies:
             await self._app(scope, receive, send)
             return
         room = None if _is_form(scope) else self._room
-        body = _Body(receive, send, self._pace, self._most(scope["path"]), room, Values(self._values))
+        body = _Body(receive, send, self._pace, self._most(scope["path"]), room, Values(self._values), _declared(scope))
         try:
             await self._app(scope, body.receive, body.send)
         finally:
             body.leave()
         if body.refusal is not None and not body.answered:
             await error_response(body.refusal)(scope, receive, send)
+
+
+def _declared(scope: Scope) -> int:
+    """Bytes that are to come, as the client says; the parser has refused what is no number."""
+    return next((int(value) for name, value in scope["headers"] if name == b"content-length"), 0)
 
 
 def _is_form(scope: Scope) -> bool:
@@ -84,10 +89,10 @@ class _Body:
     """One request's."""
 
     def __init__(
-        self, receive: Receive, send: Send, pace: BodyPace, most: int, room: Room | None, values: Values
+        self, receive: Receive, send: Send, pace: BodyPace, most: int, room: Room | None, values: Values, declared: int
     ) -> None:
-        """room: None for a form."""
-        self._values = values
+        """room: None for a form. declared: bytes that are to come."""
+        self._values, self._declared = values, declared
         self._receive, self._send, self._pace, self._most, self._room = receive, send, pace, most, room
         self._size, self._held, self._waited, self._ended = 0, 0, 0.0, False
         self.refusal: RequestTimedOut | TooLarge | QueueFull | None = None
@@ -96,7 +101,9 @@ class _Body:
     async def receive(self) -> Message:
         if self._ended:
             return await self._receive()
-        if self._room is not None and self._size > self._most:  # an endpoint with a bound has refused it by now
+        if (
+            self._room is not None and max(self._size, self._declared) > self._most
+        ):  # an endpoint with a bound has refused it by now
             self.refusal = too_large(self._most)
             raise self.refusal
         loop = asyncio.get_running_loop()

@@ -63,6 +63,7 @@ def _text(answer: Answer) -> str:
         (CHAT, {"messages": HELLO, **ATTACKS["a structural tag"]}, "grammar_too_large"),
         (CHAT, {"messages": HELLO, **ATTACKS["a circle of references"]}, "invalid_grammar"),
         (CHAT, {"messages": HELLO, **ATTACKS["a reference to itself"]}, "invalid_grammar"),
+        (CHAT, {"messages": HELLO, **ATTACKS["rules that all name one another"]}, "grammar_too_slow"),
         (TEXT, {"prompt": "x", **ATTACKS["5,000 patterned properties"]}, "grammar_too_large"),
         (
             RESPONSES,

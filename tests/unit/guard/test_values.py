@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import TooLarge
-from runtime.http.guard.values import Values
+from runtime.http.guard.values import EXPONENT, Values
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, served
 
-TEXT = st.text(st.sampled_from('a"\\[{]}, :€\n'), max_size=6)
+TEXT = st.text(st.sampled_from('a"\\[{]}, :€\n1e'), max_size=6)
 JSONS = st.recursive(
-    TEXT | st.integers() | st.none(),
+    TEXT | st.integers() | st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXT, inner, max_size=4),
     max_leaves=20,
 )
@@ -25,6 +25,8 @@ def held(value: Any) -> int:
         return 1 + len(value) + sum(map(held, value.values()))
     if isinstance(value, list):
         return 1 + sum(map(held, value))
+    if isinstance(value, float):
+        return EXPONENT if "e" in json.dumps(value) else 0
     return int(isinstance(value, str))
 
 
@@ -43,6 +45,10 @@ def test_the_count_is_true_however_the_body_is_cut(value: Any, size: int, ascii_
             add(count - 1, body, size)
 
 
+def test_truths_are_not_taken_for_exponents() -> None:
+    add(1, b"[" + b"true,false,null," * 500_000 + b"1]", 1 << 16)
+
+
 @pytest.mark.parametrize("size", [1 << 10, 1 << 22])
 def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
     for text in ("{[]}", 'say "a", then', "\\", '\\"', "\n"):
@@ -50,7 +56,9 @@ def test_a_text_is_one_value_whatever_is_in_it(size: int) -> None:
     add(1, b"[" + b"7," * 2_000_000 + b"7]", size)
 
 
-@pytest.mark.parametrize("item", [b"[],", b"{},", b"[[[[", b'"",', b'{"role":"user","content":"x"},', b'{"a":'])
+@pytest.mark.parametrize(
+    "item", [b"[],", b"{},", b"[[[[", b'"",', b'{"role":"user","content":"x"},', b'{"a":', b"1e308,", b"-1E+308,"]
+)
 @pytest.mark.parametrize(
     ("path", "told"),
     [
@@ -73,4 +81,14 @@ async def test_it_is_refused_before_its_end_has_come(tmp_path: Path, item: bytes
         answer = await wire.answer()
         assert (answer.status, answer.body[: len(told)]) == (413, told)
         assert not server.gateway.released
+        wire.close()
+
+
+async def test_a_body_that_says_it_is_too_large_is_refused_at_once(tmp_path: Path) -> None:
+    """Nothing of it has come, and nothing does."""
+    head = b"POST /v1/organization/projects HTTP/1.1\r\n" + HOST + JSON + b"Content-Length: 10000000\r\n\r\n"
+    async with served(tmp_path, body_seconds=PATIENCE) as server:
+        wire = await server.connect()
+        await wire.send(head)
+        assert (await wire.answer()).status == 413
         wire.close()

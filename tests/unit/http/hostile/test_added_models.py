@@ -37,6 +37,12 @@ async def test_a_package_that_is_named_is_not_imported(client: httpx.AsyncClient
     assert not parents & (set(sys.modules) - before)
 
 
+@pytest.mark.parametrize("inside", ["a" * 600, "a/" * 3000, "a\x00b"])
+async def test_a_folder_that_no_file_system_can_name(client: httpx.AsyncClient, inside: str) -> None:
+    answer = await client.post("/v1/models", json={"source": f"package:models.starter/pack/{inside}", "dry_run": True})
+    assert answer.status_code in (400, 422), answer.text
+
+
 def test_a_package_below_another_one_is_found_by_its_folders() -> None:
     assert locate(PackageSource(package="models.starter", inside="pack")).name == "pack"
     assert locate(PackageSource(package="tests.unit.http", inside="hostile")).is_dir()

@@ -106,6 +106,7 @@ async def test_a_router_may_not_send_to_routers(kept: httpx.AsyncClient) -> None
         for path in ("/v1/chat/completions", "/v1/route"):
             answer = await kept.post(path, json=body)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "no_route"), answer.text
+            assert int(answer.headers["retry-after"]) >= 1
 
 
 @pytest.mark.parametrize("role", ["system", "developer", "user"])

@@ -51,3 +51,17 @@ def test_the_grammars_own_word_counts() -> None:
     watched = grammars.Watched(Grammar(), FOLLOW, EACH)
     assert not watched.accept_tokens("r", [-1])
     assert watched.name == "its own"
+
+
+def test_what_all_take_together_is_bounded_and_comes_back() -> None:
+    """Who has many sequences has no more of it; who takes little goes on beside them."""
+    now = 0.0
+    common = grammars.Common(FOLLOW, lambda: now)
+    cost = EACH + FOLLOW / 4
+    many = [grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, common) for _ in range(12)]
+    assert [one.accept_tokens("r", [1]) for one in many][4:] == [False] * 8
+    usual = grammars.Watched(Grammar(accept=EACH / 10), FOLLOW, EACH, common)
+    assert all(usual.accept_tokens("r", [1]) for _ in range(3))
+    late = grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, common)
+    now += 2 * FOLLOW / grammars.REFILLED
+    assert late.accept_tokens("r", [1])

@@ -109,6 +109,7 @@ def test_only_speech_has_windows(write: Write) -> None:
     [
         (b"\xff\xfe", ["r.yaml:1: is not UTF-8 text; save it as UTF-8"]),
         (b"id: a\nb: \x07", ["r.yaml:2: holds the control character U+0007; remove it"]),
+        (b'id: a\nb: ["\\ud83d"]', ["r.yaml:2: holds half of a character; write the whole one"]),
         (b"", ["r.yaml: holds no recipe; write one document per model, or remove the file"]),
         (b"# only words\n---\n", ["r.yaml: holds no recipe; write one document per model, or remove the file"]),
         (b"id: a\n\tversion: 1", ["r.yaml:2: a tab cannot indent; use spaces"]),
@@ -121,7 +122,7 @@ def test_only_speech_has_windows(write: Write) -> None:
         (b"a: &a [*a]", ["r.yaml:1: holds more than 20000 values or 32 levels once its aliases are written out; "
                          "write fewer '*aliases'"]),
     ],
-    ids=["utf-8", "control", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date", "itself"],
+    ids=["utf-8", "control", "half", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date", "itself"],
 )  # fmt: skip
 def test_files_that_are_no_recipes(write: Write, text: bytes, said: list[str]) -> None:
     assert faults(write(text)) == said
