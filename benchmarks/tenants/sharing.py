@@ -156,7 +156,7 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
         while not over.is_set():
             yield from asks(tier, 1)
 
-    added, part = [], []
+    added, long, waited, part = [], [], [], []
     for _ in range(s.rounds):
         over = asyncio.Event()
         alone = await closed_loop(server, asks("critical", s.pick(200, 40, 4)), 2)
@@ -172,9 +172,13 @@ async def _classes(bench: Bench, server: Keyed, workload: Workload) -> None:
         began = min(reply.sent for reply in flooding.good)
         during = sum(reply.tokens for reply in slow.good if began < reply.arrivals[-1] <= critical_end)
         part.append(during / max(1, during + flooding.tokens))
-        step = percentile([gap for reply in slow.good for gap in reply.gaps], 50) * 1e3
-        added.append((beside.ttft_ms(99) - 1.2 * alone.ttft_ms(99)) / step)
+        gaps = [gap for reply in slow.good for gap in reply.gaps]
+        waited.append(beside.ttft_ms(99) - 1.2 * alone.ttft_ms(99))
+        added.append(waited[-1] / percentile(gaps, 50) / 1e3)
+        long.append(waited[-1] / percentile(gaps, 99) / 1e3)
+    bench.figure("critical.p99_added", waited, "ms")
     bench.figure("critical.p99_added_steps", added, "steps")
+    bench.figure("critical.p99_added_long_steps", long, "steps")
     bench.figure("batch.part", part, "x")
 
 

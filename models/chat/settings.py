@@ -96,6 +96,11 @@ def swap_tokens(recipe: Recipe) -> int | None:
     return None if asked is None else max(asked, recipe.batching.sequences)
 
 
+def critical_tokens(recipe: Recipe) -> int:
+    """Most tokens of a step while critical requests come: at least one for each request."""
+    return max(recipe.batching.critical_step, recipe.batching.sequences)
+
+
 def sleeps(recipe: Recipe) -> bool:
     """Whether the engine is to be able to sleep, on a GPU.
 

@@ -182,6 +182,17 @@ class Batching(Strict):
         description="chat: `max_tokens` while adapters come and for a second after; a swap waits for the running step, "
         "and a long prompt is read in more steps meanwhile",
     )
+    tokens_beside_critical: int | None = Field(
+        default=None,
+        ge=1,
+        description="chat: `max_tokens` while requests of the class critical come and for a second after, as each of "
+        "them waits for the running step; default: a quarter of `max_tokens`",
+    )
+
+    @property
+    def critical_step(self) -> int:
+        asked = self.tokens_beside_critical
+        return min(self.max_tokens, asked if asked is not None else max(1, self.max_tokens // 4))
 
     @property
     def spare_places(self) -> int:

@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import astuple, dataclass
+from functools import lru_cache
 
 MILLION = 1_000_000
 HOUR_MS = 3_600_000
@@ -21,7 +22,7 @@ class PriceList:
     @property
     def version(self) -> str:
         """By what it says: a price that changes and comes back is the same version again."""
-        return hashlib.sha256(repr(astuple(self)).encode()).hexdigest()[:16]
+        return _version(self)
 
     def cost(self, *, prompt: int = 0, cached: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
         """prompt: with the cached ones. Rounded to the nearest millionth, once."""
@@ -36,3 +37,9 @@ class PriceList:
             self.cost(prompt=prompt, cached=cached, output=output, audio_ms=audio_ms, pairs=pairs)
             for cached in (0, prompt)
         )
+
+
+@lru_cache(256)
+def _version(prices: PriceList) -> str:
+    """Asked three times for each row of the ledger, of a recipe's few lists."""
+    return hashlib.sha256(repr(astuple(prices)).encode()).hexdigest()[:16]

@@ -1,41 +1,66 @@
-"""Shorter steps while adapters come, since a call of ours waits for the running one: on a GPU, 0.2 s of a long prefill.
+"""Shorter steps while somebody comes who waits for the running one: on a GPU, 0.2 s of a long prompt's.
 
-From the first call that stages or places an adapter until `LINGER` after the last one, a step takes fewer tokens, as
-the recipe says (`batching.tokens_while_swapping`). Swaps come in crowds: the first of them may still meet a long step.
+| who                              | a step takes at most              |
+|----------------------------------|-----------------------------------|
+| a call that moves an adapter     | `batching.tokens_while_swapping`  |
+| a request of the class critical  | `batching.tokens_beside_critical` |
+
+until `LINGER` after the last one. They come in crowds: the first of them may still meet a long step.
 """
 
 from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 from models.chat.vllm import process
 
 LINGER = 1.0
 """Seconds."""
+CRITICAL = 0
+"""vLLM's `priority` of a critical request."""
 _one_at_a_time = threading.Lock()
 
 
 def adapters_come(core: Any) -> None:
     """Called on the engine's loop, between two steps, or by the thread that takes calls in, for the next step."""
-    least = os.environ.get(process.SWAP_TOKENS)
-    if least:
-        with _one_at_a_time:
-            _shorten(core, int(least))
+    _shorten(core, process.SWAP_TOKENS)
 
 
-def _shorten(core: Any, least: int) -> None:
-    own: int = core.__dict__.setdefault("roundhouse_step_tokens", core.scheduler.max_num_scheduled_tokens)
-    core.scheduler.max_num_scheduled_tokens = min(own, least)
-    last: threading.Timer | None = core.__dict__.get("roundhouse_brisk")
-    if last is not None:
-        last.cancel()
-    # it may end while a step is put together, which could then have had more tokens than it was given, and no fewer
-    core.roundhouse_brisk = threading.Timer(LINGER, _as_ever, (core.scheduler, own))
+def request_comes(core: Any, priority: int) -> None:
+    """Called by the thread that takes requests in."""
+    if priority <= CRITICAL:
+        _shorten(core, process.CRITICAL_TOKENS)
+
+
+def _shorten(core: Any, variable: str) -> None:
+    most = os.environ.get(variable)
+    if not most:
+        return
+    with _one_at_a_time:
+        scheduler = core.scheduler
+        core.__dict__.setdefault("roundhouse_step_tokens", scheduler.max_num_scheduled_tokens)
+        scheduler.max_num_scheduled_tokens = min(scheduler.max_num_scheduled_tokens, int(most))
+        core.roundhouse_brisk_until = time.monotonic() + LINGER
+        if core.__dict__.get("roundhouse_brisk") is None:
+            _look_in(core, LINGER)
+
+
+def _look_in(core: Any, seconds: float) -> None:
+    core.roundhouse_brisk = threading.Timer(seconds, _look, (core,))
     core.roundhouse_brisk.daemon = True
     core.roundhouse_brisk.start()
 
 
-def _as_ever(scheduler: Any, own: int) -> None:
-    scheduler.max_num_scheduled_tokens = own
+def _look(core: Any) -> None:
+    """As ever again, if nobody came meanwhile. That a step is put together just now does no harm: it could then have
+    had more tokens than it was given, and no fewer.
+    """
+    with _one_at_a_time:
+        if (left := core.roundhouse_brisk_until - time.monotonic()) > 0:
+            _look_in(core, left)
+        else:
+            core.roundhouse_brisk = None
+            core.scheduler.max_num_scheduled_tokens = core.roundhouse_step_tokens

@@ -202,6 +202,7 @@ def _preprocess_add_request(self: Any, request: Any) -> Any:
     lora = request.lora_request
     if lora is not None and lora.lora_int_id not in _placed(self):
         raise UnknownAdapter(f"adapter {lora.lora_name} is in no place")
+    brisk.request_comes(self, request.priority)
     return self.roundhouse_preprocess_add_request(request)
 
 

@@ -109,9 +109,17 @@ def configuration(arguments: Namespace, device: str) -> Any:
 
 
 def start_engine(
-    arguments: Namespace, device: str, threads: int, bounds: Bounds, swap_tokens: int | None = None
+    arguments: Namespace,
+    device: str,
+    threads: int,
+    bounds: Bounds,
+    swap_tokens: int | None = None,
+    critical_tokens: int | None = None,
 ) -> Any:
-    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`)."""
+    """An AsyncLLM with its EngineCore running. Blocks for seconds. For a thread of its own (`models.chat.start`).
+
+    swap_tokens, critical_tokens: most of a step while adapters or critical requests come.
+    """
     from vllm.v1.engine.async_llm import AsyncLLM
 
     config = configuration(arguments, device)
@@ -119,6 +127,7 @@ def start_engine(
     os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
     os.environ[process.THREADS] = str(threads)
     os.environ[process.SWAP_TOKENS] = str(swap_tokens or "")
+    os.environ[process.CRITICAL_TOKENS] = str(critical_tokens or "")
     os.environ[process.FOLLOW] = f"{bounds.follow_seconds} {bounds.follow_token_seconds}"
     os.environ.setdefault("VLLM_XGRAMMAR_CACHE_MB", str(max(1, bounds.grammar_cache >> 20)))
     with tempfile.TemporaryDirectory(prefix="roundhouse-") as folder:

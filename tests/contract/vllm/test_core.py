@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from models.chat.vllm import brisk, process
 from models.chat.vllm import core as vllm_core
-from models.chat.vllm import process
 from models.chat.vllm.adapters import manager as vllm_manager
+from tenants.classes import ServiceClass
 from tests.contract.vllm.stock import stock
 
 pytestmark = pytest.mark.real
@@ -135,14 +136,14 @@ def test_the_reason_of_a_failed_start_reaches_the_slot(
 
 
 def test_a_request_for_an_adapter_that_is_not_placed_is_refused_at_the_intake() -> None:
-    request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"))
+    request = SimpleNamespace(lora_request=SimpleNamespace(lora_int_id=7, lora_name="seven"), priority=1)
     assert _Core({}).preprocess_add_request(request) == "taken in", "vLLM's own intake lets it through"
     kind = type("Core", (_Core,), {})
     begun: list[int] = []
     vllm_core.patch(kind, lambda: begun.append(1))
     core = kind({"place_adapter": ["running"], "poll_adapter": ["done", "placed"]})
     assert begun == [1]
-    assert core.preprocess_add_request(SimpleNamespace(lora_request=None)) == "taken in"
+    assert core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=1)) == "taken in"
     with pytest.raises(vllm_core.UnknownAdapter):
         core.preprocess_add_request(request)
     assert vllm_core.place_adapter(core, 7, 0) == ["running"]
@@ -237,36 +238,75 @@ def test_a_file_is_read_while_a_step_runs() -> None:
 
 
 # --- shorter steps -------------------------------------------------------------------------------------------------
-def test_steps_are_shorter_while_adapters_come_and_as_ever_after(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Timer:
-        """Told when to go on."""
+class _Time:
+    """Of `brisk`: goes on when told."""
 
-        def __init__(self, seconds: float, then: Any, arguments: tuple[Any, ...]) -> None:
-            self.seconds, self.then, self.arguments, self.cancelled = seconds, then, arguments, False
-            timers.append(self)
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.timers: list[tuple[float, Any, tuple[Any, ...]]] = []
 
-        def cancel(self) -> None:
-            self.cancelled = True
+    def monotonic(self) -> float:
+        return self.now
 
-        def start(self) -> None:
-            assert self.daemon
+    def timer(self, seconds: float, then: Any, arguments: tuple[Any, ...]) -> Any:
+        def start() -> None:
+            assert made.daemon
+            self.timers.append((self.now + seconds, then, arguments))
 
-        daemon = False
+        made = SimpleNamespace(start=start, daemon=False)
+        return made
 
-    timers: list[Timer] = []
-    monkeypatch.setattr("models.chat.vllm.brisk.threading.Timer", Timer)
+    def pass_(self, seconds: float) -> None:
+        self.now += seconds
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, then, arguments in due:
+            then(*arguments)
+
+
+@pytest.fixture
+def brisk_time(monkeypatch: pytest.MonkeyPatch) -> _Time:
+    found = _Time()
+    monkeypatch.setattr("models.chat.vllm.brisk.threading.Timer", found.timer)
+    monkeypatch.setattr("models.chat.vllm.brisk.time", found)
+    for variable in (process.SWAP_TOKENS, process.CRITICAL_TOKENS):
+        monkeypatch.delenv(variable, raising=False)
+    return found
+
+
+def test_steps_are_shorter_while_adapters_come_and_as_ever_after(
+    monkeypatch: pytest.MonkeyPatch, brisk_time: _Time
+) -> None:
     core = _Core({"stage_adapter": ["running"]})
     core.scheduler.max_num_scheduled_tokens = 8192
-    monkeypatch.delenv(process.SWAP_TOKENS, raising=False)
     vllm_core.stage_adapter(core, 5, "/x")
-    assert (core.scheduler.max_num_scheduled_tokens, timers) == (8192, [])
+    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
     monkeypatch.setenv(process.SWAP_TOKENS, "2048")
     vllm_core.stage_adapter(core, 5, "/x")
+    brisk_time.pass_(brisk.LINGER * 0.9)
     vllm_core.place_adapter(core, 5, 0)
-    assert core.scheduler.max_num_scheduled_tokens == 2048
-    assert [timer.cancelled for timer in timers] == [True, False]
-    timers[1].then(*timers[1].arguments)
-    assert core.scheduler.max_num_scheduled_tokens == 8192
+    brisk_time.pass_(brisk.LINGER * 0.9)
+    assert core.scheduler.max_num_scheduled_tokens == 2048, "the last one counts"
+    brisk_time.pass_(brisk.LINGER)
+    assert (core.scheduler.max_num_scheduled_tokens, brisk_time.timers) == (8192, [])
     monkeypatch.setenv(process.SWAP_TOKENS, "20480")
     vllm_core.place_adapter(core, 5, 0)
     assert core.scheduler.max_num_scheduled_tokens == 8192, "never longer ones"
+
+
+def test_steps_are_shorter_while_critical_requests_come(monkeypatch: pytest.MonkeyPatch, brisk_time: _Time) -> None:
+    kind = type("Core", (_Core,), {})
+    vllm_core.patch(kind, lambda: None)
+    core = kind({})
+    core.scheduler.max_num_scheduled_tokens = 8192
+    monkeypatch.setenv(process.CRITICAL_TOKENS, "1024")
+    for service_class in (ServiceClass.BATCH, ServiceClass.INTERACTIVE):
+        core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=int(service_class)))
+    assert core.scheduler.max_num_scheduled_tokens == 8192
+    core.preprocess_add_request(SimpleNamespace(lora_request=None, priority=int(ServiceClass.CRITICAL)))
+    assert core.scheduler.max_num_scheduled_tokens == 1024
+    monkeypatch.setenv(process.SWAP_TOKENS, "2048")
+    vllm_core.place_adapter(core, 5, 0)
+    assert core.scheduler.max_num_scheduled_tokens == 1024, "the shorter of both"
+    brisk_time.pass_(brisk.LINGER)
+    assert core.scheduler.max_num_scheduled_tokens == 8192
