@@ -2,15 +2,18 @@
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from cachetools import LRUCache
 
 NULL = msgspec.Raw(b"null")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
+_USUAL: LRUCache[bytes, msgspec.Raw] = LRUCache(4 << 20, lambda made: 2 * len(made))
+"""Lists as they came, and what became of them."""
 _EVENT, _DATA = b"event: ", b"\ndata: "
 
 
@@ -35,8 +38,7 @@ def shaped(data: msgspec.Raw | bytes, shape: ObjectShape) -> Any:
     match memoryview(data)[:1]:
         case b"[":
             if shape.usual is not None:
-                with suppress(msgspec.ValidationError):
-                    return shape.usual.decode(data)
+                return _usual(bytes(data), shape)
             try:
                 return [_fields(found, shape) for found in _OBJECTS.decode(data)]
             except msgspec.ValidationError:  # of several kinds
@@ -45,6 +47,20 @@ def shaped(data: msgspec.Raw | bytes, shape: ObjectShape) -> Any:
             return _fields(_OBJECT.decode(data), shape)
         case _:
             return data
+
+
+def _usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
+    """A client sends the same list with each request, and finds it in several events of each answer."""
+    assert shape.usual is not None
+    if (known := _USUAL.get(data)) is None:
+        try:
+            found = shape.usual.decode(data)
+        except msgspec.ValidationError:
+            found = shaped(data, replace(shape, usual=None))
+        known = msgspec.Raw(msgspec.json.encode(found))
+        with suppress(ValueError):  # larger than all that is kept
+            _USUAL[data] = known
+    return known
 
 
 def _fields(found: dict[str, Any], shape: ObjectShape) -> dict[str, Any]:

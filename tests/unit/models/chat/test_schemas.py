@@ -156,3 +156,13 @@ def test_tools_are_given_back_as_they_were_sent_whichever_way_they_are_read(tool
     expected = [{name: v for name, v in tool.items() if v is not None or name in own} for tool in tools]
     fitted = json.loads(schemas.fitted(RESPONSES, json.dumps({"tools": tools}).encode()))
     assert fitted["tools"] == expected
+
+
+@pytest.mark.parametrize("size", [10, 5 << 20])
+def test_tools_that_come_again_are_given_back_alike(size: int) -> None:
+    """From what is kept, or made anew where they are more than is kept."""
+    tool = {"type": "function", "name": "f", "parameters": {"a": "x" * size}, "strict": None, "defer_loading": None}
+    body = json.dumps({"tools": [tool]}).encode()
+    first, again = schemas.fitted(RESPONSES, body), schemas.fitted(RESPONSES, body)
+    assert first == again
+    assert "defer_loading" not in json.loads(again)["tools"][0]
