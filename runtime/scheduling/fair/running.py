@@ -54,14 +54,15 @@ class Running:
         return self.pools.full(self._waiting.pools, places)
 
     def with_less(self, places: int) -> Callable[[Claim], bool]:
-        """Whether a claim's team runs fewer, in its class and above, than its part of the places by weight."""
+        """Whether a claim's team runs none, in its class and above, or would not run more than its part of the places
+        by weight. Whole places only: what parts round up to would go to small teams for ever, whatever they had."""
         whole = sum(weight for weight, _ in self._of_team.values())
 
         def has_less(claim: Claim) -> bool:
             _, mine = self._of_team.get(claim.team, (0.0, _NONE))
             among = whole if mine else whole + claim.weight
             runs = sum(count for one, count in mine.items() if one <= claim.service_class)
-            return runs * among < places * claim.weight
+            return not runs or (runs + 1) * among <= places * claim.weight
 
         return has_less
 
