@@ -28,17 +28,22 @@ RoundhouseError
 `status`, `type` and `code` are OpenAI's words. runtime/http/errors.py turns them into each dialect's body.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST = 3_500
 """Bytes of a message: it may quote what was sent, and is sent back."""
 
+_ODD = re.compile("[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]")
+"""Control characters but line breaks and tabs, and halves of characters."""
+
 
 def short(text: str, most: int = LONGEST) -> str:
-    """The text, cut to so many bytes."""
-    raw = text.encode(errors="replace")
-    return text if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
+    """The text, cut to so many bytes, and without what JSON writes in six letters or cannot write at all."""
+    plain = _ODD.sub("\ufffd", text[: most + 1])
+    raw = plain.encode()
+    return plain if len(raw) <= most else raw[: most - 3].decode(errors="ignore") + "…"
 
 
 class RoundhouseError(Exception):

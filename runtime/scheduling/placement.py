@@ -8,7 +8,8 @@ An adapter is on disk, in host memory (staged) or in a device place. A running r
 Rules; the same numbers stand at the code that carries them out:
  1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare`: there the first of
     the next one's class starts whose team runs none, in that class and above, or with it no more than its part of
-    `max_requests` among the teams that run, by weight. So a team that comes to a full engine waits for no other's answer to end.
+    `max_requests` among the teams that run, by weight. So a team that comes to a full engine waits for no other's
+    answer to end.
  2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
     (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
     requests of adapters in places go first: that groups them.
