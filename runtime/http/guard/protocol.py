@@ -9,7 +9,8 @@ project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uv
 | in the body of a request                 | `guard.bodies` says  | 408                                     |
 | in a body whose answer is out already    | `header_seconds`     | closed                                  |
 | idle after an answer                     | uvicorn's keep-alive | closed                                  |
-| refused: answered and half closed        | `LINGER`             | closed; what still comes is dropped     |
+| refused, or answered for the last time   | `LINGER`             | closed; what still comes is dropped     |
+|   while a body comes: half closed        |                      |                                         |
 | its client reads the answer too slowly   | `unread_seconds`     | cut: the work on the answer is ended    |
 | closed, with bytes that nobody reads     | `LINGER`             | cut                                     |
 """
@@ -18,7 +19,7 @@ import asyncio
 import logging
 import secrets
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
@@ -134,6 +135,8 @@ class Guarded(HttpToolsProtocol):
         self._disarm()
         self._bounds.idle.remove(self)
         super().on_headers_complete()
+        if not self.cycle.keep_alive:
+            self.cycle.transport = cast(asyncio.Transport, _LastAnswer(self))
 
     def on_body(self, body: bytes) -> None:
         self._unread = 0
@@ -152,7 +155,17 @@ class Guarded(HttpToolsProtocol):
             raise ValueError("headers over the bound")  # the parser stops, and uvicorn calls send_400_response
 
     # --- answers --------------------------------------------------------------------------------------------------
+    def close_after_answer(self) -> None:
+        """As nginx does it: closed at once, what the client still sends of its body would destroy the answer."""
+        if self._begun and not self._refused and not self.transport.is_closing():
+            self._refused = True
+            self._half_close()
+        else:
+            self.transport.close()
+
     def on_response_complete(self) -> None:
+        if self._refused:
+            return
         super().on_response_complete()
         if self.pipeline:  # uvicorn reads on whenever one of them has been answered
             self.flow.pause_reading()
@@ -188,6 +201,9 @@ class Guarded(HttpToolsProtocol):
         )
         self._unset_keepalive_if_required()
         self.transport.write(STATUS_LINE[error.status] + head + body)
+        self._half_close()
+
+    def _half_close(self) -> None:
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()
@@ -225,3 +241,16 @@ class Guarded(HttpToolsProtocol):
         return HeadersTooLarge(
             f"The request line and headers are over this server's limit of {self._bounds.headers / 2**10:g} KiB."
         )
+
+
+class _LastAnswer:
+    """The transport of a request after which the connection is closed, as uvicorn closes it."""
+
+    def __init__(self, connection: Guarded) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection.transport, name)
+
+    def close(self) -> None:
+        self._connection.close_after_answer()

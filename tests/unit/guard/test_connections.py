@@ -305,3 +305,24 @@ async def test_requests_that_are_sent_ahead_are_answered_in_order_and_have_a_bou
         await wire.ended()
         assert 0 < most <= 100
         wire.close()
+
+
+async def test_a_last_answer_is_not_destroyed_by_the_rest_of_its_body(tmp_path: Path) -> None:
+    """A connection that is closed while bytes of its client's are on their way takes the answer with it."""
+    body = b"x" * 100_000
+    head = b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + b"Connection: close\r\nContent-Length: %d\r\n\r\n"
+    async with served(tmp_path) as server:
+        for _ in range(20):
+            wire = await server.connect()
+            await wire.send(head % (3 * len(body)) + body)  # refused by its type, before its body has come
+            async with asyncio.timeout(PATIENCE):
+                await wire.reader.readuntil(b"\r\n")
+            for _ in range(2):
+                await wire.send(body)
+                await asyncio.sleep(0)
+            rest = await wire.reader.read()
+            assert b"unsupported_media_type" in rest
+            wire.close()
+        async with asyncio.timeout(PATIENCE):
+            while server.server.server_state.connections:
+                await asyncio.sleep(0.01)

@@ -7,7 +7,7 @@ from importlib.metadata import version
 
 import uvicorn
 from httptools.parser.errors import HttpParserCallbackError, HttpParserError
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from runtime.http.guard.protocol import Guarded
 
@@ -43,3 +43,13 @@ def test_uvicorn_takes_anything_that_makes_a_connection() -> None:
     config.load()
     assert config.http_protocol_class is made
     assert config.ws_protocol_class is None
+
+
+def test_a_connection_is_closed_by_its_cycle_after_the_last_answer() -> None:
+    """By its own transport, which is ours where the connection is to be closed, and before it tells of the end."""
+    sent = inspect.getsource(RequestResponseCycle.send)
+    assert (
+        "if not self.keep_alive:\n                    self.transport.close()\n                self.on_response()"
+        in sent
+    )
+    assert "self.transport = transport" in inspect.getsource(RequestResponseCycle.__init__)
