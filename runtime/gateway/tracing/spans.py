@@ -20,9 +20,11 @@ from opentelemetry.context import Context
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.environment_variables import OTEL_SERVICE_NAME
 from opentelemetry.sdk.resources import SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor
-from opentelemetry.trace import Span, SpanKind, Tracer, set_span_in_context
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Span, SpanContext, SpanKind, Tracer, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 from opentelemetry.trace.status import Status, StatusCode
 
@@ -39,6 +41,7 @@ CLOSE_WITHIN = 3.0
 """Seconds that a collector gets which does not answer when the server stops."""
 OUR_FAULTS = frozenset({End.FAILED, End.ENGINE_DIED, End.DEADLINE})
 W3C = TraceContextTextMapPropagator()
+IDS, SCOPE = RandomIdGenerator(), InstrumentationScope("roundhouse")
 Attributes = dict[str, str | int | float]
 
 
@@ -75,8 +78,12 @@ class Traced:
 class Spans:
     """`runtime.gateway.tracing.starting.Tracing`: a sink of request records."""
 
-    def __init__(self, provider: TracerProvider) -> None:
-        self._provider, self._tracer = provider, provider.get_tracer("roundhouse")
+    def __init__(self, provider: TracerProvider, *processors: SpanProcessor) -> None:
+        """processors: get every span; they are added to the provider."""
+        self._provider, self._processors = provider, processors
+        for processor in processors:
+            provider.add_span_processor(processor)
+        self._tracer = provider.get_tracer(SCOPE.name)
 
     def begin(self, context: RequestContext, endpoint: str) -> RequestContext:
         carrier = {name.decode(): value.decode("latin-1") for name, value in context.headers if name in PARENT}
@@ -107,8 +114,15 @@ class Spans:
         span.end(end)
 
     def _stage(self, trace: Traced, name: str, since: int, until: int) -> None:
-        if until - since >= _ns(SHORTEST):
-            self._tracer.start_span(name, set_span_in_context(trace.span), start_time=since).end(until)
+        """Told when it is over, which costs a sixth of a span that is begun and ended."""
+        if until - since < _ns(SHORTEST):
+            return
+        above = trace.span.get_span_context()
+        own = SpanContext(above.trace_id, IDS.generate_span_id(), False, above.trace_flags, above.trace_state)
+        resource = self._provider.resource
+        span = ReadableSpan(name, own, above, resource, start_time=since, end_time=until, instrumentation_scope=SCOPE)
+        for processor in self._processors:
+            processor.on_end(span)
 
     async def close(self) -> None:
         # a thread that nobody waits for: the SDK waits half a minute for a collector that is gone
@@ -171,8 +185,7 @@ def exporting(variables: Mapping[str, str]) -> Spans:
     provider = TracerProvider(
         resource=Resource.create({} if named else {SERVICE_NAME: "roundhouse"}), shutdown_on_exit=False
     )
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
-    return Spans(provider)
+    return Spans(provider, BatchSpanProcessor(OTLPSpanExporter()))
 
 
 def _ns(seconds: float) -> int:

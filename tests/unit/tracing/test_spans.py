@@ -46,8 +46,7 @@ class Kept:
     def __init__(self, sampler: Sampler | None = None) -> None:
         self._exporter = InMemorySpanExporter()
         provider = TracerProvider(sampler=sampler)
-        provider.add_span_processor(SimpleSpanProcessor(self._exporter))
-        self.tracing = Spans(provider)
+        self.tracing = Spans(provider, SimpleSpanProcessor(self._exporter))
 
     @property
     def all(self) -> tuple[ReadableSpan, ...]:
