@@ -172,8 +172,8 @@ class Batching(Strict):
         default=None,
         ge=0,
         le=512,
-        description="chat: places beside `max_requests` for teams that run less than their part of those, so that they "
-        "need not wait until one is free; default: an eighth of `max_requests`",
+        description="chat: places beside `max_requests` for teams that would run no more than their part of those, so "
+        "that they need not wait until one is free; default: an eighth of `max_requests`",
     )
     max_tokens: int = Field(default=8192, ge=1)
     tokens_while_swapping: int | None = Field(
