@@ -84,12 +84,13 @@ class _Core:
         return "taken in"
 
 
-def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded() -> None:
+def test_vllms_own_intake_takes_a_request_for_an_adapter_that_nobody_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its worker then loads from the request's path within a step, and what that raises ends the engine."""
     from vllm.lora.request import LoRARequest
     from vllm.sampling_params import SamplingParams
     from vllm.v1.engine import EngineCoreRequest
 
+    monkeypatch.delenv(process.CRITICAL_TOKENS, raising=False)  # there is no scheduler here
     core = core_of(stock("vllm.v1.engine.core"))
     lora = LoRARequest("seven", 7, "/nowhere")
     request = EngineCoreRequest("r", [1, 2], None, SamplingParams(max_tokens=1), None, 0.0, lora, None, None)
