@@ -78,10 +78,10 @@ class VllmEngine:
         try:
             threads = settings.threads(path)
 
-            shorter = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
+            swap, critical = settings.swap_tokens(recipe), settings.critical_tokens(recipe)
 
             def start_engine() -> None:
-                self._engine = launch.start_engine(arguments, device, threads, self._bounds, *shorter)
+                self._engine = launch.start_engine(arguments, device, threads, self._bounds, swap, critical)
 
             starting = asyncio.create_task(start.in_new_thread(start_engine))
             await start.child_or_end(starting)

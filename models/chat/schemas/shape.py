@@ -12,8 +12,8 @@ NULL = msgspec.Raw(b"null")
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _OBJECTS = msgspec.json.Decoder(list[dict[str, msgspec.Raw]])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_USUAL: LRUCache[bytes, msgspec.Raw] = LRUCache(4 << 20, lambda made: 2 * len(made))
-"""Lists as they came, and what became of them."""
+_USUAL: LRUCache[tuple[object, bytes], msgspec.Raw] = LRUCache(4 << 20, lambda made: 2 * len(made))
+"""By who reads them: lists as they came, and what became of them."""
 _EVENT, _DATA = b"event: ", b"\ndata: "
 
 
@@ -52,14 +52,14 @@ def shaped(data: msgspec.Raw | bytes, shape: ObjectShape) -> Any:
 def _usual(data: bytes, shape: ObjectShape) -> msgspec.Raw:
     """A client sends the same list with each request, and finds it in several events of each answer."""
     assert shape.usual is not None
-    if (known := _USUAL.get(data)) is None:
+    if (known := _USUAL.get((shape.usual, data))) is None:
         try:
             found = shape.usual.decode(data)
         except msgspec.ValidationError:
             found = shaped(data, replace(shape, usual=None))
         known = msgspec.Raw(msgspec.json.encode(found))
         with suppress(ValueError):  # larger than all that is kept
-            _USUAL[data] = known
+            _USUAL[shape.usual, data] = known
     return known
 
 

@@ -61,7 +61,7 @@ def settle(constraint: Any, settled: dict[str, Any]) -> None:
     setattr(constraint, CHECKED, True)
 
 
-class Common:
+class SharedBudget:
     """What all grammars of an engine may take together beyond `each` for a token: who has many requests, or many
     sequences in one, has no more of it."""
 
@@ -80,9 +80,9 @@ class Common:
 class Watched:
     """A compiled grammar of one request, with the CPU time that it may take."""
 
-    def __init__(self, grammar: Any, follow: float, each: float, common: Common | None = None) -> None:
+    def __init__(self, grammar: Any, follow: float, each: float, shared: SharedBudget | None = None) -> None:
         """Seconds: `follow` in all, and `each` more for a token."""
-        self._grammar, self._common = grammar, common
+        self._grammar, self._shared = grammar, shared
         self._left, self._each = follow, each
         self._taken, self._refused = 0.0, False
         """Since the last token; whether all grammars together have taken too much, this one too."""
@@ -99,8 +99,8 @@ class Watched:
         accepted: bool = self._timed(self._grammar.accept_tokens, request_id, tokens)
         due = self._each * len(tokens)
         self._left += due
-        if self._common is not None and self._taken > due:
-            self._refused = not self._common.take(self._taken - due)
+        if self._shared is not None and self._taken > due:
+            self._refused = not self._shared.take(self._taken - due)
         self._taken = 0.0
         return accepted and not self.overspent
 
@@ -134,8 +134,8 @@ def patch(manager: Any, params: Any) -> None:
         if threading.current_thread() is not threading.main_thread():
             _be_nicer()
         follow, each = map(float, os.environ[process.FOLLOW].split())
-        common = self.__dict__.setdefault("roundhouse_common", Common(follow))
-        return Watched(self.roundhouse_create_grammar(request), follow, each, common)
+        shared = self.__dict__.setdefault("roundhouse_budget", SharedBudget(follow))
+        return Watched(self.roundhouse_create_grammar(request), follow, each, shared)
 
     def validate(self: Any, *arguments: Any, **named: Any) -> None:
         if not getattr(self.structured_outputs, CHECKED, False):
@@ -186,7 +186,7 @@ class Compiler:
         """Follow a grammar for some tokens, a mixed choice of those that it allows. How many it went."""
         import numpy as np
 
-        mask = self._backend.allocate_token_bitmask(1)
+        mask, ends = self._backend.allocate_token_bitmask(1), self._tokenizer.all_special_ids
         for step in range(steps):
             if grammar.is_terminated() or grammar.overspent:
                 return step
@@ -195,7 +195,7 @@ class Compiler:
             allowed = np.flatnonzero(bits[: self._config.model_config.get_vocab_size()])
             if not len(allowed):
                 return step
-            on = allowed[~np.isin(allowed, self._tokenizer.all_special_ids)]  # an end would hide what comes after it
+            on = allowed[~np.isin(allowed, ends)]  # an end would hide what comes after it
             allowed = on if len(on) else allowed
             if not grammar.accept_tokens("walk", [int(allowed[step * 7919 % len(allowed)])]):
                 return step

@@ -101,9 +101,8 @@ class _Body:
     async def receive(self) -> Message:
         if self._ended:
             return await self._receive()
-        if (
-            self._room is not None and max(self._size, self._declared) > self._most
-        ):  # an endpoint with a bound has refused it by now
+        # an endpoint with a bound of its own has refused it by now
+        if self._room is not None and max(self._size, self._declared) > self._most:
             self.refusal = too_large(self._most)
             raise self.refusal
         loop = asyncio.get_running_loop()

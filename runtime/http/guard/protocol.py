@@ -159,7 +159,7 @@ class Guarded(HttpToolsProtocol):
         """As nginx does it: closed at once, what the client still sends of its body would destroy the answer."""
         if self._begun and not self._refused and not self.transport.is_closing():
             self._refused = True
-            self._half_close()
+            self._half_close(self._bounds.unread_seconds if self.transport.get_write_buffer_size() else LINGER)
         else:
             self.transport.close()
 
@@ -201,13 +201,13 @@ class Guarded(HttpToolsProtocol):
         )
         self._unset_keepalive_if_required()
         self.transport.write(STATUS_LINE[error.status] + head + body)
-        self._half_close()
+        self._half_close(LINGER)
 
-    def _half_close(self) -> None:
+    def _half_close(self, seconds: float) -> None:
         if self.transport.can_write_eof():
             self.transport.write_eof()
             self.flow.resume_reading()
-            self._arm(LINGER)
+            self._arm(seconds)
         else:
             self.leave()
 

@@ -56,12 +56,12 @@ def test_the_grammars_own_word_counts() -> None:
 def test_what_all_take_together_is_bounded_and_comes_back() -> None:
     """Who has many sequences has no more of it; who takes little goes on beside them."""
     now = 0.0
-    common = grammars.Common(FOLLOW, lambda: now)
+    shared = grammars.SharedBudget(FOLLOW, lambda: now)
     cost = EACH + FOLLOW / 4
-    many = [grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, common) for _ in range(12)]
+    many = [grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, shared) for _ in range(12)]
     assert [one.accept_tokens("r", [1]) for one in many][4:] == [False] * 8
-    usual = grammars.Watched(Grammar(accept=EACH / 10), FOLLOW, EACH, common)
+    usual = grammars.Watched(Grammar(accept=EACH / 10), FOLLOW, EACH, shared)
     assert all(usual.accept_tokens("r", [1]) for _ in range(3))
-    late = grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, common)
+    late = grammars.Watched(Grammar(accept=cost), FOLLOW, EACH, shared)
     now += 2 * FOLLOW / grammars.REFILLED
     assert late.accept_tokens("r", [1])
