@@ -1,6 +1,8 @@
 """What the fuzzer decides by: verdicts, gaps, memory, and what it keeps."""
 
 import os
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 
@@ -11,7 +13,7 @@ import pytest
 from console.web import pages
 from runtime.http.openapi import OPERATIONS
 from runtime.server.stopped import Stopped
-from tests.fuzz import gaps
+from tests.fuzz import gaps, sending
 from tests.fuzz.corpus import SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import Beat, Sample, between, stood_still
 from tests.fuzz.memory import CHAT, GATEWAY, MIB, Held, findings, growth
@@ -148,3 +150,19 @@ def test_a_process_counts_as_stopped_after_its_time_only() -> None:
         child.kill()
         child.wait()
     assert not look.for_long(20.0)
+
+
+@pytest.mark.parametrize(("late", "status"), [(0.0, 204), (3_600.0, 0)], ids=["sent late", "sent in time"])
+def test_only_a_request_that_was_sent_late_is_sent_again(
+    monkeypatch: pytest.MonkeyPatch, late: float, status: int
+) -> None:
+    """The first connection is closed without an answer."""
+    monkeypatch.setattr(sending, "LATE", late)
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+        asked = pool.submit(sending.send, server.getsockname()[1], ASKED, 60.0)
+        server.accept()[0].close()
+        if status:
+            with server.accept()[0] as second:
+                assert second.recv(2**16)
+                second.sendall(b"HTTP/1.1 204 No Content\r\n\r\n")
+        assert asked.result().status == status
