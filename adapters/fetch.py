@@ -14,7 +14,7 @@ from adapters.hub import Download, download
 from adapters.sources import AdapterSource, MadeHere, UploadedArchive
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, Unavailable
-from registry.recipes.definition import HubSource, PackageSource
+from registry.recipes.source import HubSource, PackageSource
 from registry.threads import Threads
 
 

@@ -8,7 +8,7 @@ from adapters.content.validate import CONFIG, TENSORS
 from registry.bounds import Bounds
 from registry.errors import TooLarge, Unavailable, Unfit
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 
 @dataclass(frozen=True, slots=True)

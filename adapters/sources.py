@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from registry.recipes.definition import HubSource, PackageSource, PathSource
+from registry.recipes.source import HubSource, PackageSource, PathSource
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from registry.errors import BadRequest
-from registry.recipes.definition import HubSource, PackageSource, PathSource, Source
+from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from registry.wording import quoted
 
 HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 
 from registry.errors import EngineFailed
-from registry.recipes.definition import Flag, Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Flag
 
 
 def flags_of(recipe: Recipe, known: Mapping[str, type]) -> dict[str, Flag]:

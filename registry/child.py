@@ -17,7 +17,7 @@ LINE = 1 << 16
 
 
 class Child:
-    """A process in a session of its own, with pipes. Made by `start`; whoever has it calls `wait` in the end."""
+    """A process in a group of its own, with pipes. Made by `start`; whoever has it calls `wait` in the end."""
 
     def __init__(
         self, process: "subprocess.Popen[bytes]", stdin: asyncio.StreamWriter, stdout: asyncio.StreamReader
@@ -76,6 +76,4 @@ class Child:
 
 def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
     """Blocks until it runs its own program: some milliseconds."""
-    return subprocess.Popen(
-        command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
-    )
+    return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)

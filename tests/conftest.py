@@ -34,7 +34,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     from tests.system.serving import Server
 
     data: Path = tmp_path_factory.mktemp("data")
-    server = Server(data)
+    server = Server(data, prewarm=True)
     try:
         yield server.wait_ready()
     finally:

@@ -11,7 +11,8 @@ from pydantic.fields import FieldInfo
 
 from docs.tables.markdown import code, size, table
 from docs.tables.words import RECIPE
-from registry.recipes.definition import Recipe, Seconds
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Seconds
 
 _DURATION = get_args(Seconds)[1]
 _SIMPLE = {str: "text", bool: "true or false", int: "whole number", float: "number", ByteSize: "bytes: `512MiB`, `4GB`"}

@@ -9,7 +9,7 @@ from pathlib import Path
 from launch.files.listing import READ, SMALL, Listing
 from models.sources.repository import Repository, files_of, missing_bytes
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 HEADER = 2**20
 

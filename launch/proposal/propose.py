@@ -19,7 +19,8 @@ from registry.files.dtypes import settle_by_size
 from registry.files.shape import shape_of
 from registry.files.weights import Weights
 from registry.names import MODEL, MODEL_RULE
-from registry.recipes.definition import HubSource, PackageSource, PathSource, Recipe, Source, Task
+from registry.recipes.definition import Recipe, Task
+from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from registry.wording import quoted
 
 log = logging.getLogger("roundhouse.launch")

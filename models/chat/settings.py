@@ -11,7 +11,8 @@ from registry.errors import Unfit
 from registry.files.dtypes import SMALL_WEIGHTS, settle
 from registry.files.shape import read_shape
 from registry.processor import cores
-from registry.recipes.definition import Flag, Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Flag
 
 OURS = {
     "model": "source",

@@ -16,7 +16,7 @@ from models.sources.large_files import bring
 from models.sources.repository import check_disk, check_files, files_of
 from models.sources.resolve import resolve
 from registry.errors import RoundhouseError
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 EVERY_SECONDS = 0.2
 

@@ -16,7 +16,7 @@ from models.sources.answers import Answer, Come, FetchDone, FetchFailed
 from models.sources.resolve import Fetched
 from registry.child import Child
 from registry.errors import Unavailable, by_status
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 LINE = 1 << 20
 AT_ONCE = 4

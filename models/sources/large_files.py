@@ -17,7 +17,7 @@ from models.sources.repository import Repository, RepositoryFile, blobs_of, part
 from models.sources.resolve import Fetched
 from registry.errors import Unavailable
 from registry.files.hub import endpoint, hub_errors
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 AT_ONCE = 4
 SHA256 = 64

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from models.sources.repository import blobs_of, cache_folder
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 
 
 def purge(sources: Iterable[HubSource]) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from models.sources.resolve import UNWANTED, WANTED
 from registry.errors import Unavailable
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 from registry.wording import size_words
 
 SPARE = 256 * 2**20

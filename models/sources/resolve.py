@@ -17,7 +17,7 @@ from models.sources.digest import digest
 from registry.errors import Unavailable, Unfit
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
 from registry.files.sources import locate
-from registry.recipes.definition import HubSource, PathSource, Source
+from registry.recipes.source import HubSource, PathSource, Source
 
 Fetched = Callable[[int, int | None], None]
 """Called from other threads while a download runs, with the bytes that have come and the bytes in all, if known."""

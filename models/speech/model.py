@@ -15,7 +15,8 @@ import numpy.typing as npt
 from models.speech.cublas import keep_compiled, load_cublas
 from models.speech.split import Said, place_words, split
 from registry.errors import BadRequest, EngineFailed
-from registry.recipes.definition import Flag, Recipe, WindowSpec
+from registry.recipes.definition import Recipe, WindowSpec
+from registry.recipes.fields import Flag
 
 FLAGS: Mapping[str, type] = {
     "threads": int,

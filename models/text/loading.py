@@ -14,7 +14,8 @@ from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
 from registry.processor import cores
-from registry.recipes.definition import Flag, Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Flag
 
 SMALL_WEIGHTS = 128 * 2**20
 """Bytes of weights up to which each core computes a step of its own under load."""

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import cast
 
 from registry.errors import BadRequest, NotFound, Unavailable
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 from registry.wording import quoted
 
 TIMEOUT = 15.0

@@ -4,7 +4,7 @@ import importlib.util
 from pathlib import Path
 
 from registry.errors import Unfit
-from registry.recipes.definition import PackageSource, PathSource
+from registry.recipes.source import PackageSource, PathSource
 
 
 def locate(source: PathSource | PackageSource) -> Path:

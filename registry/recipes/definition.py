@@ -3,61 +3,16 @@
 `registry.recipes.loading` reads them from files and reports every fault with file and line. Here are only the types.
 """
 
-from datetime import timedelta
 from enum import StrEnum
-from pathlib import PurePosixPath
 from typing import Annotated, Literal, Self
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ByteSize,
-    ConfigDict,
-    Discriminator,
-    Field,
-    Tag,
-    model_validator,
-)
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId, RecipeId
-
-Flag = bool | int | float | str | list[str]
-_UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def _seconds(value: object) -> object:
-    """'10m', '1.5 h', 30 or a timedelta, as seconds."""
-    if isinstance(value, timedelta):
-        return value.total_seconds()
-    if isinstance(value, str):
-        text = value.strip().lower()
-        number = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-        unit = text[len(number) :].strip() or "s"
-        try:
-            return float(number) * _UNITS[unit]
-        except (KeyError, ValueError):
-            raise PydanticCustomError("duration", "write a duration such as 30s, 10m or 2h") from None
-    return value
-
-
-def _inside(value: str) -> str:
-    if PurePosixPath(value).is_absolute() or ".." in PurePosixPath(value).parts:
-        raise PydanticCustomError("path_inside", "write a path inside the package, without '..' or a leading '/'")
-    return value
-
-
-Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=False)]
-Text = Annotated[str, Field(min_length=1)]
-InsidePath = Annotated[str, AfterValidator(_inside)]
-
-
-class Strict(BaseModel):
-    """Frozen, and unknown keys are refused: a typing error in a recipe must not go unnoticed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+from registry.recipes.fields import Flag, Money, PoolName, Seconds, Size, Strict
+from registry.recipes.source import AnySource
 
 
 class Task(StrEnum):
@@ -75,61 +30,12 @@ class Tier(StrEnum):
     DISK = "disk"
 
 
-class PathSource(Strict):
-    """A folder on this machine; relative paths start at the recipe file's folder."""
-
-    path: Text
-
-
-class PackageSource(Strict):
-    """A folder inside an installed Python package, such as the starter pack."""
-
-    package: Text
-    inside: InsidePath = "."
-
-
-class HubSource(Strict):
-    """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
-
-    hub: Text
-    revision: Text
-
-
-Source = PathSource | PackageSource | HubSource
-
-
-def _kind_of_source(value: object) -> str | None:
-    """By the key that only one kind has, so that a fault is told for the kind that was meant."""
-    if isinstance(value, PathSource | PackageSource | HubSource):
-        value = value.model_dump()
-    keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]
-    return f"<{keys[0]}>" if len(keys) == 1 else None
-
-
-AnySource = Annotated[
-    Annotated[PathSource, Tag("<path>")]
-    | Annotated[PackageSource, Tag("<package>")]
-    | Annotated[HubSource, Tag("<hub>")],
-    Discriminator(
-        _kind_of_source,
-        custom_error_type="source",
-        custom_error_message="write exactly one of: path; package (and inside); hub and revision",
-    ),
-]
-"""A source as a field: read by the one of its keys `path`, `package`, `hub` that is there."""
-
-
 def _is_range(value: str) -> str:
     try:
         SpecifierSet(value)
     except InvalidSpecifier:
         raise PydanticCustomError("version_range", "write a range of versions such as '>=0.26,<0.33'") from None
     return value
-
-
-PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-Size = Annotated[ByteSize, Field(ge=0)]
-"""Bytes, as a number or as text: 512MiB, 4GB."""
 
 
 class EngineSpec(Strict):
@@ -284,9 +190,6 @@ class Expected(Strict):
     resident: Size | None = None
     tokens_per_second: float | None = Field(default=None, ge=0)
     note: str = ""
-
-
-Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
 class Prices(Strict):

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from registry.recipes.definition import Recipe, Strict
+from registry.recipes.definition import Recipe
+from registry.recipes.fields import Strict
 from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
 

@@ -8,7 +8,8 @@ from pydantic import AfterValidator, ByteSize, Field, StringConstraints, field_v
 from pydantic_core import PydanticCustomError
 
 from registry.names import AdapterName, ModelId
-from registry.recipes.definition import Prices, Seconds, Size, Strict, Task, Text
+from registry.recipes.definition import Prices, Task
+from registry.recipes.fields import Seconds, Size, Strict, Text
 
 
 class Protocol(StrEnum):

@@ -7,8 +7,9 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from registry.recipes.definition import Recipe, Strict
+from registry.recipes.definition import Recipe
 from registry.recipes.fault_words import Loc, clean_loc, shown, words
+from registry.recipes.fields import Strict
 from registry.recipes.kinds import KINDS, kind_of, schema_of
 from registry.recipes.parsers import parser_faults
 from registry.recipes.yaml_nodes import Document, Fault

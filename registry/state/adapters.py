@@ -7,7 +7,8 @@ import sqlalchemy as sa
 
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, ALIAS, DIGEST, DIGEST_PREFIX, NAME_RULE, VERSION
-from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Probe, Registered, Version
+from registry.records import Adapter, AdapterKey, NewVersion, Probe, Registered
+from registry.state import adapter_rows as rows
 from registry.state.tables import ADAPTERS, ALIASES, CURRENTS, DIGESTS, NUMBERS, VERSIONS
 from registry.storage.database import Database, inserting, put
 
@@ -29,18 +30,18 @@ class AdapterTable:
         """routers: it is those that `all` lists, and not adapters."""
         self._database = database
         self._clock = clock
-        self._listed = _ROUTERS if routers else _ADAPTERS
+        self._routers = routers
 
     # --- reading ---------------------------------------------------------------------------------------------------
     def all(self) -> tuple[Adapter, ...]:
         """Every adapter, ordered by base and name."""
         with self._database.read() as db:
-            return _read(db, self._listed, None)
+            return rows.listed(db, routers=self._routers)
 
     def get(self, key: AdapterKey) -> Adapter:
         """One adapter; NotFound (code adapter_not_found) when it is not there."""
         with self._database.read() as db:
-            return _one(db, key)
+            return rows.one(db, key)
 
     def ever(self) -> frozenset[AdapterKey]:
         """Every name that was ever given, also those of adapters that were deleted."""
@@ -69,13 +70,13 @@ class AdapterTable:
                 self._move_alias(db, key, alias, registered.version.tag)
             if shared is not None:
                 self._share(db, key, shared)
-            return Registered(_one(db, key), registered.version, registered.created)
+            return Registered(rows.one(db, key), registered.version, registered.created)
 
     def _register(self, db: sa.Connection, key: AdapterKey, new: NewVersion) -> Registered:
         now = self._clock()
-        found = db.execute(_ID, key._asdict()).scalar()
+        found = rows.find_id(db, key)
         if found is not None:
-            adapter = _one(db, key)
+            adapter = rows.one(db, key)
             if adapter.current.digest == new.digest:
                 return self._same_content(db, adapter, new.probe)
         else:
@@ -93,31 +94,31 @@ class AdapterTable:
         }  # fmt: skip
         db.execute(sa.insert(VERSIONS).values(values))
         _make_current(db, found, number)
-        adapter = _one(db, key)
+        adapter = rows.one(db, key)
         return Registered(adapter, adapter.current, created=True)
 
     def _same_content(self, db: sa.Connection, adapter: Adapter, probe: Probe | None) -> Registered:
         """No new version; a probe that is given takes the place of the version's own."""
         current = adapter.current
         if probe is not None and probe != current.probe:
-            of_version = (VERSIONS.c.adapter == _id(db, adapter.key)) & (VERSIONS.c.number == current.number)
+            of_version = (VERSIONS.c.adapter == rows.id_of(db, adapter.key)) & (VERSIONS.c.number == current.number)
             db.execute(sa.update(VERSIONS).where(of_version).values(prompt=probe.prompt, expected=probe.expected))
-            adapter = _one(db, adapter.key)
+            adapter = rows.one(db, adapter.key)
         return Registered(adapter, adapter.current, created=False)
 
     def point(self, key: AdapterKey, ref: str) -> Adapter:
         """Make the version that `ref` names the current one."""
         with self._database.write() as db:
-            adapter = _one(db, key)
+            adapter = rows.one(db, key)
             version = adapter.version(ref)
             if version.number != adapter.current.number:
-                _make_current(db, _id(db, key), version.number)
-            return _one(db, key)
+                _make_current(db, rows.id_of(db, key), version.number)
+            return rows.one(db, key)
 
     def rollback(self, key: AdapterKey) -> Adapter:
         """Go back to the version that was current before; a second call goes back one more."""
         with self._database.write() as db:
-            before, row = _one(db, key), _id(db, key)
+            before, row = rows.one(db, key), rows.id_of(db, key)
             of_it = CURRENTS.c.adapter == row
             stack = db.execute(sa.select(CURRENTS.c.seq).where(of_it).order_by(CURRENTS.c.seq)).scalars().all()
             if len(stack) < 2:
@@ -126,7 +127,7 @@ class AdapterTable:
                     code="nothing_to_roll_back",
                 )
             db.execute(sa.delete(CURRENTS).where(CURRENTS.c.seq == stack[-1]))
-            return _one(db, key)
+            return rows.one(db, key)
 
     def delete_version(self, key: AdapterKey, ref: str, *, force: bool = False) -> Adapter | None:
         """Forget one version. Returns what is left; None: it was the last one and the adapter is gone.
@@ -134,7 +135,7 @@ class AdapterTable:
         With `force` its aliases go too; if it was current, the one before it is, else the newest that is left.
         """
         with self._database.write() as db:
-            adapter = _one(db, key)
+            adapter = rows.one(db, key)
             version = adapter.version(ref)
             held = [f"alias '{alias}'" for alias, number in adapter.aliases.items() if number == version.number]
             if version.number == adapter.current.number:
@@ -146,25 +147,25 @@ class AdapterTable:
                     code="adapter_in_use",
                 )
             left = [v.number for v in adapter.versions if v.number != version.number]
-            row = _id(db, key)
+            row = rows.id_of(db, key)
             if not left:
                 db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == row))
                 return None
             db.execute(sa.delete(VERSIONS).where(VERSIONS.c.adapter == row, VERSIONS.c.number == version.number))
             _mend_stack(db, row, left[-1])
-            return _one(db, key)
+            return rows.one(db, key)
 
     def delete(self, key: AdapterKey, *, force: bool = False) -> None:
         """Forget the adapter with all versions. Its numbers go on from where they stood if the name comes back."""
         with self._database.write() as db:
-            adapter = _one(db, key)
+            adapter = rows.one(db, key)
             held = [f"alias '{alias}'" for alias in adapter.aliases] + (["its pin"] if adapter.pinned else [])
             if held and not force:
                 raise Conflict(
                     f"{key.what} '{key}' is held by {', '.join(held)}. Remove these first, or force the deletion.",
                     code="adapter_in_use",
                 )
-            db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)))
+            db.execute(sa.delete(ADAPTERS).where(ADAPTERS.c.id == rows.id_of(db, key)))
 
     # --- aliases and pins ------------------------------------------------------------------------------------------
     def set_alias(self, key: AdapterKey, alias: str, ref: str | None = None) -> Adapter:
@@ -174,37 +175,37 @@ class AdapterTable:
             return self._move_alias(db, key, alias, ref)
 
     def _move_alias(self, db: sa.Connection, key: AdapterKey, alias: str, ref: str | None) -> Adapter:
-        adapter = _one(db, key)
+        adapter = rows.one(db, key)
         version = adapter.version(ref)
         if adapter.aliases.get(alias) != version.number:
-            put(db, ALIASES, {"adapter": _id(db, key), "alias": alias, "number": version.number})
-        return _one(db, key)
+            put(db, ALIASES, {"adapter": rows.id_of(db, key), "alias": alias, "number": version.number})
+        return rows.one(db, key)
 
     def remove_alias(self, key: AdapterKey, alias: str) -> Adapter:
         """NotFound (code alias_not_found) when the adapter has no such alias."""
         with self._database.write() as db:
-            _one(db, key)
-            its = sa.delete(ALIASES).where(ALIASES.c.adapter == _id(db, key), ALIASES.c.alias == alias)
+            rows.one(db, key)
+            its = sa.delete(ALIASES).where(ALIASES.c.adapter == rows.id_of(db, key), ALIASES.c.alias == alias)
             if not db.execute(its).rowcount:
                 raise NotFound(f"{key.what} '{key}' has no alias '{alias}'.", code="alias_not_found")
-            return _one(db, key)
+            return rows.one(db, key)
 
     def pin(self, key: AdapterKey, pinned: bool = True) -> Adapter:
         """Keep the adapter in a device place, or let it go again. Safe to repeat."""
         with self._database.write() as db:
-            if _one(db, key).pinned != pinned:
-                db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(pinned=int(pinned)))
-            return _one(db, key)
+            if rows.one(db, key).pinned != pinned:
+                db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == rows.id_of(db, key)).values(pinned=int(pinned)))
+            return rows.one(db, key)
 
     def share(self, key: AdapterKey, shared: bool) -> Adapter:
         """Let all teams use it, or only its own. Safe to repeat."""
         with self._database.write() as db:
-            _one(db, key)
+            rows.one(db, key)
             self._share(db, key, shared)
-            return _one(db, key)
+            return rows.one(db, key)
 
     def _share(self, db: sa.Connection, key: AdapterKey, shared: bool) -> None:
-        db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == _id(db, key)).values(shared=int(shared)))
+        db.execute(sa.update(ADAPTERS).where(ADAPTERS.c.id == rows.id_of(db, key)).values(shared=int(shared)))
 
     # --- garbage ---------------------------------------------------------------------------------------------------
     def garbage(self, on_disk: Iterable[str] = ()) -> tuple[str, ...]:
@@ -234,47 +235,8 @@ def check_alias(alias: str) -> None:
         )
 
 
-def _id(db: sa.Connection, key: AdapterKey) -> int:
-    found: int = db.execute(_ID, key._asdict()).scalar_one()
-    return found
-
-
 def _make_current(db: sa.Connection, adapter: int, number: int) -> None:
     db.execute(sa.insert(CURRENTS).values(adapter=adapter, number=number))
-
-
-def _one(db: sa.Connection, key: AdapterKey) -> Adapter:
-    found = _read(db, _ONE, key)
-    if not found and key.base == ROUTERS:
-        raise NotFound(f"There is no router '{key.name}'; GET /v1/routers lists all.", code="router_not_found")
-    if not found:
-        raise NotFound(f"There is no adapter '{key.name}' on model '{key.base}'.", code="adapter_not_found")
-    return found[0]
-
-
-def _read(db: sa.Connection, queries: "_Queries", key: AdapterKey | None) -> tuple[Adapter, ...]:
-    """Adapters with versions, aliases and current version; three queries, however many there are."""
-    values = {} if key is None else key._asdict()
-    heads = db.execute(queries.heads, values).all()
-    keys = {row.id: AdapterKey(row.base, row.name, row.team) for row in heads}
-    versions: dict[int, list[Version]] = {id_: [] for id_ in keys}
-    for row in db.execute(queries.versions, values):
-        probe = None if row.prompt is None else Probe(row.prompt, row.expected)
-        versions[row.adapter].append(
-            Version(keys[row.adapter], row.number, row.digest, row.created, row.rank, row.bytes, row.source, probe)
-        )
-    aliases: dict[int, dict[str, int]] = {id_: {} for id_ in keys}
-    for row in db.execute(queries.aliases, values):
-        aliases[row.adapter][row.alias] = row.number
-    found = (
-        Adapter(
-            key=keys[row.id], created=row.created, pinned=bool(row.pinned),
-            current=next(v for v in versions[row.id] if v.number == row.current),
-            versions=tuple(versions[row.id]), aliases=aliases[row.id], shared=bool(row.shared),
-        )
-        for row in heads
-    )  # fmt: skip
-    return tuple(sorted(found, key=lambda adapter: adapter.key))  # databases order texts in their own ways
 
 
 def _mend_stack(db: sa.Connection, row: int, newest: int) -> None:
@@ -287,22 +249,3 @@ def _mend_stack(db: sa.Connection, row: int, newest: int) -> None:
         before = number
     if before is None:
         _make_current(db, row, newest)
-
-
-# --- statements that are made once -------------------------------------------------------------------------------
-class _Queries:
-    """Of the adapters that a condition names."""
-
-    def __init__(self, where: sa.ColumnElement[bool]) -> None:
-        top = sa.select(CURRENTS.c.number).where(CURRENTS.c.adapter == ADAPTERS.c.id)
-        top = top.order_by(CURRENTS.c.seq.desc()).limit(1)
-        self.heads = sa.select(ADAPTERS, top.scalar_subquery().label("current")).where(where)
-        of_it = sa.select(VERSIONS).join(ADAPTERS, ADAPTERS.c.id == VERSIONS.c.adapter).where(where)
-        self.versions = of_it.order_by(VERSIONS.c.adapter, VERSIONS.c.number)
-        named = sa.select(ALIASES).join(ADAPTERS, ADAPTERS.c.id == ALIASES.c.adapter).where(where)
-        self.aliases = named.order_by(ALIASES.c.adapter, ALIASES.c.alias)
-
-
-_KEY = sa.and_(*(ADAPTERS.c[name] == sa.bindparam(name, type_=sa.Text()) for name in AdapterKey._fields))
-_ID = sa.select(ADAPTERS.c.id).where(_KEY)
-_ONE, _ADAPTERS, _ROUTERS = _Queries(_KEY), _Queries(ADAPTERS.c.base != ROUTERS), _Queries(ADAPTERS.c.base == ROUTERS)

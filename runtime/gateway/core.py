@@ -25,7 +25,8 @@ from runtime.gateway.models import Models
 from runtime.gateway.names import Names, Wanted
 from runtime.gateway.providers.directory import Directory
 from runtime.gateway.providers.views import Providers
-from runtime.gateway.record import AttemptSink, Recorder, RequestRecord, Sink
+from runtime.gateway.record import AttemptSink, RequestRecord, Sink
+from runtime.gateway.recorder import Recorder
 from runtime.gateway.routing.keeper import Keeper
 from runtime.gateway.routing.switch import Switch
 from runtime.gateway.routing.targets import Targets

@@ -15,7 +15,8 @@ from models.sources import purging
 from models.sources import resolve as sources
 from models.sources.fetching import Downloads
 from registry.errors import RoundhouseError, Unavailable, Unfit
-from registry.recipes.definition import HubSource, Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.source import HubSource
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import Found, forget, found

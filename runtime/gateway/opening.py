@@ -44,7 +44,8 @@ from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.prewarming import keep_warm, wanted_at_once
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device, memory_of
 from runtime.server.settings import Settings
 from runtime.slots.pool import SlotPool

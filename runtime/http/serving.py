@@ -20,7 +20,7 @@ from runtime.gateway.backend import Call, Coming, Lease, NotYet, Target
 from runtime.gateway.charging.demand import pairs_of
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
-from runtime.gateway.record import LEFT, Recorder
+from runtime.gateway.recorder import LEFT, Recorder
 from runtime.http import errors as http_errors
 from runtime.http import wishes
 from runtime.http.attempts.again import attempts

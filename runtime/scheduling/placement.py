@@ -47,9 +47,11 @@ from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.fair.pools import Pool
 from runtime.scheduling.fair.running import Running
 from runtime.scheduling.host_tier import HostTier
+from runtime.scheduling.moves import Move, Moves
+from runtime.scheduling.pins import Pins
 from runtime.scheduling.placement_types import AdapterStatus, Counts, PlacementPlan, Tier, wait_bound
-from runtime.scheduling.rank import QueuedRequest, Rank
-from runtime.scheduling.waiting import LaneHead, Waiting
+from runtime.scheduling.rank import QueuedRequest
+from runtime.scheduling.waiting import Waiting
 from tenants.classes import ServiceClass
 
 __all__ = ["AdapterStatus", "Placement", "PlacementPlan", "wait_bound"]
@@ -87,13 +89,17 @@ class Placement:
         self._spare = spare
         self._waiting = Waiting(floor)
         self._running = Running(self._waiting, pools or {})
-        self._device = DeviceTier(places)
-        self._host = HostTier(max(host, places + 1), staging_at_once)
-        self._pinned: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+        self._pins = Pins()
+        self._make_tiers(host, staging_at_once)
         self._forgotten: set[str] = set()
         self._sizes: tuple[int, int, int, int] | None = None
         self._failed: dict[str, None] = {}
         self._counts: dict[str, Counts] = {}
+
+    def _make_tiers(self, host: int, staging_at_once: int) -> None:
+        self._device = DeviceTier(self.places)
+        self._host = HostTier(max(host, self.places + 1), staging_at_once)
+        self._moves = Moves(self._device, self._host, self._waiting, self._pins)
 
     # --- what happened -------------------------------------------------------------------------------------------
     def enqueue(
@@ -111,8 +117,7 @@ class Placement:
         self._waiting.add(request_id, digest, now, claim)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
-            if digest in self._pinned:
-                self._pinned[digest] = True
+            self._pins.renew([digest])
             self._count(digest).hits += digest in self._device
             self._count(digest).misses += digest not in self._device
 
@@ -158,8 +163,7 @@ class Placement:
         if digest not in self._device:
             self._host.remove(digest)
             self._failed[digest] = None
-            if digest in self._pinned:
-                self._pinned[digest] = False
+            self._pins.failed(digest)
         return self._waiting.remove_all(digest)
 
     def forget(self, digest: str) -> None:
@@ -169,16 +173,10 @@ class Placement:
 
     def pin(self, digest: str) -> None:
         """Keep the adapter in its place from its next placement on. Raises Conflict when no place would stay open."""
-        if digest not in self._pinned and len(self._pinned) + 1 >= self.places:
-            raise Conflict(
-                f"{len(self._pinned)} of {self.places} adapter places are pinned, and one must stay open for others. "
-                "Unpin an adapter, or raise memory.adapters.device in the recipe.",
-                code="no_place_to_pin",
-            )
-        self._pinned[digest] = True
+        self._pins.add(digest, self.places)
 
     def unpin(self, digest: str) -> None:
-        self._pinned.pop(digest, None)
+        self._pins.remove(digest)
 
     def resize(self, places: int, host: int, max_requests: int, spare: int = 0) -> None:
         """The next engine has other sizes: they count from the next `reset`."""
@@ -197,10 +195,9 @@ class Placement:
             table.clear()
         if self._sizes is not None:
             self.places, host, self.max_requests, self._spare = self._sizes
-            self._device = DeviceTier(self.places)
-            self._host = HostTier(max(host, self.places + 1), self._host.staging_at_once)
+            self._make_tiers(host, self._host.staging_at_once)
             self._sizes = None
-        self._pinned = dict.fromkeys(self._pinned, True)
+        self._pins.renew()
         return lost
 
     # --- what to do ----------------------------------------------------------------------------------------------
@@ -210,11 +207,12 @@ class Placement:
         heads = self._waiting.heads(self._running.full(self.max_requests))
         blocked = [head for digest, head in heads.items() if digest not in self._device]
         overdue = [head for head in blocked if now >= head.request.since + self.max_overtake]
-        place = self._close_places(overdue, heads)
+        place = self._moves.close_places(overdue, heads)
         start = self._start(now)
-        place += self._fill_places(blocked)
+        place += self._moves.fill_places(blocked)
+        self._count_evictions(place)
         wanted = {str(head.request.digest): head.rank for head in blocked}
-        stage, dropped = self._host.begin(wanted, self._wanted_pins(), self._device.touched())  # rules 3 and 4
+        stage, dropped = self._host.begin(wanted, self._pins.wanted(), self._device.touched())  # rules 3 and 4
         overtakes = [head.request.since + self.max_overtake for head in blocked]
         wake_at = min((at for at in overtakes if at > now), default=None)
         return PlacementPlan(tuple(stage), tuple(place), tuple(drop + dropped), tuple(start), wake_at)
@@ -231,37 +229,6 @@ class Placement:
                 self._host.remove(digest)
                 drop.append(digest)
         return drop
-
-    def _close_places(self, overdue: list[LaneHead], heads: Mapping[str, LaneHead]) -> list[tuple[str, str | None]]:
-        """Rule 6. Idle places are taken at once; leased ones are closed until their leases end."""
-        moves: list[tuple[str, str | None]] = []
-        closing: set[str] = set()
-        for head in overdue:
-            digest = str(head.request.digest)
-            if not self._can_be_placed(digest):
-                continue
-            if self._device.free:
-                moves.append(self._move(digest, None))
-                continue
-            victims = [v for v in self._device if v not in closing and self._may_lose(v, head.rank, heads)]
-            if not victims:
-                break  # one of a later rank may take even fewer places
-            victim = min(victims, key=self._cost_of_taking)
-            if self._device.leases(victim):
-                closing.add(victim)
-            else:
-                moves.append(self._move(digest, victim))
-        self._device.closing = closing
-        return moves
-
-    def _may_lose(self, digest: str, rank: Rank, heads: Mapping[str, LaneHead]) -> bool:
-        head = heads.get(digest)
-        return digest not in self._pinned and (head is None or head.rank > rank)
-
-    def _cost_of_taking(self, digest: str) -> tuple[bool, bool, bool, int, float]:
-        """Idle before leased, closing already before open, unwanted before wanted, few leases, long unused."""
-        leases, wanted = self._device.leases(digest), self._waiting.count(digest) > 0
-        return leases > 0, digest not in self._device.closing, wanted, leases, self._device.last_use(digest)
 
     def _start(self, now: float) -> list[str]:
         """Rules 1 and 2."""
@@ -289,40 +256,14 @@ class Placement:
             return first
         return self._waiting.first_that(ready, closed, first.claim.service_class, has_less)
 
-    def _fill_places(self, blocked: list[LaneHead]) -> list[tuple[str, str | None]]:
-        """Rules 5 and 7."""
-        wanting = [str(head.request.digest) for head in blocked] + self._wanted_pins()
-        wanting = [digest for digest in dict.fromkeys(wanting) if self._can_be_placed(digest)]
-        if not wanting:
-            return []
-        moves: list[tuple[str, str | None]] = []
-        idle = [v for v in self._device if not (self.leased(v) or v in self._pinned)]
-        idle.sort(key=self._device.last_use, reverse=True)
-        for digest in wanting:
-            if self._device.free:
-                moves.append(self._move(digest, None))
-            elif idle:
-                moves.append(self._move(digest, idle.pop()))
-            else:
-                break
-        return moves
-
-    def _wanted_pins(self) -> list[str]:
-        return [digest for digest, wanted in self._pinned.items() if wanted]
-
     # --- small questions -----------------------------------------------------------------------------------------
-    def _can_be_placed(self, digest: str) -> bool:
-        """Staged, in no place, and not on its way into one or out of one."""
-        return digest in self._host and digest not in self._device.touched()
-
     def _held(self, digest: str) -> bool:
         return self._device.moving(digest) or self._host.staging(digest) or self.leased(digest)
 
-    def _move(self, digest: str, victim: str | None) -> tuple[str, str | None]:
-        if victim is not None:
-            self._count(victim).evictions += 1
-        self._device.move(digest, victim)
-        return digest, victim
+    def _count_evictions(self, moves: list[Move]) -> None:
+        for _, victim in moves:
+            if victim is not None:
+                self._count(victim).evictions += 1
 
     def _count(self, digest: str) -> Counts:
         return self._counts.setdefault(digest, Counts())
@@ -384,6 +325,6 @@ class Placement:
         elif self._host.staging(digest):
             tier = "staging"
         return AdapterStatus(
-            tier, digest in self._pinned, self._device.leases(digest), self._waiting.count(digest), counts.hits,
+            tier, digest in self._pins, self._device.leases(digest), self._waiting.count(digest), counts.hits,
             counts.misses, counts.stagings, counts.placements, counts.evictions, counts.last_use,
         )  # fmt: skip

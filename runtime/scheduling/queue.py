@@ -20,12 +20,12 @@ import asyncio
 import itertools
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from models.messages import AdapterRef
-from registry.errors import QueueFull, RoundhouseError, Unavailable, Unreachable
+from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
+from runtime.scheduling.admission import Admission, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
 from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.fair.pace import Pace
@@ -33,14 +33,6 @@ from runtime.scheduling.fair.pools import Pool
 from runtime.scheduling.lease import Ticket, Turn
 from runtime.scheduling.placement import Placement
 from runtime.slots.link import SlotLink
-
-
-@dataclass(slots=True)
-class WaitingBound:
-    """Shared by all queues: how many requests may wait in the whole server."""
-
-    max_waiting: int
-    waiting: int = 0
 
 
 class ModelQueue:
@@ -72,6 +64,7 @@ class ModelQueue:
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
+        self._admission = Admission(self.policy, bounds, self._pace, clock)
 
     # --- what residency sees ----------------------------------------------------------------------------------------
     @property
@@ -130,24 +123,6 @@ class ModelQueue:
                 ticket.aborted.set_result(error)
 
     # --- requests ---------------------------------------------------------------------------------------------------
-    def predicted_wait(self, claim: Claim = NOBODYS) -> float:
-        """Seconds until a request that comes now would start, for Retry-After: at least 1."""
-        return max(1.0, self._pace.seconds(self.policy.work_before(claim), self.policy.max_requests))
-
-    def _start_in(self, claim: Claim, *, exactly: bool = False) -> float:
-        """Seconds until a request that comes now would start; 0 where that is at once, or nothing was measured yet."""
-        if not self._pace.is_known or (not self._waiting and len(self._running) < self.policy.max_requests):
-            return 0.0
-        return self._pace.seconds(self.policy.work_before(claim, exactly=exactly), self.policy.max_requests)
-
-    def _check_deadline(self, claim: Claim) -> None:
-        """Raises Unreachable. The cheap answer is the longest wait: only where that is too long it is worked out."""
-        if claim.due is None:
-            return
-        left = claim.due - self._clock()
-        if self._start_in(claim) > left and (wait := self._start_in(claim, exactly=True)) > left:
-            raise unreachable(self.recipe.id, wait, left)
-
     async def acquire(
         self,
         adapter: AdapterRef | None,
@@ -162,21 +137,7 @@ class ModelQueue:
         recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
-        if len(self._waiting) >= self.recipe.queue.max_waiting and not self._made_room(claim):
-            raise self._full(claim)
-        pool = self.recipe.pools.get(claim.pool)
-        if pool is not None and self.policy.waiting_in(claim.pool) >= pool.max_waiting:
-            raise QueueFull(
-                f"{self.policy.waiting_in(claim.pool)} requests wait in the pool '{claim.pool}' of model "
-                f"'{self.recipe.id}' already. Try again later.",
-                retry_after=self.predicted_wait(claim),
-            )
-        if self._bounds.waiting >= self._bounds.max_waiting:
-            raise QueueFull(
-                f"{self._bounds.waiting} requests wait in this server already. Try again later.",
-                retry_after=self.predicted_wait(),
-            )
-        self._check_deadline(claim)
+        self._admission.check(self.recipe, claim, self._made_room)
         if adapter is not None:
             if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
                 raise refusal
@@ -202,7 +163,7 @@ class ModelQueue:
             raise Unavailable(
                 f"Model '{self.recipe.id}' had no room for this request within {limit:.0f} s.",
                 code="queue_timeout",
-                retry_after=self.predicted_wait(),
+                retry_after=self._admission.predicted_wait(claim),
             ) from None
         finally:
             if self._waiting.pop(ticket.id, None) is not None:  # refused, timed out or the client left
@@ -219,14 +180,8 @@ class ModelQueue:
             return False
         ticket = self._waiting[found]
         if not ticket.turn.done():
-            ticket.turn.set_exception(self._full(ticket.claim))
+            ticket.turn.set_exception(self._admission.full(self.recipe, ticket.claim))
         return True
-
-    def _full(self, claim: Claim) -> QueueFull:
-        return QueueFull(
-            f"{len(self._waiting)} requests wait for model '{self.recipe.id}' already. Try again later.",
-            retry_after=self.predicted_wait(claim),
-        )
 
     def release(self, ticket: Ticket) -> None:
         if self._running.pop(ticket.id, None) is None:
@@ -330,14 +285,6 @@ class ModelQueue:
             if not ticket.turn.done():
                 ticket.turn.set_exception(self.effects.probes.refusal(digest, ticket.probe) or error)
         self.pump()
-
-
-def unreachable(model: str, wait: float, left: float) -> Unreachable:
-    return Unreachable(
-        f"A request for '{model}' would wait about {wait:.1f} s now, and this one has {max(0.0, left):.1f} s. "
-        "Send it again with more time, or later.",
-        retry_after=min(60.0, max(1.0, wait - left)),
-    )
 
 
 def _pools(recipe: Recipe) -> dict[str, Pool]:

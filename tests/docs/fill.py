@@ -106,7 +106,7 @@ def main() -> int:
     if options.url:
         return min(1, sum(fill(page, options.url, options.write) for page in wanted))
     with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
+        server = Server(Path(folder), prewarm=True)
         try:
             server.wait_ready()
             return min(1, sum(fill(page, server.url, options.write, server.data) for page in wanted))

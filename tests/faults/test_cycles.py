@@ -73,7 +73,7 @@ def test_loading_and_unloading_leaves_nothing(tmp_path: Path, monkeypatch: pytes
     with tempfile.TemporaryDirectory(prefix="rh") as short:  # sockets need a short path
         monkeypatch.setenv("TMPDIR", short)
         recipes = [STARTER / f"{model}.yaml" for model in (MODELS if CYCLES >= 50 else ("starter-speech",))]
-        server = Server(tmp_path / "data", recipes, "--slots", str(SLOTS), "--no-prewarm")
+        server = Server(tmp_path / "data", recipes, "--slots", str(SLOTS))
         try:
             server.wait_ready()
             chat = "starter-chat" in {path.stem for path in recipes}

@@ -19,7 +19,7 @@ HUNG_AFTER = 10
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--slots", "5", "--heartbeat", "0.5", "--hung-after", str(HUNG_AFTER), "--no-prewarm")
+    options = ("--slots", "5", "--heartbeat", "0.5", "--hung-after", str(HUNG_AFTER))
     server = Server(tmp_path_factory.mktemp("data"), [STARTER], *options)
     try:
         server.wait_ready()
@@ -79,7 +79,7 @@ def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom:
     """Also before the next start. That one finds pins and adapters as they were."""
     models = MODELS if whom == "the gateway" else ("starter-embed", "starter-speech")
     recipes = [STARTER / f"{model}.yaml" for model in models]
-    server = Server(tmp_path / "data", recipes, "--slots", "5", "--no-prewarm")
+    server = Server(tmp_path / "data", recipes, "--slots", "5")
     try:
         server.wait_ready()
         with Traffic(server, models) as traffic:
@@ -95,7 +95,7 @@ def test_the_server_is_killed_under_load_and_nothing_stays(tmp_path: Path, whom:
         assert code == (4 if whom == "the gateway" else -signal.SIGKILL)
     finally:
         server.close()
-    again = Server(tmp_path / "data", recipes, "--slots", "2", "--no-prewarm")
+    again = Server(tmp_path / "data", recipes, "--slots", "2")
     try:
         again.wait_ready()
         assert not run_dir.exists()

@@ -59,7 +59,7 @@ def told_of_the_end(server: Server) -> bool:
 @pytest.mark.parametrize("whom", [gateway, manager])
 def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
     """The bound is --hung-after, as for engines."""
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm", "--hung-after", "2")
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", "2")
     try:
         server.wait_ready()
         assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
@@ -75,7 +75,7 @@ def test_one_that_is_stopped_for_long_ends_the_server(tmp_path: Path, whom: Call
 
 @pytest.mark.parametrize("whom", [gateway, manager])
 def test_one_that_goes_on_in_time_has_lost_nothing(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm", "--hung-after", str(PATIENCE))
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--hung-after", str(PATIENCE))
     try:
         server.wait_ready()
         assert server.http.post("/v1/embeddings", json=ASKED, timeout=PATIENCE).status_code == 200
@@ -97,7 +97,7 @@ def test_one_that_goes_on_in_time_has_lost_nothing(tmp_path: Path, whom: Callabl
 @pytest.mark.parametrize("whom", [gateway, manager])
 def test_the_client_of_a_stream_sees_that_it_was_cut(tmp_path: Path, whom: Callable[[Server], psutil.Process]) -> None:
     """kill -9: never an answer that looks complete, then nobody listens, and the engine is gone as well."""
-    server = Server(tmp_path / "data", CHAT, "--slots", "1", "--no-prewarm")
+    server = Server(tmp_path / "data", CHAT, "--slots", "1")
     body = {"model": "starter-chat", "prompt": "on", "max_tokens": 500, "stream": True, "ignore_eos": True}
     try:
         server.wait_ready()

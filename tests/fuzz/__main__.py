@@ -222,7 +222,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=int(time.time()), help="of the mutations; a run tells its own")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roundhouse-fuzz") as folder:
-        server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS)
+        server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True)
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=FRESH)
         try:
             server.wait_ready(600)

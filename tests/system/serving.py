@@ -36,7 +36,8 @@ def free_port() -> int:
 class Server:
     """One `roundhouse serve`. `http` talks to it; `stop` sends SIGTERM and returns the exit code.
 
-    It is killed when the thread that made it ends, so also when the test run is killed. `python` and `env`: of another
+    It is killed when the thread that made it ends, so also when the test run is killed. `prewarm`: as by default; else
+    empty slots import nothing, which spares each start the CPU time of a second import. `python` and `env`: of another
     build than this one (tests/rehearsal).
     """
 
@@ -46,6 +47,7 @@ class Server:
         recipes: Sequence[Path] = (STARTER,),
         *options: str,
         device: str = "cpu",
+        prewarm: bool = False,
         python: str = sys.executable,
         env: dict[str, str] | None = None,
     ) -> None:
@@ -55,7 +57,7 @@ class Server:
         self.log = data / "server.log"
         data.mkdir(parents=True, exist_ok=True)
         command = [python, "-c", WITH_US, "-m", "runtime.cli.main", "serve", "--port", str(self.port)]
-        command += ["--device", device, "--data-dir", str(data)]
+        command += ["--device", device, "--data-dir", str(data), "--prewarm" if prewarm else "--no-prewarm"]
         for root in (ROOT, data.parent.parent):  # what tests make, beside what the starter pack has
             command += ["--adapter-roots", str(root)]
         command += [part for recipe in recipes for part in ("--recipes", str(recipe))] + list(options)
@@ -71,7 +73,7 @@ class Server:
                 env=self._env,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                process_group=0,
                 preexec_fn=partial(die_with_parent, os.getpid()),
             )
 

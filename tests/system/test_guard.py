@@ -18,7 +18,7 @@ from tests.system.serving import STARTER, Server, alive
 
 pytestmark = pytest.mark.real
 RECIPE = [STARTER / "starter-embed.yaml"]
-OPTIONS = ("--slots", "1", "--no-prewarm", "--header-seconds", "1", "--cors-origins", "https://chat.example")
+OPTIONS = ("--slots", "1", "--header-seconds", "1", "--cors-origins", "https://chat.example")
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +119,7 @@ def test_its_data_is_its_users(guarded: Server) -> None:
 @pytest.mark.parametrize("which", ["gateway", "manager"])
 def test_a_server_whose_part_is_killed_ends_whole(tmp_path: Path, which: str) -> None:
     """LitServe restarts neither its API process nor its manager: what is left must not hold port and memory."""
-    server = Server(tmp_path / "data", RECIPE, "--slots", "1", "--no-prewarm")
+    server = Server(tmp_path / "data", RECIPE, "--slots", "1")
     try:
         server.wait_ready()
         gateway, family = server.gateway(), server.family()

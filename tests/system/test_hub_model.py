@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from registry.files.sources import locate
-from registry.recipes.definition import PackageSource
+from registry.recipes.source import PackageSource
 from tests.faults.traffic import ask
 from tests.system.serving import Server
 from tests.unit.adapters.fake_hub import serve
@@ -29,7 +29,7 @@ def test_a_hub_model_is_fetched_when_it_is_wanted(tmp_path: Path, monkeypatch: p
         monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         hub.fail_with = 503
-        server = Server(tmp_path / "data", [recipe], "--slots", "1", "--no-prewarm")
+        server = Server(tmp_path / "data", [recipe], "--slots", "1")
         try:
             server.wait_ready()  # whether the hub answers or not
             refused = ask(server.http, "from-hub")

@@ -31,7 +31,7 @@ def test_it_wins_the_log_says_so_and_the_adapter_can_be_removed(tmp_path: Path) 
     with State(tmp_path / "data") as state:
         state.adapters.register(AdapterKey("base", "legal"), NewVersion(f"sha256:{1:064x}", 8, 100, "test"))
     (tmp_path / "recipes.yaml").write_text(f"{CHAT}---{LATER}")
-    server = Server(tmp_path / "data", [tmp_path / "recipes.yaml"], "--slots", "1", "--no-prewarm")
+    server = Server(tmp_path / "data", [tmp_path / "recipes.yaml"], "--slots", "1")
     try:
         server.wait_ready()
         told = "'legal' means the model of that name, and not adapter 'base:legal': rename one of them"

@@ -12,7 +12,7 @@ import msgspec
 
 from models.chat.requests import shapes
 from registry.errors import BadRequest
-from registry.recipes.definition import Flag
+from registry.recipes.fields import Flag
 
 CHAT = "/v1/chat/completions"
 RESPONSES = "/v1/responses"

@@ -17,7 +17,8 @@ from models import nvml
 from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
 from registry.files.weights import Weights, read_weights
-from registry.recipes.definition import HubSource, Recipe
+from registry.recipes.definition import Recipe
+from registry.recipes.source import HubSource
 from registry.threads import Threads
 from registry.wording import size_words
 from runtime.gateway.launch.roster import Roster

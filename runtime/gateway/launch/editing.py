@@ -12,7 +12,8 @@ from launch.proposal.trust import check_flags
 from launch.writing import changed, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
-from registry.recipes.definition import HubSource, Recipe, Task
+from registry.recipes.definition import Recipe, Task
+from registry.recipes.source import HubSource
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters

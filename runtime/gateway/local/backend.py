@@ -20,9 +20,10 @@ from runtime.gateway.local.claims import ANSWER_TOKEN, Foresight, claim, work_of
 from runtime.gateway.metrics import Metrics
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
+from runtime.scheduling.admission import unreachable
 from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.lease import Turn
-from runtime.scheduling.queue import ModelQueue, unreachable
+from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotCall
 from tenants.classes import ServiceClass

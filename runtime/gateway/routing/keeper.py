@@ -14,8 +14,8 @@ from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, TooLarge, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
-from registry.recipes.definition import HubSource
 from registry.recipes.router import RouterSpec
+from registry.recipes.source import HubSource
 from registry.records import ROUTERS, Adapter, AdapterKey, NewVersion, Version
 from registry.state.database import State
 from registry.wording import nearest, quoted

@@ -6,7 +6,8 @@ import time
 from typing import TypedDict
 
 from runtime.gateway.backend import Target
-from runtime.gateway.record import Recorder, RequestRecord
+from runtime.gateway.record import RequestRecord
+from runtime.gateway.recorder import Recorder
 from runtime.gateway.sinks.limits import cost_of
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled

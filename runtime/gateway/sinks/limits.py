@@ -8,7 +8,8 @@ from functools import cache
 
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.charging.demand import Demand, demand_of
-from runtime.gateway.record import Recorder, RequestRecord
+from runtime.gateway.record import RequestRecord
+from runtime.gateway.recorder import Recorder
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts, Limiter

@@ -31,7 +31,8 @@ from opentelemetry.trace.status import Status, StatusCode
 from registry.errors import RoundhouseError
 from runtime.gateway.backend import LOCAL
 from runtime.gateway.context import RequestContext
-from runtime.gateway.record import LEFT, End, RequestRecord
+from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.recorder import LEFT
 from runtime.gateway.tracing import names
 
 PARENT = (b"traceparent", b"tracestate")

@@ -22,7 +22,8 @@ from runtime.gateway.views.engine_series import engine_series, with_families
 from runtime.gateway.views.values import Count, ModelView
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device, machine_total, used_of
 from runtime.slots.pool import SlotPool
 

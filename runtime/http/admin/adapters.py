@@ -11,8 +11,8 @@ from starlette.requests import ClientDisconnect
 
 from adapters.sources import AdapterSource, UploadedArchive
 from registry.errors import BadRequest, Unavailable
-from registry.recipes.definition import PathSource
 from registry.recipes.fault_words import words
+from registry.recipes.source import PathSource
 from registry.records import Probe
 from runtime.gateway.core import Gateway
 from runtime.http.admin.answers import AdapterCheckView, AdapterDeletedView, AdapterListView, json_answer, registered

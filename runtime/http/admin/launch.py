@@ -13,7 +13,7 @@ from fastapi.responses import Response, StreamingResponse
 from launch.request import Added, ModelRequest, WorkingSet
 from launch.source import parse_source
 from registry.errors import EngineFailed, RoundhouseError
-from registry.recipes.definition import PathSource
+from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.launch.views import (
     ModelAddedView,

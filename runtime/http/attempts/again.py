@@ -19,7 +19,7 @@ from contextlib import aclosing
 from registry.errors import RoundhouseError
 from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
-from runtime.gateway.record import Recorder
+from runtime.gateway.recorder import Recorder
 from runtime.http.attempts.first import Answer, Resolve, first, resolved
 from runtime.http.attempts.hedging import Begun, delay, hedged
 from runtime.http.dialect import Parts

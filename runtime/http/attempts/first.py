@@ -16,7 +16,7 @@ from registry.errors import (
     Unavailable,
 )
 from runtime.gateway.backend import Target
-from runtime.gateway.record import Recorder
+from runtime.gateway.recorder import Recorder
 from runtime.http.dialect import Head, Part, Parts
 
 ELSEWHERE = (ProviderFailed, QueueFull, EngineFailed, Unavailable, LimitExceeded)

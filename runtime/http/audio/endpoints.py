@@ -22,7 +22,7 @@ from registry.recipes import definition as recipe
 from runtime.gateway.backend import Call, Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted
-from runtime.gateway.record import Recorder
+from runtime.gateway.recorder import Recorder
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Head, Parts, whole

@@ -11,7 +11,7 @@ from fastapi.responses import Response, StreamingResponse
 from launch.request import Added, ModelRequest, Phase
 from launch.source import parse_source
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError
-from registry.recipes.definition import PathSource
+from registry.recipes.source import PathSource
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import AdapterCardView, ModelView
 from runtime.http import errors as http_errors

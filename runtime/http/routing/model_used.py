@@ -7,7 +7,7 @@ list of vectors, a transcript as text) and what is an error stays as it is: the 
 import json
 from contextlib import aclosing
 
-from runtime.gateway.record import Recorder
+from runtime.gateway.recorder import Recorder
 from runtime.http.dialect import EVENT_STREAM, JSON, NDJSON, Head, Parts
 
 LOOKED = 4096

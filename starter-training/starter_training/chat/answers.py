@@ -15,7 +15,8 @@ from pydantic import ByteSize
 
 from models.chat.engine import VllmEngine
 from models.messages import AdapterRef, Chunk, HttpCall, Started
-from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
+from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
+from registry.recipes.source import PathSource
 
 BASE = "starter-chat"
 AT_ONCE = 32

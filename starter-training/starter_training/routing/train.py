@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from registry.files.sources import locate
-from registry.recipes.definition import PackageSource
+from registry.recipes.source import PackageSource
 from routing.intents.files import to_bytes
 from routing.intents.model import OUT, IntentModel
 from routing.intents.spelling import Spelling

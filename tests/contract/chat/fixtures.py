@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from models.messages import AdapterRef
-from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, PathSource, Recipe, Task
+from registry.recipes.definition import AdapterPlaces, Batching, EngineSpec, Memory, Recipe, Task
+from registry.recipes.source import PathSource
 
 HIDDEN, KV, FFN, LAYERS, VOCABULARY, CONTEXT = 128, 64, 256, 2, 288, 512
 END = 257

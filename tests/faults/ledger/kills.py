@@ -33,7 +33,7 @@ from tests.eventually import PATIENCE, eventually
 from tests.faults.traffic import MODELS, WAV
 from tests.system.serving import ROOT, STARTER, Server
 
-OPTIONS = ("--slots", "4", "--heartbeat", "0.5", "--no-prewarm")
+OPTIONS = ("--slots", "4", "--heartbeat", "0.5")
 Kind = Literal["slot", "core", "gateway"]
 KINDS: tuple[Kind, ...] = ("slot", "core", "gateway")
 

@@ -61,7 +61,7 @@ def cache(running: tuple[FakeHub, Server, Path]) -> Path:
 
 def started(folder: Path, hub: FakeHub) -> Server:
     (folder / "recipes").mkdir(exist_ok=True)
-    options = ("--slots", "2", "--no-prewarm")
+    options = ("--slots", "2")
     return Server(folder / "data", [folder / "recipes"], *options, env=hub.environment(folder / "hf")).wait_ready()
 
 

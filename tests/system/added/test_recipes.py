@@ -41,7 +41,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 @pytest.fixture(scope="module")
 def server(files: Files) -> Iterator[Server]:
-    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--no-prewarm", "--watch")
+    found = Server(files.folder.parent / "data", [files.folder], "--slots", "2", "--watch")
     try:
         yield found.wait_ready()
     finally:
@@ -59,7 +59,7 @@ def ask(server: Server, model: str) -> Any:
 def test_sighup_reads_them_again_and_ends_nothing(tmp_path: Path) -> None:
     files = Files(tmp_path)
     files.write("one")
-    server = Server(tmp_path / "data", [files.folder], "--slots", "2", "--no-prewarm").wait_ready()
+    server = Server(tmp_path / "data", [files.folder], "--slots", "2").wait_ready()
     try:
         assert ask(server, "one").status_code == 200
         files.write("two")

@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from registry.files.sources import locate
-from registry.recipes.definition import PackageSource
+from registry.recipes.source import PackageSource
 from runtime.cli.main import app
 from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, ROOT, Server
@@ -53,7 +53,7 @@ def server(hub: FakeHub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
     home = tmp_path_factory.mktemp("added")
     recipes = home / "recipes"
     recipes.mkdir()
-    options = ("--slots", "6", "--no-prewarm", "--adapter-roots", str(folder("embed").parent))
+    options = ("--slots", "6", "--adapter-roots", str(folder("embed").parent))
     found = Server(home / "data", [recipes], *options, env=hub.environment(home / "hf"))
     try:
         found.wait_ready()
@@ -258,7 +258,7 @@ def test_what_was_added_and_removed_is_so_after_a_kill(
 ) -> None:
     folder = tmp_path_factory.mktemp("killed")
     (folder / "recipes").mkdir()
-    first = Server(folder / "data", [folder / "recipes"], "--slots", "1", "--no-prewarm").wait_ready()
+    first = Server(folder / "data", [folder / "recipes"], "--slots", "1").wait_ready()
     try:
         add(first, PACK / "starter-rerank", id="kept")
         add(first, PACK / "starter-rerank", id="gone")
@@ -268,7 +268,7 @@ def test_what_was_added_and_removed_is_so_after_a_kill(
         first.process.kill()
         first.close()
     assert "id: kept" in exported
-    second = Server(folder / "data", [folder / "recipes"], "--slots", "1", "--no-prewarm").wait_ready()
+    second = Server(folder / "data", [folder / "recipes"], "--slots", "1").wait_ready()
     try:
         assert [one["id"] for one in second.http.get("/v1/models").json()["data"]] == ["kept"]
         answer = second.http.post("/v1/rerank", json={"model": "kept", "query": "a", "documents": ["b"]})
@@ -283,7 +283,7 @@ def test_a_source_that_was_broken_is_looked_at_again(tmp_path: Path) -> None:
     (recipes / "late.yaml").write_text(
         "id: late\nversion: 1\ntask: rerank\nsource: {path: ../late}\nengine: {name: sentence-transformers}\n"
     )
-    server = Server(tmp_path / "data", [recipes], "--slots", "1", "--no-prewarm")
+    server = Server(tmp_path / "data", [recipes], "--slots", "1")
     try:
         server.wait_ready()
         body = {"model": "late", "query": "a", "documents": ["b"]}

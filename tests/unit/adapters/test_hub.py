@@ -8,7 +8,7 @@ import pytest
 from adapters.hub import download
 from registry.bounds import Bounds
 from registry.errors import BadRequest, NotFound, TooLarge, Unavailable, Unfit
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 from tests.unit.adapters.fake_hub import FakeHub, serve
 from tests.unit.adapters.makers import write_adapter
 

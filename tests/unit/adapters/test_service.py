@@ -9,7 +9,7 @@ import pytest
 
 from adapters.sources import UploadedArchive
 from registry.errors import BadRequest, Conflict, NotFound, Unfit
-from registry.recipes.definition import HubSource, PathSource
+from registry.recipes.source import HubSource, PathSource
 from registry.records import AdapterKey, Probe
 from tests.unit.adapters.fake_hub import serve
 from tests.unit.adapters.makers import write_adapter

@@ -48,7 +48,8 @@ from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 from runtime.server.settings import Settings
 from runtime.slots import frames

@@ -11,7 +11,7 @@ import pytest
 from launch.proposal.trust import check_flags
 from launch.request import ModelRequest
 from registry.errors import DoesNotFit, Forbidden
-from registry.recipes.definition import PackageSource
+from registry.recipes.source import PackageSource
 from runtime.gateway.launch.adding import Additions, advice
 from runtime.server.device import Device
 from tests.unit.residency.scripted import World

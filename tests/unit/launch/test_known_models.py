@@ -10,7 +10,8 @@ from launch.proposal.propose import Proposal, propose
 from launch.request import ModelRequest
 from models.estimate import kv_bytes_per_token
 from registry.files.shape import shape_of
-from registry.recipes.definition import HubSource, Task
+from registry.recipes.definition import Task
+from registry.recipes.source import HubSource
 from tests.unit.launch.known_models import CHAT, Known
 from tests.unit.launch.listings import listing_of
 

@@ -12,8 +12,8 @@ from launch.source import parse_source, proposed_id
 from launch.writing import changed, plain, recipe_text
 from registry.errors import BadRequest, Unfit
 from registry.processor import features
-from registry.recipes.definition import HubSource, PackageSource, PathSource, Source
 from registry.recipes.loading import load_recipes
+from registry.recipes.source import HubSource, PackageSource, PathSource, Source
 from tests.unit.launch.known_models import CHAT
 from tests.unit.launch.listings import listing_of
 

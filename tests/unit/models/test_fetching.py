@@ -12,7 +12,7 @@ import pytest
 from models.sources import repository
 from models.sources.fetching import Downloads
 from registry.errors import NotFound, Unavailable
-from registry.recipes.definition import HubSource
+from registry.recipes.source import HubSource
 from tests.children import children, running
 from tests.eventually import PATIENCE
 from tests.unit.adapters.fake_hub import FakeHub, serve

@@ -13,7 +13,8 @@ from models.messages import Chunk, Event, Finished, Started, Usage
 from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
-from runtime.gateway.record import End, Recorder, RequestRecord
+from runtime.gateway.record import End, RequestRecord
+from runtime.gateway.recorder import Recorder
 from runtime.gateway.sinks.limits import cost_of
 from runtime.http import serving
 from runtime.http.attempts.again import attempts

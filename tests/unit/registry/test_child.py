@@ -45,7 +45,9 @@ async def test_one_that_is_killed_says_so_to_all_who_wait_and_leaves_nothing_ope
     before = len(os.listdir("/proc/self/fd"))
     child = await Child.start("/bin/cat", cwd=tmp_path)
     assert child.returncode is None
-    assert os.getsid(child.pid) == child.pid
+    assert (os.getpgid(child.pid), os.getsid(child.pid)) == (child.pid, os.getsid(0)), (
+        "else its niceness counts for nothing"
+    )
     waiting = [asyncio.ensure_future(child.wait()) for _ in range(2)]
     await asyncio.sleep(0)
     os.kill(child.pid, signal.SIGKILL)

@@ -12,7 +12,8 @@ from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
 from runtime.residency.states import ModelState
 from runtime.residency.victims import NO_LIMIT
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from tests.fakes.engine import FakeEngine

@@ -10,7 +10,8 @@ from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import Exchanger, RecipeExchange
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from tests.unit.residency.scripted import World, in_use, recipe
 
 S = ModelState

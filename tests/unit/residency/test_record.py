@@ -17,7 +17,8 @@ from runtime.residency import policy
 from runtime.residency.entry import ModelEntry
 from runtime.residency.record import Found, forget, found, load_key, recall
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import Device
 from tests.unit.residency.scripted import recipe
 

@@ -10,7 +10,8 @@ from models.messages import AdapterRef, Held
 from registry.errors import DoesNotFit
 from registry.recipes.definition import Recipe
 from runtime.residency.states import ModelState
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.admission import WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.server.device import DeviceBudget
 from tests.unit.residency.scripted import World, recipe
 from tests.unit.residency.sleepers import can_sleep, held, reached, world_of_sleepers

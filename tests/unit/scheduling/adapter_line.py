@@ -10,8 +10,9 @@ from models.messages import AdapterRef, HttpCall
 from registry.errors import EngineFailed
 from registry.recipes.definition import Recipe
 from registry.records import Probe
+from runtime.scheduling.admission import WaitingBound
 from runtime.scheduling.fair.claim import NOBODYS, Claim
-from runtime.scheduling.queue import ModelQueue, WaitingBound
+from runtime.scheduling.queue import ModelQueue
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 from tests.fakes.engine import FakeEngine

@@ -75,3 +75,13 @@ async def test_a_slot_whose_import_fails_still_serves(tmp_path: Path, monkeypatc
     for writer in list(server._writers):
         writer.close()
     await serving
+
+
+def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
+    """In a session of its own it would have as large a part of the CPUs as all the rest (sched(7), autogroup)."""
+    script = (
+        "import os; from runtime.slots.worker import own_group; own_group();"
+        "print(os.getpgid(0) == os.getpid(), os.getsid(0) == os.getsid(os.getppid()))"
+    )
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["True", "True"]

@@ -7,7 +7,7 @@ import pytest
 
 from registry.errors import Unfit
 from registry.files.sources import locate
-from registry.recipes.definition import PackageSource
+from registry.recipes.source import PackageSource
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.errors import Unfit
-from registry.recipes.definition import HubSource, PathSource, Recipe, Task, WindowSpec
+from registry.recipes.definition import Recipe, Task, WindowSpec
 from registry.recipes.loading import load_recipes, remarks
+from registry.recipes.source import HubSource, PathSource
 from tests.unit.registry.recipes.files import GOOD, Write, faults
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -1,0 +1,51 @@
+"""Where a model or an adapter comes from: a folder, a Python package, or a hub's repository at a fixed revision."""
+
+from typing import Annotated
+
+from pydantic import Discriminator, Tag
+
+from registry.recipes.fields import InsidePath, Strict, Text
+
+
+class PathSource(Strict):
+    """A folder on this machine; relative paths start at the recipe file's folder."""
+
+    path: Text
+
+
+class PackageSource(Strict):
+    """A folder inside an installed Python package, such as the starter pack."""
+
+    package: Text
+    inside: InsidePath = "."
+
+
+class HubSource(Strict):
+    """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
+
+    hub: Text
+    revision: Text
+
+
+Source = PathSource | PackageSource | HubSource
+
+
+def _kind_of_source(value: object) -> str | None:
+    """By the key that only one kind has, so that a fault is told for the kind that was meant."""
+    if isinstance(value, PathSource | PackageSource | HubSource):
+        value = value.model_dump()
+    keys = [key for key in ("path", "package", "hub") if isinstance(value, dict) and key in value]
+    return f"<{keys[0]}>" if len(keys) == 1 else None
+
+
+AnySource = Annotated[
+    Annotated[PathSource, Tag("<path>")]
+    | Annotated[PackageSource, Tag("<package>")]
+    | Annotated[HubSource, Tag("<hub>")],
+    Discriminator(
+        _kind_of_source,
+        custom_error_type="source",
+        custom_error_message="write exactly one of: path; package (and inside); hub and revision",
+    ),
+]
+"""A source as a field: read by the one of its keys `path`, `package`, `hub` that is there."""

@@ -1,0 +1,42 @@
+"""Adapters that keep their place once they are in it (rule 7 of `runtime.scheduling.placement`)."""
+
+from collections.abc import Iterable
+
+from registry.errors import Conflict
+
+
+class Pins:
+    """The pinned ones, and which of them are to be brought in although nobody asks for them."""
+
+    def __init__(self) -> None:
+        self._wanted: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+
+    def __contains__(self, digest: object) -> bool:
+        return digest in self._wanted
+
+    def add(self, digest: str, places: int) -> None:
+        """Of an engine with so many places. Raises Conflict when none would stay open."""
+        if digest not in self._wanted and len(self._wanted) + 1 >= places:
+            raise Conflict(
+                f"{len(self._wanted)} of {places} adapter places are pinned, and one must stay open for others. "
+                "Unpin an adapter, or raise memory.adapters.device in the recipe.",
+                code="no_place_to_pin",
+            )
+        self._wanted[digest] = True
+
+    def remove(self, digest: str) -> None:
+        self._wanted.pop(digest, None)
+
+    def failed(self, digest: str) -> None:
+        if digest in self._wanted:
+            self._wanted[digest] = False
+
+    def renew(self, digests: Iterable[str] | None = None) -> None:
+        """Try those that failed again; None: all."""
+        for digest in list(self._wanted) if digests is None else digests:
+            if digest in self._wanted:
+                self._wanted[digest] = True
+
+    def wanted(self) -> list[str]:
+        """To be brought in when no request needs the place."""
+        return [digest for digest, wanted in self._wanted.items() if wanted]
