@@ -26,7 +26,6 @@ import msgspec
 import psutil
 
 from tests.fuzz import memory, report
-from tests.fuzz.cases import Cases
 from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import WORST, Gap
 from tests.fuzz.mutate import mutate
@@ -123,10 +122,15 @@ class Run:
             self.send(mutate(random.choice([*seeds, *self.kept.new]), random))
 
     def documented(self, seed: int) -> None:
-        cases = Cases(self.server, seed)
-        while not self.stop.is_set():
-            for raw in cases.round(self.stop):
-                self.send(raw)
+        command = [sys.executable, "-m", "tests.fuzz.cases", str(os.getpid()), self.server.url, str(seed)]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as made:
+            assert made.stdout is not None
+            for line in made.stdout:
+                if self.stop.is_set():
+                    made.kill()
+                    return
+                self.send(msgspec.json.decode(line, type=Raw))
+        raise RuntimeError("nobody makes cases any more")
 
     def _role(self, pid: int) -> str:
         """Of one of the server's processes."""

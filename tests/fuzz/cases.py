@@ -1,20 +1,26 @@
-"""Requests made from the server's own OpenAPI document, fit and unfit, led to what the starter pack has."""
+"""Requests made from the server's own OpenAPI document, fit and unfit, led to what the starter pack has.
 
+A process of its own makes them, and prints one a line: some take a minute of nothing but computing, in which no other
+thread of this process would attack.
+"""
+
+import os
+import sys
 from collections.abc import Iterator
 from random import Random
-from threading import Event
 from typing import Any
 from urllib.parse import urlsplit
 
+import msgspec
 import requests
 import schemathesis
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
+from models.parent import die_with_parent
 from runtime.http.openapi import OPERATIONS
 from tests.fuzz.corpus import Raw
-from tests.system.serving import Server
 from tests.system.steering import ADAPTERS, steer
 
 ROUTES = sorted((method.upper(), path) for method, path in OPERATIONS)
@@ -33,17 +39,15 @@ STAYS, CHANGES = ("unload", "pin"), ("DELETE", "PATCH")
 class Cases:
     """Rounds over all operations in a random order."""
 
-    def __init__(self, server: Server, seed_: int) -> None:
-        self._url = server.url
-        self._schema: Any = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+    def __init__(self, url: str, seed_: int) -> None:
+        self._url = url
+        self._schema: Any = schemathesis.openapi.from_url(f"{url}/openapi.json")
         self._random = Random(seed_)
 
-    def round(self, stop: Event) -> Iterator[Raw]:
+    def round(self) -> Iterator[Raw]:
         routes = [(route, mode) for route in ROUTES for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE)]
         self._random.shuffle(routes)
         for (method, path), mode in routes:
-            if stop.is_set():
-                return
             operation = self._schema[path][method]
             if mode is GenerationMode.NEGATIVE and not (operation.body or operation.query):
                 continue
@@ -72,7 +76,8 @@ def _raw(case: Any, url: str) -> Raw:
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     body = sent.body or b""
     data = body.encode() if isinstance(body, str) else bytes(body)
-    headers = tuple((str(name), _letters(value)) for name, value in sent.headers.items() if name.lower() not in LEFT)
+    kept = ((name, value) for name, value in sent.headers.items() if name.lower() not in LEFT)
+    headers = tuple((_letters(name), _letters(value)) for name, value in kept)
     return Raw(sent.method or "GET", target, headers, data.decode("latin-1"))
 
 
@@ -80,4 +85,18 @@ LEFT = ("content-length", "user-agent", "accept-encoding", "host", "connection")
 
 
 def _letters(value: str | bytes) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else value
+    data = value if isinstance(value, bytes) else value.encode("latin-1", "replace")
+    return data.decode("latin-1")
+
+
+def main(parent: str, url: str, seed_: str) -> None:
+    die_with_parent(int(parent))
+    os.nice(10)  # the server has the machine first
+    cases = Cases(url, int(seed_))
+    while True:
+        for raw in cases.round():
+            print(msgspec.json.encode(raw).decode(), flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

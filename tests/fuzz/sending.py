@@ -57,7 +57,7 @@ def send(port: int, raw: Raw, seconds: float) -> Reply:
 
 
 def _send(port: int, raw: Raw, seconds: float) -> tuple[Reply, float]:
-    """The answer, and how long after the connection stood the request was sent."""
+    """The answer, and how long after it asked for a connection the request was sent."""
     text = wire(raw, f"127.0.0.1:{port}")
     began = time.monotonic()
     late = 0.0
@@ -70,14 +70,13 @@ def _send(port: int, raw: Raw, seconds: float) -> tuple[Reply, float]:
     except OSError:
         return reply(-3)
     with sock:
-        stood = time.monotonic()
         try:
             sock.sendall(text)
         except (BrokenPipeError, ConnectionResetError):  # refused before it was sent: the answer may be there
             pass
         except TimeoutError:
             return reply(-2)
-        late = time.monotonic() - stood
+        late = time.monotonic() - began
         answer = http.client.HTTPResponse(sock, method=raw.method)
         try:
             answer.begin()
