@@ -18,7 +18,7 @@ class WaitingBound:
     waiting: int = 0
 
 
-class Admission:
+class QueueAdmission:
     """Of one queue. It predicts by what the policy holds and by the engine's pace so far."""
 
     def __init__(self, policy: Placement, bounds: WaitingBound, pace: Pace, clock: Callable[[], float]) -> None:

@@ -25,7 +25,7 @@ from models.messages import AdapterRef
 from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
-from runtime.scheduling.admission import Admission, WaitingBound
+from runtime.scheduling.admission import QueueAdmission, WaitingBound
 from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
 from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.fair.pace import Pace
@@ -64,7 +64,7 @@ class ModelQueue:
         self.effects = AdapterEffects(self, registry, clock)
         self._timer: asyncio.TimerHandle | None = None
         self._pace = Pace()
-        self._admission = Admission(self.policy, bounds, self._pace, clock)
+        self._admission = QueueAdmission(self.policy, bounds, self._pace, clock)
 
     # --- what residency sees ----------------------------------------------------------------------------------------
     @property
