@@ -75,5 +75,5 @@ class Child:
 
 
 def _started(command: Sequence[str], cwd: Path, env: Mapping[str, str] | None) -> "subprocess.Popen[bytes]":
-    """Blocks until it runs its own program: some milliseconds."""
+    """Blocks until it runs its own program: some milliseconds. In the server's session: `nice` counts within one."""
     return subprocess.Popen(command, cwd=cwd, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0)
