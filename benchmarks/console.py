@@ -3,7 +3,8 @@
 Measures:
 - chat's tokens/s and first tokens while five pages look at the stream of events, against nobody looking, on one server
   in turns;
-- the same with traces at 100 % (OTLP to a collector that only counts), against a server without;
+- the same with traces at 100 % (OTLP to a collector that only counts), against a server without, and of each server
+  against itself;
 - first paint and bytes over the wire of each page in a Chromium, on loopback and with nothing cached; left out where
   there is none;
 - the page Usage over a ledger of ten million rows of a month, for each span and what it is by.
@@ -18,6 +19,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -27,6 +29,7 @@ from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
+from benchmarks.peers import processes
 from benchmarks.peers.servers import Roundhouse, Server, start_all
 from console.web import pages
 from tenants.ledger.table import SUMS
@@ -100,7 +103,7 @@ async def collecting(bench: Bench) -> AsyncIterator[int]:
 
 
 async def _load(bench: Bench, server: Server, workload: Workload, where: str) -> Cell:
-    number = LEVEL * bench.settings.pick(24, 4, 1)  # in shorter rounds tokens/s scatter by more than what is looked for
+    number = LEVEL * bench.settings.pick(16, 4, 1)
     requests = [workload.chat(server.model, tokens=TOKENS) for _ in range(number + LEVEL)]
     await closed_loop(server, requests[:LEVEL], LEVEL)
     cell = await closed_loop(server, requests[LEVEL:], LEVEL)
@@ -136,11 +139,16 @@ async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
 
 
 async def _traces(bench: Bench, plain: Server, traced: Server, workload: Workload) -> None:
-    async def turn(server: Server, _round: int) -> Cell:
-        return await _load(bench, server, workload, server.name)
-
-    found = await bench.turns([plain, traced], turn, 2 * bench.settings.rounds)
-    _compare(bench, "traces", list(zip(found[traced.name], found[plain.name], strict=True)))
+    """Rounds in the order A B B A A B B A: besides A with B each server is measured against itself, which says how
+    much of a difference is the machine's."""
+    cells: list[tuple[Server, Cell]] = []
+    for number in range(4 * bench.settings.rounds):
+        for server in (plain, traced) if number % 2 == 0 else (traced, plain):
+            await processes.come_to_rest([plain.pid, traced.pid])
+            cells.append((server, await _load(bench, server, workload, server.name)))
+    pairs = [cells[n : n + 2] for n in range(0, len(cells), 2)]
+    _compare(bench, "traces", [(b, a) if one is plain else (a, b) for (one, a), (_, b) in pairs])
+    _compare(bench, "traces.itself", [(b, a) for (_, a), (_, b) in pairwise(cells[1:-1])][::2])
     if not bench.counts["exports of spans"]:
         bench.failures["no span arrived"] += 1
 

@@ -1,11 +1,13 @@
 """Requests: the last ones, each with where its time went; what was asked and answered, of teams that have it kept."""
 
+from console.history import RequestRow
 from console.host import Context, Page, Visit
 from console.texts import Texts
 from registry.errors import BadRequest
 from tenants.caller import SCOPES
 
-SHOWN = 100
+SHOWN = 40
+"""Rows that come at once; the older ones when a viewer gets there."""
 
 
 async def context(visit: Visit) -> Context:
@@ -13,14 +15,22 @@ async def context(visit: Visit) -> Context:
     words = asked.get("words", "")[:200]
     if asked.get("part") == "texts":
         return {"found": _texts(visit)}
-    rows = console.history.rows(visit.team, SHOWN, words)
+    found = console.history.rows(visit.team, words=words)
+    older = _older_than(asked["after"], found) if "after" in asked else found
     return {
-        "rows": rows,
+        "rows": older[:SHOWN],
+        "is_older": "after" in asked,
+        "are_more": len(older) > SHOWN,
         "texts": console.texts,
         "words": words,
         "all_teams": visit.team is None,
-        "whole": _whole([row.total for row in rows]),
+        "whole": _whole([row.total for row in found]),
     }
+
+
+def _older_than(after: str, rows: list[RequestRow]) -> list[RequestRow]:
+    """after: `AT ID` of the last row that the viewer has. It may be gone, with all that were older."""
+    return next((rows[n:] for n, row in enumerate(rows, 1) if after == f"{row.at} {row.id}"), [])
 
 
 def _texts(visit: Visit) -> Texts | None:

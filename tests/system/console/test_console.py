@@ -109,6 +109,12 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
     assert page.locator("#rows .fall").count() >= 3
     picture(page, "requests")
+    for number in range(60):
+        console.http.post("/v1/chat/completions", json={**body, "model": f"nobody-{number}"})
+    page.goto("requests")
+    assert page.locator("#rows .fall").count() < 60, "the first look is short"
+    page.locator("text=Older ones").scroll_into_view_if_needed()
+    page.wait_for_selector("#rows >> text=why: intent:iso-date")
 
 
 def test_the_curve_of_cost_and_quality_marks_the_threshold(page: Any, console: Server, team: str) -> None:

@@ -6,6 +6,7 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 
@@ -125,6 +126,22 @@ async def test_requests_are_waterfalls_and_can_be_found(console: Console) -> Non
         assert "req-slow" in part
         assert "req-quick" not in part
         assert "<html" not in part
+
+
+async def test_older_requests_follow_though_new_ones_come_between(console: Console) -> None:
+    async with console() as shown:
+        history = shown.gateway.gateway.console.history
+        for number in range(100):
+            history.take(row(id=f"req-{number:03}'", team="ours" if number % 2 else "default", at=float(number)))
+        seen, part = [], await shown.page("requests")
+        while more := re.search(r"hx-vals='({\"after\".*?})'", part):
+            seen += re.findall(r'data-copy="(req-\d+)', part)
+            history.take(row(id=f"new-{len(seen)}"))
+            part = await shown.page("requests?part=rows&" + urlencode(json.loads(more[1])))
+        seen += re.findall(r'data-copy="(req-\d+)', part)
+        assert seen == [f"req-{number:03}" for number in reversed(range(100))]
+        gone = await shown.page("requests?part=rows&after=1.0 nobody")
+        assert "no longer kept" in gone
 
 
 async def test_why_it_was_routed_there_and_who_answered_elsewhere(console: Console) -> None:
