@@ -8,8 +8,8 @@ An adapter is on disk, in host memory (staged) or in a device place. A running r
 Rules; the same numbers stand at the code that carries them out:
  1. The base needs no place. At most `max_requests` requests run at once, and beside them `spare`: there the first of
     the next one's class starts whose team runs none, in that class and above, or with it no more than its part of
-    `max_requests` among the teams that run, by weight. So a team that comes to a full engine waits for no other's
-    answer to end.
+    `max_requests` among the teams that run, by weight; or one that goes before a class above it by its floor, which
+    would wait behind it. So a team that comes to a full engine waits for no other's answer to end.
  2. Ready requests (the base, or an adapter in an open place, in a pool that has room) start in order of rank
     (`runtime.scheduling.fair`: class, team and key by what they had, deadline). A blocked request holds nobody up, so
     requests of adapters in places go first: that groups them.
@@ -254,7 +254,10 @@ class Placement:
         first, has_less = self._waiting.first(ready, closed), self._running.with_less(self.max_requests)
         if first is None or has_less(first.claim):
             return first
-        return self._waiting.first_that(ready, closed, first.claim.service_class, has_less)
+        own = first.claim.service_class
+        if any(one < own for one in self._waiting.classes):
+            return first  # by its floor: those above it are not to wait until somebody's answer ends
+        return self._waiting.first_that(ready, closed, own, has_less)
 
     # --- small questions -----------------------------------------------------------------------------------------
     def _held(self, digest: str) -> bool:

@@ -68,6 +68,22 @@ def test_lower_classes_stay_behind_higher_ones_that_wait() -> None:
     assert comes(policy, "equal", claim=Claim("other")) == ["equal"]
 
 
+def test_a_lower_class_that_is_owed_its_floor_does_not_keep_critical_ones_out() -> None:
+    policy = Placement(0, 0, PLACES, spare=SPARE)
+    full(policy, Claim("flood", service_class=ServiceClass.BATCH))
+    batch = 0
+    for number in range(100):
+        started = comes(policy, f"c{number}", claim=Claim("quiet", service_class=ServiceClass.CRITICAL))
+        assert f"c{number}" in started
+        policy.finish(f"c{number}", 2.0)
+        started += policy.decide(2.0).start
+        flood = [one for one in started if one.startswith("flood")]
+        batch += len(flood)
+        for one in flood:  # it ends before the next critical one comes
+            policy.finish(one, 3.0)
+    assert 3 <= batch <= 7, "a twentieth of the work"
+
+
 @pytest.mark.parametrize("places", [28, 32])
 @pytest.mark.parametrize("spare", [0, 4])
 def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> None:
