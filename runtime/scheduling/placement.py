@@ -255,7 +255,7 @@ class Placement:
         if first is None or has_less(first.claim):
             return first
         own = first.claim.service_class
-        if any(one < own for one in self._waiting.classes):
+        if self._waiting.floors.owed(own) and any(one < own for one in self._waiting.classes):
             return first  # by its floor: those above it are not to wait until somebody's answer ends
         return self._waiting.first_that(ready, closed, own, has_less)
 

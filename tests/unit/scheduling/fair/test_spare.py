@@ -84,6 +84,15 @@ def test_a_lower_class_that_is_owed_its_floor_does_not_keep_critical_ones_out() 
     assert 3 <= batch <= 7, "a twentieth of the work"
 
 
+def test_a_lower_class_gets_no_spare_place_because_those_above_it_wait_for_an_adapter() -> None:
+    policy = Placement(1, 1, PLACES, spare=SPARE, floor=0.0)
+    full(policy, Claim("flood", service_class=ServiceClass.BATCH))
+    policy.enqueue("c", "sha256:other", 1.0, Claim("quiet", service_class=ServiceClass.CRITICAL))
+    plan = policy.decide(1.0)
+    assert plan.stage, "its adapter is on its way"
+    assert plan.start == ()
+
+
 @pytest.mark.parametrize("places", [28, 32])
 @pytest.mark.parametrize("spare", [0, 4])
 def test_parts_of_the_work_stay_by_weight_and_class(spare: int, places: int) -> None:
