@@ -82,7 +82,8 @@ def embed() -> dict[str, Any]:
 def chat() -> dict[str, Any]:
     def model(name: str | None, **more: Any) -> ChatHuggingFace:
         endpoint = HuggingFaceEndpoint(endpoint_url=f"{URL}/v1", temperature=0, max_new_tokens=60)
-        return ChatHuggingFace(llm=endpoint, model_kwargs={"model": name, **more} if name else {})
+        # 0 at both: it takes the endpoint's over unless that is 0, and its own None means the model's, which is 1
+        return ChatHuggingFace(llm=endpoint, temperature=0, model_kwargs={"model": name, **more} if name else {})
 
     upper = model("uppercase")
     answer = upper.invoke([SystemMessage("be brief"), HumanMessage("hello world")])
