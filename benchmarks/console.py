@@ -19,7 +19,6 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack
-from itertools import pairwise
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -29,7 +28,7 @@ from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import chat
-from benchmarks.peers import processes
+from benchmarks.pairs import compare, in_pairs
 from benchmarks.peers.servers import Roundhouse, Server, start_all
 from console.web import pages
 from tenants.ledger.table import SUMS
@@ -71,7 +70,11 @@ async def run(bench: Bench) -> None:
             start_all(stack, [plain, traced])
             bench.say("the servers are ready")
             await _pages(bench, plain, workload)
-            await _traces(bench, plain, traced, workload)
+            await in_pairs(
+                bench, "traces", plain, traced, lambda server: _load(bench, server, workload, server.name)
+            )
+            if not bench.counts["exports of spans"]:
+                bench.failures["no span arrived"] += 1
             await _paints(bench, plain)
     await _usage(bench, s.work / "console-usage", model.file)
     bench.bar("tokens/s with five pages against none", "pages.tokens_ratio", ">=", 0.99)
@@ -111,14 +114,6 @@ async def _load(bench: Bench, server: Server, workload: Workload, where: str) ->
     return cell
 
 
-def _compare(bench: Bench, name: str, pairs: list[tuple[Cell, Cell]]) -> None:
-    """Of rounds (with, without)."""
-    good = [(a, b) for a, b in pairs if a.good and b.good]
-    bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in good], "x")
-    for q in (50, 99):
-        bench.figure(f"{name}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in good], "ms")
-
-
 async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
     async def look() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
@@ -135,22 +130,7 @@ async def _pages(bench: Bench, server: Server, workload: Workload) -> None:
             pairs.append((await _load(bench, server, workload, "five pages"), alone))
             for viewer in viewers:
                 viewer.cancel()
-    _compare(bench, "pages", pairs)
-
-
-async def _traces(bench: Bench, plain: Server, traced: Server, workload: Workload) -> None:
-    """Rounds in the order A B B A A B B A: besides A with B each server is measured against itself, which says how
-    much of a difference is the machine's."""
-    cells: list[tuple[Server, Cell]] = []
-    for number in range(4 * bench.settings.rounds):
-        for server in (plain, traced) if number % 2 == 0 else (traced, plain):
-            await processes.come_to_rest([plain.pid, traced.pid])
-            cells.append((server, await _load(bench, server, workload, server.name)))
-    pairs = [cells[n : n + 2] for n in range(0, len(cells), 2)]
-    _compare(bench, "traces", [(b, a) if one is plain else (a, b) for (one, a), (_, b) in pairs])
-    _compare(bench, "traces.itself", [(b, a) for (_, a), (_, b) in pairwise(cells[1:-1])][::2])
-    if not bench.counts["exports of spans"]:
-        bench.failures["no span arrived"] += 1
+    compare(bench, "pages", pairs)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

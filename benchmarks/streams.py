@@ -63,7 +63,7 @@ async def run(bench: Bench) -> None:
 
 async def _level(bench: Bench, server: Roundhouse, names: list[str], level: int, idle: int, warm: bool = False) -> None:
     seconds = 2 if warm else bench.settings.pick(20, 10, 2) + level // 500
-    requests = [_request(name, seconds) for name in names]
+    requests = [paced_request(name, seconds, PAUSE_MS) for name in names]
     connections: list[Connection] = []
     for _ in range(0, level, RAMP):
         connections += await asyncio.gather(*(connect(server.port) for _ in range(min(RAMP, level - len(connections)))))
@@ -93,10 +93,11 @@ async def _level(bench: Bench, server: Roundhouse, names: list[str], level: int,
     bench.figure(f"{key}.token_late_p99", [percentile(late, 99) * 1e3], "ms")
 
 
-def _request(model: str, tokens: int) -> bytes:
+def paced_request(model: str, tokens: int, pause_ms: int) -> bytes:
+    """To the scripted engine: so many tokens, one each `pause_ms`."""
     body = {
         "model": model, "messages": [{"role": "user", "content": "go"}], "stream": True,
-        "max_tokens": tokens, "seed": PAUSE_MS,
+        "max_tokens": tokens, "seed": pause_ms,
     }  # fmt: skip
     return request_bytes("/v1/chat/completions", body)
 

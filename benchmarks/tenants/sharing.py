@@ -2,8 +2,9 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from benchmarks.harness import Bench
@@ -12,8 +13,11 @@ from benchmarks.load.clients import Cell, closed_loop
 from benchmarks.load.stats import percentile
 from benchmarks.load.workload import Workload
 from benchmarks.models import Chat, chat
+from benchmarks.pairs import in_pairs
 from benchmarks.peers import litellm
 from benchmarks.peers.servers import Roundhouse, Server, start_all
+from benchmarks.report.generated import write_model
+from benchmarks.streams import Scripted, paced_request, scripted_recipe
 from tenants.caller import SCOPES
 from tenants.classes import ServiceClass
 from tenants.keys import pepper
@@ -24,6 +28,7 @@ from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
 
 TOKENS, FLOOD = 32, 200
+SCRIPTED_PAUSE_MS = 20
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 
 
@@ -53,6 +58,10 @@ class Keyed(Roundhouse):
         return line + f"\r\nx-api-key: {self.keys[team]}\r\nX-Tier: {tier}\r\n".encode() + rest
 
 
+class ScriptedKeyed(Scripted, Keyed):
+    """The same on the scripted engine."""
+
+
 async def overhead(bench: Bench) -> None:
     """What the layer costs who asks."""
     s = bench.settings
@@ -62,15 +71,35 @@ async def overhead(bench: Bench) -> None:
         plain = Roundhouse(model.recipe.id, s.work / "tenants-open", [model.file], "--slots", "1")
         keyed = Keyed(model.recipe.id, s.work / "tenants-keys", model.file)
         start_all(stack, [plain, keyed])
-        servers: list[Server] = [plain, keyed]
+        bench.say("the servers are ready")
+        levels = s.pick((1, 16, 64), (1, 16), (2,))
+        for level in levels:
+            load = partial(_load, bench, level, lambda server: workload.chat(server.model, tokens=TOKENS))
+            await in_pairs(bench, f"c{level}", plain, keyed, load)
+        ratios = [bench.figures[f"c{level}.tokens_ratio"] for level in levels]
+        bench.figures["worst.tokens_ratio"] = min(ratios, key=lambda ratio: ratio.value)
         if litellm.installed():
             url = f"http://127.0.0.1:{plain.port}/v1"
-            servers.append(stack.enter_context(litellm.LiteLlm(plain.model, url, s.work / "tenants-litellm")))
+            peer = stack.enter_context(litellm.LiteLlm(plain.model, url, s.work / "tenants-litellm"))
+            for level in levels:
+                load = partial(_load, bench, level, lambda server: workload.chat(server.model, tokens=TOKENS))
+                await in_pairs(bench, f"c{level}.litellm", plain, peer, load, s.rounds)
         else:
             bench.note("LiteLLM's proxy is not installed: scripts/install-clients routing")
-        bench.say("the servers are ready")
-        for level in s.pick((1, 16, 64), (1, 16), (2,)):
-            await _overhead(bench, servers, workload, level)
+
+
+async def by_script(bench: Bench) -> None:
+    """The same on an engine that follows a script: its part of a real one's first tokens is too small to see."""
+    s = bench.settings
+    weights = write_model(s.work / "tiny-model", hidden=128, ffn=256, layers=2)  # measured, never loaded
+    recipe = scripted_recipe(s.work / "tenants-scripted", "scripted", weights)
+    with ExitStack() as stack:
+        plain = Scripted("scripted", s.work / "tenants-scripted-open", [recipe], "--slots", "1")
+        keyed = ScriptedKeyed("scripted", s.work / "tenants-scripted-keys", recipe)
+        start_all(stack, [plain, keyed])
+        for level in s.pick((1, 64), (1, 64), (2,)):
+            load = partial(_load, bench, level, lambda server: paced_request(server.model, TOKENS, SCRIPTED_PAUSE_MS))
+            await in_pairs(bench, f"scripted.c{level}", plain, keyed, load)
 
 
 async def beside(bench: Bench) -> None:
@@ -85,30 +114,15 @@ async def beside(bench: Bench) -> None:
         await _classes(bench, keyed, workload)
 
 
-async def _overhead(bench: Bench, servers: list[Server], workload: Workload, level: int) -> None:
-    """Against the first of the servers."""
-    number = level * bench.settings.pick(6, 3, 1)
-
-    async def turn(server: Server, _round: int) -> Cell:
-        requests = [workload.chat(server.model, tokens=TOKENS) for _ in range(number + level)]
-        if isinstance(server, Keyed):
-            requests = [server.asked("quiet", request) for request in requests]
-        await closed_loop(server, requests[:level], level)
-        cell = await closed_loop(server, requests[level:], level)
-        bench.count(f"c{level} {server.name}", cell)
-        return cell
-
-    found = await bench.turns(servers, turn)
-    plain, *others = servers
-    for server in others:
-        pairs = [(a, b) for a, b in zip(found[server.name], found[plain.name], strict=True) if a.good and b.good]
-        name = f"c{level}" if isinstance(server, Keyed) else f"c{level}.{server.name}"
-        for q in (50, 99):
-            bench.figure(f"{name}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in pairs], "ms")
-        ratio = bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in pairs], "x")
-        worst = bench.figures.get("worst.tokens_ratio")
-        if isinstance(server, Keyed) and ratio is not None and (worst is None or ratio.value < worst.value):
-            bench.figures["worst.tokens_ratio"] = ratio
+async def _load(bench: Bench, level: int, ask: Callable[[Server], bytes], server: Server) -> Cell:
+    number = max(bench.settings.pick(60, 20, 1), level * bench.settings.pick(6, 3, 1))
+    requests = [ask(server) for _ in range(number + level)]
+    if isinstance(server, Keyed):
+        requests = [server.asked("quiet", request) for request in requests]
+    await closed_loop(server, requests[:level], level)
+    cell = await closed_loop(server, requests[level:], level)
+    bench.count(f"c{level} {server.name}", cell)
+    return cell
 
 
 async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -> None:

@@ -1,0 +1,41 @@
+"""Two servers in pairs of rounds: what one adds to the other, and how much of that is the machine's."""
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import pairwise
+
+from benchmarks.harness import Bench
+from benchmarks.load.clients import Cell
+from benchmarks.peers import processes
+from benchmarks.peers.servers import Server
+
+
+async def in_pairs(
+    bench: Bench,
+    name: str,
+    plain: Server,
+    other: Server,
+    load: Callable[[Server], Awaitable[Cell]],
+    rounds: int | None = None,
+) -> None:
+    """Record `compare`'s figures of the other server against the plain one as `name`, from so many pairs (by default
+    four for each of the settings' rounds), and as `name.itself` those of each server against itself.
+
+    The order is A B B A A B B A, so that neither has the machine to itself more often after a rest.
+    """
+    cells: list[tuple[Server, Cell]] = []
+    for number in range(rounds or 4 * bench.settings.rounds):
+        for server in (plain, other) if number % 2 == 0 else (other, plain):
+            await processes.come_to_rest([plain.pid, other.pid])
+            cells.append((server, await load(server)))
+    pairs = [cells[n : n + 2] for n in range(0, len(cells), 2)]
+    compare(bench, name, [(b, a) if one is plain else (a, b) for (one, a), (_, b) in pairs])
+    if len(pairs) > 1:
+        compare(bench, f"{name}.itself", [(b, a) for (_, a), (_, b) in pairwise(cells[1:-1])][::2])
+
+
+def compare(bench: Bench, name: str, pairs: Sequence[tuple[Cell, Cell]]) -> None:
+    """Of rounds (with, without)."""
+    good = [(a, b) for a, b in pairs if a.good and b.good]
+    bench.figure(f"{name}.tokens_ratio", [a.tokens_per_second / b.tokens_per_second for a, b in good], "x")
+    for q in (50, 99):
+        bench.figure(f"{name}.ttft_p{q}_added", [a.ttft_ms(q) - b.ttft_ms(q) for a, b in good], "ms")
