@@ -92,13 +92,13 @@ class Batching(Strict):
         default=None,
         ge=1,
         description="chat: `max_tokens` while requests of the class critical come and for a second after, as each of "
-        "them waits for the running step; default: a quarter of `max_tokens`",
+        "them waits for the running step; default: a sixteenth of `max_tokens`, or two for each place if that is more",
     )
 
     @property
     def critical_step(self) -> int:
         asked = self.tokens_beside_critical
-        return min(self.max_tokens, asked if asked is not None else max(1, self.max_tokens // 4))
+        return min(self.max_tokens, asked if asked is not None else max(self.max_tokens // 16, 2 * self.sequences))
 
     @property
     def spare_places(self) -> int:
