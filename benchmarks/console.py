@@ -70,9 +70,7 @@ async def run(bench: Bench) -> None:
             start_all(stack, [plain, traced])
             bench.say("the servers are ready")
             await _pages(bench, plain, workload)
-            await in_pairs(
-                bench, "traces", plain, traced, lambda server: _load(bench, server, workload, server.name)
-            )
+            await in_pairs(bench, "traces", plain, traced, lambda server: _load(bench, server, workload, server.name))
             if not bench.counts["exports of spans"]:
                 bench.failures["no span arrived"] += 1
             await _paints(bench, plain)
