@@ -49,7 +49,7 @@ def test_from_open_to_closed_and_a_key_from_its_making_to_its_end(closed: Server
     key = made["value"]
     eventually(lambda: status(closed) == 401)
     assert status(closed, key) == 200
-    assert status(closed, key[:-1] + "x") == 401
+    assert status(closed, key[:-1] + ("y" if key.endswith("x") else "x")) == 401
     assert closed.http.get("/health/ready").status_code == 200
 
     with openai.OpenAI(base_url=f"{closed.url}/v1", api_key=key, max_retries=0) as client:
