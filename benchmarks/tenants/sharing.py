@@ -28,7 +28,7 @@ from tenants.limits.table import LimitTable
 from tenants.storage.opening import open_tables
 
 TOKENS, FLOOD = 32, 200
-SCRIPTED_PAUSE_MS = 20
+SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS = 8, 20
 _QUEUE = re.compile(rb"queue;dur=([0-9.]+)")
 
 
@@ -98,7 +98,9 @@ async def by_script(bench: Bench) -> None:
         keyed = ScriptedKeyed("scripted", s.work / "tenants-scripted-keys", recipe)
         start_all(stack, [plain, keyed])
         for level in s.pick((1, 64), (1, 64), (2,)):
-            load = partial(_load, bench, level, lambda server: paced_request(server.model, TOKENS, SCRIPTED_PAUSE_MS))
+            load = partial(
+                _load, bench, level, lambda server: paced_request(server.model, SCRIPTED_TOKENS, SCRIPTED_PAUSE_MS)
+            )
             await in_pairs(bench, f"scripted.c{level}", plain, keyed, load)
 
 
@@ -115,7 +117,7 @@ async def beside(bench: Bench) -> None:
 
 
 async def _load(bench: Bench, level: int, ask: Callable[[Server], bytes], server: Server) -> Cell:
-    number = max(bench.settings.pick(60, 20, 1), level * bench.settings.pick(6, 3, 1))
+    number = max(bench.settings.pick(40, 20, 1), level * bench.settings.pick(6, 3, 1))
     requests = [ask(server) for _ in range(number + level)]
     if isinstance(server, Keyed):
         requests = [server.asked("quiet", request) for request in requests]
