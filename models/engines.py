@@ -33,6 +33,9 @@ class EngineRow:
     """Bytes on the device and in the host's memory beside it: the process, its libraries, contexts, compiled code."""
     prewarmed: int
     """Bytes of a slot that has imported the libraries and holds no model, a tenth more than was measured."""
+    niceness: int = 0
+    """Added to that of its process. Where CPUs are short, chat goes first: somebody waits for each of its tokens. At 10
+    one still has a tenth of what it has, and all that it leaves."""
     bounded: bool = False
     """Its factories take the server's bounds: it reads what clients sent."""
 
@@ -63,6 +66,7 @@ ENGINES: Mapping[str, EngineRow] = {
         # (starter-embed), 592 to 613 and 631 (starter-rerank). Prewarmed: 413 to 465 MiB.
         overhead={"cpu": (455 * MIB, 0), "cuda": (1 * GIB, 2 * GIB)},
         prewarmed=490 * MIB,
+        niceness=10,
     ),
     "faster-whisper": EngineRow(
         factories={Task.TRANSCRIBE: "models.speech.engine:WhisperEngine"},
@@ -72,6 +76,7 @@ ENGINES: Mapping[str, EngineRow] = {
         # eight recordings at once (starter-speech; in windows of 30 s 290 and 598). Prewarmed: 88 MiB.
         overhead={"cpu": (190 * MIB, 0), "cuda": (1 * GIB, 1 * GIB)},
         prewarmed=110 * MIB,
+        niceness=10,
         bounded=True,
     ),
 }
@@ -99,6 +104,11 @@ def prewarmed_bytes(engine: str | None) -> int:
     """Bytes of a slot that has imported the libraries of `engine`; 0 for none, or one that is not in the table."""
     row = ENGINES.get(engine or "")
     return row.prewarmed if row else 0
+
+
+def niceness(engine: str) -> int:
+    """Of an engine's process; 0 for one that is not in the table."""
+    return ENGINES[engine].niceness if engine in ENGINES else 0
 
 
 def engine_version(engine: str) -> str:

@@ -20,11 +20,24 @@ from registry.recipes.definition import Task
 from runtime.slots.address import socket_path
 from runtime.slots.loop import SlotServer
 
+NICEST = 19
+"""The most that Linux knows."""
+
 
 def create_engine(bounds: Bounds, name: str, task: str) -> Engine:
-    from models.engines import create  # only a slot needs engines: the gateway never imports one
+    from models.engines import create, niceness  # only a slot needs engines: the gateway never imports one
 
+    give_way(niceness(name))
     return create(name, Task(task), bounds)
+
+
+def give_way(steps: int) -> None:
+    """Make this process nicer for good: the threads that it has, and those that they will start."""
+    if steps:
+        for thread in map(int, os.listdir("/proc/self/task")):
+            with contextlib.suppress(ProcessLookupError):  # it has ended meanwhile
+                now = os.getpriority(os.PRIO_PROCESS, thread)
+                os.setpriority(os.PRIO_PROCESS, thread, min(NICEST, now + steps))
 
 
 def own_temporary_folder(run_dir: str, worker_id: int) -> bool:

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 import struct
 import wave
 from concurrent.futures import ThreadPoolExecutor
@@ -9,10 +10,11 @@ from pathlib import Path
 
 import httpx
 import openai
+import psutil
 import pytest
 from openai import OpenAI
 
-from tests.eventually import eventually
+from tests.eventually import PATIENCE, eventually
 from tests.system.serving import PACK, STARTER, Server
 
 pytestmark = pytest.mark.real
@@ -198,6 +200,19 @@ def test_adapters_by_http(server: Server, client: OpenAI) -> None:
     bad = server.http.post("/v1/adapters", json={**body, "source": {"path": str(STARTER)}})
     assert bad.status_code == 422
     assert bad.json()["error"]["faults"]
+
+
+@pytest.mark.parametrize(("model", "niceness"), [("chat", 0), ("embed", 10), ("rerank", 10), ("speech", 10)])
+def test_chat_goes_first_where_cpus_are_short(server: Server, model: str, niceness: int) -> None:
+    assert server.http.post(f"/v1/models/starter-{model}/load", timeout=PATIENCE).status_code == 200
+    own = os.getpriority(os.PRIO_PROCESS, server.process.pid)
+    processes = [server.slot_pid(f"starter-{model}")]
+    if model == "chat":
+        processes.append(server.core_pid("starter-chat"))
+    for pid in processes:
+        threads = [thread.id for thread in psutil.Process(pid).threads()]
+        first = min(os.getpriority(os.PRIO_PROCESS, thread) for thread in threads)  # of a chat model's some give way
+        assert first == min(19, own + niceness)
 
 
 def test_operations(server: Server) -> None:

@@ -175,6 +175,7 @@ async def test_before_it_a_stream_begins_elsewhere(tmp_path: Path, routed: list[
         assert found.text.endswith("data: [DONE]\n\n")
 
 
+@pytest.mark.long
 async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
     """A first target that hangs has half of the deadline, and the second one the rest."""
     routed.append("second/big")

@@ -73,6 +73,7 @@ async def test_what_comes_after_the_end_is_not_read(tmp_path: Path) -> None:
         await rig.fake.left.wait()
 
 
+@pytest.mark.long
 async def test_a_large_body_is_not_kept(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: Play(huge), max_answer=8 * 2**20) as rig:
         await rig.chat("there/big")  # what is imported and made once

@@ -119,7 +119,7 @@ class Life(RuleBasedStateMachine):
                         self.owned.add((team, name))
 
 
-TestLife = Life.TestCase
+TestLife = pytest.mark.long(Life.TestCase)
 
 
 def test_an_administrator_sees_all_and_a_new_name_for_all_is_nobodys() -> None:

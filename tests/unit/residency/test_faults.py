@@ -157,6 +157,7 @@ async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbo
     assert "161 Bytes" in entry.failure.cause.message
 
 
+@pytest.mark.long
 async def test_twice_the_allowance_is_no_time_for_a_drain(world: World) -> None:
     await world.ask("a")
     await world.ask("b")

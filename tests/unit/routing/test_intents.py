@@ -113,6 +113,7 @@ def test_the_measures() -> None:
     assert calibration_error(np.ones(4, np.float32), right) == pytest.approx(0.25)
 
 
+@pytest.mark.long
 def test_nineteen_intents_of_the_public_set_by_letters_alone() -> None:
     """All 150 with vectors take minutes: the benchmark `routing` measures them."""
     if not DATA.is_file():

@@ -85,3 +85,31 @@ def test_a_slot_has_a_group_of_its_own_in_the_servers_session() -> None:
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert told.split() == ["True", "True"]
+
+
+def test_a_slot_whose_engine_gives_way_does_so_with_all_of_its_threads() -> None:
+    script = """
+import os, threading
+from runtime.slots.worker import give_way
+
+def nice():
+    found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
+
+found, told, over = [], threading.Event(), threading.Event()
+before = os.getpriority(os.PRIO_PROCESS, 0)
+early = threading.Thread(target=lambda: (told.set(), over.wait(), nice()))
+early.start()
+told.wait()
+give_way(0)
+nice()
+give_way(7)
+over.set()
+early.join()
+late = threading.Thread(target=nice)
+late.start()
+late.join()
+nice()
+print(*(one - before for one in found))
+"""
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.split() == ["0", "7", "7", "7"]

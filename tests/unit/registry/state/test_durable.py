@@ -158,6 +158,7 @@ def test_a_newer_file_is_left_alone(tmp_path: Path) -> None:
         State(tmp_path)
 
 
+@pytest.mark.long
 def test_threads_share_one_state(state: State) -> None:
     """Two clients that register one name at once: two versions, none lost, numbers without gaps."""
 
@@ -173,6 +174,7 @@ def test_threads_share_one_state(state: State) -> None:
     assert [v.number for v in state.adapters.get(KEY).versions] == list(range(1, 201))
 
 
+@pytest.mark.long
 def test_two_processes_may_open_a_new_file_at_once(tmp_path: Path) -> None:
     script = "import sys, pathlib\nfrom registry.state.database import State\nState(pathlib.Path(sys.argv[1])).close()"
     started = [subprocess.Popen([sys.executable, "-c", script, str(tmp_path)]) for _ in range(4)]
