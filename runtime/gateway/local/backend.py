@@ -93,7 +93,8 @@ class LocalBackend:
                 raise NotYet(entry.id, entry.remaining_load_seconds)
         loads = not entry.is_ready
         adapter = None if target.version is None else reference(self._stored(target.version))
-        foresight = self._foresight.setdefault(entry.id, Foresight(entry.recipe.task))
+        if (foresight := self._foresight.get(entry.id)) is None:
+            foresight = self._foresight[entry.id] = Foresight(entry.recipe.task)
         asks = claim(context, target, entry.recipe, foresight)
         async with await self._turn(context, target, entry, adapter, asks) as turn:
             load_seconds = turn.queued_seconds if loads else 0.0
