@@ -1,14 +1,15 @@
 """The ledger in the database: rows and the sums of each hour, changed together."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
+from operator import add, attrgetter
 from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql, sqlite
 
 from registry.storage.database import Database
+from registry.storage.prepared import Prepared
 from tenants.ledger.rows import COUNTS, NAMES, Entry, Settled
 from tenants.storage.tables import HOURS, LEDGER, PRICES
 
@@ -18,15 +19,18 @@ _BEGUN = (
     "service_class", "source", "price_version", "reserved_tokens", "reserved_micro", "reserved_audio_ms",
     "asked", "router", "target", "reason", "score",
 )  # fmt: skip
-_ZERO = dict.fromkeys(COUNTS, 0)
+_ENDED = ("end", "status", "code", "first_ms", *COUNTS)
+_ZEROS = (0,) * len(COUNTS)
 _BEGIN = sa.insert(LEDGER)
 _END = (
     sa.update(LEDGER)
     .where(LEDGER.c.uid == sa.bindparam("its_uid"))
-    .values({name: sa.bindparam(f"its_{name}") for name in ("state", "end", "status", "code", "first_ms", *COUNTS)})
+    .values({"state": sa.bindparam("its_state"), **{name: sa.bindparam(f"its_{name}") for name in _ENDED}})
 )
+_begun, _ended, _counts = attrgetter(*_BEGUN), attrgetter("entry.uid", *_ENDED), attrgetter(*COUNTS)
 _ALIKE = ("hour", *NAMES)
 _KEY = [HOURS.c[name] for name in _ALIKE]
+_alike = attrgetter(*_ALIKE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,11 @@ class LedgerTable:
         self._price = insert(PRICES).on_conflict_do_nothing()
         upsert = (sqlite.insert if database.is_sqlite else postgresql.insert)(HOURS)
         grown = {name: HOURS.c[name] + upsert.excluded[name] for name in SUMS}
-        self._grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
+        grow = upsert.on_conflict_do_update(index_elements=_KEY, set_=grown)
+        dialect = database.engine.dialect
+        self._begin = Prepared(_BEGIN, dialect, (*_BEGUN, "server", "state", *COUNTS))
+        self._end = Prepared(_END, dialect, ("its_uid", *(f"its_{name}" for name in _ENDED), "its_state"))
+        self._grow = Prepared(grow, dialect, (*_ALIKE, *SUMS))
 
     def write(self, begun: Sequence[Entry], ended: Sequence[Settled], *, again: bool = False) -> None:
         """What began, then what ended, of which everything began before or with it. Raises Unavailable.
@@ -59,9 +67,8 @@ class LedgerTable:
         """
         with self._database.write() as connection:
             if begun:
-                new = {"server": self._server, "state": "open", **_ZERO}
-                rows = [{**{name: getattr(entry, name) for name in _BEGUN}, **new} for entry in begun]
-                connection.execute(_BEGIN, rows)
+                new = (self._server, "open", *_ZEROS)
+                self._begin.run(connection, [(*_begun(entry), *new) for entry in begun])
                 self._keep_prices(connection, begun)
             if again:
                 uids = [one.entry.uid for one in ended]
@@ -69,8 +76,8 @@ class LedgerTable:
                 still = set(connection.execute(query).scalars())
                 ended = [one for one in ended if one.entry.uid in still]
             if ended:
-                connection.execute(_END, [_end(one) for one in ended])
-                self._sum(connection, ((one.entry, _counts(one)) for one in ended))
+                self._end.run(connection, [(*_ended(one), "settled") for one in ended])
+                self._sum(connection, ((one.entry, (1, 0, *_counts(one), 0, 0, 0)) for one in ended))
         self._priced.update(entry.price_version for entry in begun)  # committed now
 
     def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
@@ -86,18 +93,17 @@ class LedgerTable:
         with self._database.write() as connection:
             rows = connection.execute(sa.select(LEDGER).where(mine)).all()
             connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
-            self._sum(connection, ((row, {"interrupted": 1, "lost_micro": row.reserved_micro}) for row in rows))
+            self._sum(connection, ((row, (1, 1, *_ZEROS, row.reserved_micro, 0, 0)) for row in rows))
         return len(rows)
 
-    def _sum(self, connection: sa.Connection, ended: Iterable[tuple[Entry | sa.Row[Any], dict[str, int]]]) -> None:
-        sums: dict[tuple[object, ...], Counter[str]] = {}
+    def _sum(self, connection: sa.Connection, ended: Iterable[tuple[Entry | sa.Row[Any], tuple[int, ...]]]) -> None:
+        """counts: a row's part in each of `SUMS`."""
+        sums: dict[tuple[object, ...], tuple[int, ...]] = {}
         for entry, counts in ended:
-            key = tuple(getattr(entry, name) for name in _ALIKE)
-            sums.setdefault(key, Counter()).update({"requests": 1, **counts})
-        if sums:  # in one order, so that two servers never wait for each other
-            keys = sorted(sums, key=str)
-            rows = [{**dict(zip(_ALIKE, key, strict=True)), **{n: sums[key][n] for n in SUMS}} for key in keys]
-            connection.execute(self._grow, rows)
+            key = _alike(entry)
+            sums[key] = tuple(map(add, sums[key], counts)) if key in sums else counts
+        keys = sorted(sums, key=str)  # in one order, so that two servers never wait for each other
+        self._grow.run(connection, [(*key, *sums[key]) for key in keys])
 
     def open_rows(self) -> int:
         with self._database.read() as connection:
@@ -123,13 +129,3 @@ class LedgerTable:
 def _by_key(rows: Iterable[sa.Row[Any]]) -> dict[tuple[Any, ...], tuple[int, ...]]:
     size = len(_ALIKE)
     return {tuple(row[:size]): tuple(map(int, row[size:])) for row in rows}
-
-
-def _counts(ended: Settled) -> dict[str, int]:
-    return {name: getattr(ended, name) for name in COUNTS}
-
-
-def _end(ended: Settled) -> dict[str, Any]:
-    told = {"state": "settled", "end": ended.end, "status": ended.status, "code": ended.code}
-    values = {**told, "first_ms": ended.first_ms, **_counts(ended)}
-    return {"its_uid": ended.entry.uid, **{f"its_{name}": value for name, value in values.items()}}

@@ -1,0 +1,35 @@
+"""A statement that is compiled once, for rows that are written all the time."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import sqlalchemy as sa
+
+
+class Prepared:
+    """SQLAlchemy's way for many rows looks at each value of each; this hands them to the driver as they are.
+
+    Args:
+        names: of the statement's parameters, in the order in which a row's values come. None of them may be of a type
+            that SQLAlchemy has to convert.
+    """
+
+    def __init__(self, statement: sa.Insert | sa.Update, dialect: sa.Dialect, names: Sequence[str]) -> None:
+        compiled = statement.compile(dialect=dialect, column_keys=list(names))
+        self.sql = str(compiled)
+        self._row = _by_place(compiled.positiontup, names) if compiled.positional else _by_name(names)
+
+    def run(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+        if rows:
+            connection.exec_driver_sql(self.sql, [self._row(row) for row in rows])
+
+
+def _by_place(order: Sequence[str] | None, names: Sequence[str]) -> Callable[[tuple[Any, ...]], Any]:
+    places = [names.index(name) for name in order or ()]
+    if places == list(range(len(names))):
+        return tuple
+    return lambda row: tuple([row[place] for place in places])
+
+
+def _by_name(names: Sequence[str]) -> Callable[[tuple[Any, ...]], Any]:
+    return lambda row: dict(zip(names, row, strict=True))
