@@ -16,6 +16,8 @@ from copy import copy
 from dataclasses import dataclass
 from typing import NoReturn
 
+from cachetools import LRUCache
+
 from registry.errors import BadRequest, Conflict, NotFound
 from registry.names import ADAPTER, MODEL, MODEL_RULE, NAME_RULE
 from registry.ownership import TeamAdapters
@@ -23,6 +25,7 @@ from registry.recipes.definition import Recipe, Task
 from registry.records import Adapter, AdapterKey, Version
 from registry.wording import LISTED, nearest, quoted
 
+VIEWS = 1024
 ENDPOINTS: Mapping[Task, str] = {
     Task.CHAT: "/v1/chat/completions",
     Task.EMBED: "/v1/embeddings",
@@ -69,12 +72,16 @@ class Catalog:
         """Alias to model id, of recipes and run time together."""
         self._written = frozenset(written)
         self._owned = TeamAdapters(adapters, ever, self.recipes)
+        self._views: LRUCache[tuple[str, bool], Catalog] = LRUCache(VIEWS)
+        """As teams have seen it lately; a view has the same cache."""
 
     def of(self, team: str, *, all_teams: bool = False) -> "Catalog":
         """The same as a team sees it. all_teams: also what others do not share, as administrators do."""
-        seen = copy(self)
-        seen._owned = self._owned.of(team, all_teams)
-        return seen
+        found = self._views.get((team, all_teams))
+        if found is None:
+            found = self._views[team, all_teams] = copy(self)
+            found._owned = self._owned.of(team, all_teams)
+        return found
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -97,9 +104,7 @@ class Catalog:
         recipes = [recipe for recipe in self.recipes.values() if sees(recipe.id, None)]
         owned = self._owned
         adapters = [a for a in owned.all.values() if sees(a.key.base, None) and sees(a.key.base, owned.spelled(a.key))]
-        found = Catalog(recipes, adapters, self._given, owned.ever)
-        found._owned = found._owned.of(owned.team)
-        return found
+        return Catalog(recipes, adapters, self._given, owned.ever).of(owned.team)
 
     # --- resolution ------------------------------------------------------------------------------------------------
     def resolve(self, name: str, *tasks: Task) -> Resolved:

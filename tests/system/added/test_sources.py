@@ -30,7 +30,7 @@ PACKAGES = {
 SOUND = PACK / "samples" / "kitchen-light.wav"
 TALE = {"model": "my-chat", "messages": [{"role": "user", "content": "tell me"}], "stream": True,
         "max_tokens": 300, "min_tokens": 300, "temperature": 0}  # fmt: skip
-BREATH = 0.5
+BREATH = 2.0
 """Seconds between two streams: what is loaded beside them needs a core, too."""
 
 

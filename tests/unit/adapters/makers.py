@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
-HIDDEN, KEYS, INNER, LAYERS = 128, 64, 256, 2
+HIDDEN, KEYS, INNER, LAYERS, VOCABULARY = 128, 64, 256, 2, 256
 SHAPES = {
     "self_attn.q_proj": (HIDDEN, HIDDEN), "self_attn.k_proj": (KEYS, HIDDEN), "self_attn.v_proj": (KEYS, HIDDEN),
     "self_attn.o_proj": (HIDDEN, HIDDEN), "mlp.gate_proj": (INNER, HIDDEN), "mlp.up_proj": (INNER, HIDDEN),
@@ -21,13 +20,28 @@ Tensors = dict[str, torch.Tensor]
 
 
 def write_base(folder: Path, seed: int = 0) -> Path:
-    """A Llama with random weights in bfloat16, as transformers saves it."""
-    torch.manual_seed(seed)
-    config = LlamaConfig(
-        vocab_size=256, hidden_size=HIDDEN, intermediate_size=INNER, num_hidden_layers=LAYERS, num_attention_heads=4,
-        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False,
-    )  # fmt: skip
-    LlamaForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    """A Llama with random weights in bfloat16, in the files and names of transformers, whose import takes seconds."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def random(*shape: int) -> torch.Tensor:
+        return (0.02 * torch.randn(shape, generator=generator)).to(torch.bfloat16)
+
+    tables = {"model.embed_tokens": random(VOCABULARY, HIDDEN), "lm_head": random(VOCABULARY, HIDDEN)}
+    norms = {"model.norm": torch.ones(HIDDEN, dtype=torch.bfloat16)}
+    for layer in range(LAYERS):
+        for module, shape in SHAPES.items():
+            tables[f"model.layers.{layer}.{module}"] = random(*shape)
+        for norm in ("input_layernorm", "post_attention_layernorm"):
+            norms[f"model.layers.{layer}.{norm}"] = torch.ones(HIDDEN, dtype=torch.bfloat16)
+    folder.mkdir(parents=True, exist_ok=True)
+    weights = {f"{name}.weight": tensor for name, tensor in (tables | norms).items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    told = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16", "vocab_size": VOCABULARY,
+        "hidden_size": HIDDEN, "intermediate_size": INNER, "num_hidden_layers": LAYERS, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "max_position_embeddings": 256, "tie_word_embeddings": False,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(told))
     return folder
 
 
