@@ -26,6 +26,7 @@ from registry.records import Adapter, AdapterKey, Version
 from registry.wording import LISTED, nearest, quoted
 
 VIEWS = 1024
+"""Teams whose view is kept."""
 ENDPOINTS: Mapping[Task, str] = {
     Task.CHAT: "/v1/chat/completions",
     Task.EMBED: "/v1/embeddings",
