@@ -104,7 +104,8 @@ def test_a_route_is_explained_and_found_with_the_request(page: Any, console: Ser
     assert page.inner_text("#target") == "starter-chat:iso-date"
     assert page.locator("#decided .shares li").count() > 1, "what else was near"
     body = {"model": "auto", "messages": [{"role": "user", "content": "3 March 2024"}]}
-    assert console.http.post("/v1/chat/completions", json=body).status_code == 200
+    for _ in range(3):
+        assert console.http.post("/v1/chat/completions", json=body).status_code == 200
     page.goto("requests")
     page.wait_for_selector("#rows >> text=why: intent:iso-date")
     assert page.locator("#rows .fall").count() >= 3
