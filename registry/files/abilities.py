@@ -1,5 +1,6 @@
 """What a model can do beside its task: by its recipe's parsers, and by what its config.json says that it takes."""
 
+import os
 from enum import StrEnum
 from functools import lru_cache
 from pathlib import Path
@@ -30,8 +31,9 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
         return frozenset()
     flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}
     found = {ability for ability, flag in PARSERS.items() if flag in flags}
+    file = f"{folder}/config.json"  # no Path: each request comes by here, and to make one takes longer than to look
     try:
-        if folder is not None and _sees(folder / "config.json", (folder / "config.json").stat().st_mtime_ns):
+        if folder is not None and _sees(file, os.stat(file).st_mtime_ns):
             found.add(Ability.VISION)
     except OSError:
         pass  # a load says what is wrong with the files
@@ -39,8 +41,8 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
 
 
 @lru_cache(maxsize=1024)
-def _sees(file: Path, _changed: int) -> bool:
+def _sees(file: str, _changed: int) -> bool:
     try:
-        return msgspec.json.decode(file.read_bytes(), type=_Config).vision_config is not None
+        return msgspec.json.decode(Path(file).read_bytes(), type=_Config).vision_config is not None
     except NOT_JSON:
         return False

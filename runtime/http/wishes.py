@@ -91,7 +91,8 @@ def _settled(context: RequestContext) -> RequestContext:
     wanted = context.service_class if asked is None else asked
     if context.source == "batch":
         wanted = ServiceClass.BATCH
-    return replace(context, service_class=max(wanted, context.caller.ceiling))
+    given = max(wanted, context.caller.ceiling)
+    return context if given is context.service_class else replace(context, service_class=given)
 
 
 def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:
@@ -100,13 +101,12 @@ def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContex
     Raises BadRequest for a class that is none. A body that cannot be read is left to who parses it.
     """
     size = len(body) - sum(map(len, _INLINE.findall(body))) if b";base64," in body else len(body)
-    asked = replace(context.asked, size=size)
     try:
         found = _DECODER.decode(body)
     except NOT_JSON:
-        return replace(context, asked=asked), body
-    most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens)]
-    asked = replace(asked, most_tokens=min((one for one in most if one is not None), default=None))
+        return replace(context, asked=replace(context.asked, size=size)), body
+    most = [_count(raw) for raw in (found.max_tokens, found.max_completion_tokens, found.max_output_tokens) if raw]
+    asked = replace(context.asked, size=size, most_tokens=min((one for one in most if one is not None), default=None))
     named = None
     if path in VENDORS and (word := _word(found.service_tier, "service_tier")) is not None:
         if word not in TIERS:

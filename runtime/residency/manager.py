@@ -201,7 +201,8 @@ class ResidencyManager:
         """A request ended."""
         entry.last_used = entry.clock()
         self.table.note_change()
-        self.decide()
+        if not entry.queue.running:  # else nobody can leave who could not before
+            self.decide()
 
     def died(self, link: SlotLink) -> None:
         """A slot's process ended by itself or was killed; `link.cause` tells how."""
