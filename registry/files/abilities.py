@@ -31,7 +31,7 @@ def abilities_of(recipe: Recipe, folder: Path | None) -> frozenset[Ability]:
         return frozenset()
     flags = {name.replace("-", "_") for name, value in recipe.engine.flags.items() if value}
     found = {ability for ability, flag in PARSERS.items() if flag in flags}
-    file = f"{folder}/config.json"  # no Path: each request comes by here, and to make one takes longer than to look
+    file = f"{folder}/config.json"  # runs for each request: a Path would take longer to build than stat takes
     try:
         if folder is not None and _sees(file, os.stat(file).st_mtime_ns):
             found.add(Ability.VISION)

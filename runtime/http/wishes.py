@@ -92,7 +92,7 @@ def _settled(context: RequestContext) -> RequestContext:
     if context.source == "batch":
         wanted = ServiceClass.BATCH
     given = max(wanted, context.caller.ceiling)
-    return context if given is context.service_class else replace(context, service_class=given)
+    return context if given == context.service_class else replace(context, service_class=given)
 
 
 def read(context: RequestContext, path: str, body: bytes) -> tuple[RequestContext, bytes]:

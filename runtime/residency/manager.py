@@ -201,7 +201,7 @@ class ResidencyManager:
         """A request ended."""
         entry.last_used = entry.clock()
         self.table.note_change()
-        if not entry.queue.running:  # else nobody can leave who could not before
+        if not entry.queue.running:  # only a model that became idle may make room for others
             self.decide()
 
     def died(self, link: SlotLink) -> None:
