@@ -138,23 +138,32 @@ async def _flood(bench: Bench, server: Keyed, model: Chat, workload: Workload) -
     def asks(team: str, count: int) -> list[bytes]:
         return [server.asked(team, workload.chat(server.model, tokens=TOKENS)) for _ in range(count)]
 
+    async def alone() -> float:
+        cell = await closed_loop(server, asks("flood", number), at_once)
+        bench.count("flood alone", cell)
+        return cell.tokens_per_second
+
+    def endless(over: asyncio.Event) -> Iterator[bytes]:
+        while not over.is_set():
+            yield from asks("quiet", 1)
+
     kept, waits, steps, alone_waits = [], [], [], []
     for _ in range(s.rounds):
-        alone = await closed_loop(server, asks("flood", number), at_once)
+        before = await alone()
         quiet_alone = await closed_loop(server, asks("quiet", s.pick(40, 16, 4)), 2)
+        over = asyncio.Event()
         flood = asyncio.create_task(closed_loop(server, asks("flood", number), at_once))
         await asyncio.sleep(0.2)
-        quiet: list[Reply] = []
-        while not flood.done():
-            cell = await closed_loop(server, asks("quiet", 4), 2)
-            bench.count("quiet beside a flood", cell)
-            quiet += cell.good
+        quiet = asyncio.create_task(closed_loop(server, endless(over), 2))
         beside = await flood
-        for where, cell in (("flood alone", alone), ("quiet alone", quiet_alone), ("flood", beside)):
+        over.set()
+        asked = await quiet
+        end = max(reply.arrivals[-1] for reply in beside.good)
+        tokens = sum(arrival <= end for reply in asked.good for arrival in reply.arrivals)
+        for where, cell in (("quiet beside a flood", asked), ("quiet alone", quiet_alone), ("flood", beside)):
             bench.count(where, cell)
-        tokens = sum(reply.tokens for reply in quiet)
-        kept.append((beside.tokens + tokens) / beside.wall / alone.tokens_per_second)
-        waits.append(percentile([_queued(reply) for reply in quiet], 99))
+        kept.append(2 * (beside.tokens + tokens) / beside.wall / (before + await alone()))
+        waits.append(percentile([_queued(reply) for reply in asked.good], 99))
         step = percentile([gap for reply in beside.good for gap in reply.gaps], 50) * 1e3
         steps.append((waits[-1] - 5) / step)
         alone_waits.append(percentile([_queued(reply) for reply in quiet_alone.good], 99))
