@@ -8,7 +8,6 @@ are the parts that have a process of their own; they print one JSON object.
 import asyncio
 import json
 import random
-import resource
 import subprocess
 import sys
 import time
@@ -174,7 +173,9 @@ def report(folder: Path) -> dict[str, float]:
 
 
 def _peak() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    """The most MiB that this process ever had resident. `ru_maxrss` is no less than what its parent had."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 # --- memory ------------------------------------------------------------------------------------------------------

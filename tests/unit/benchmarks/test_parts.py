@@ -77,6 +77,18 @@ def test_the_client_runs_ahead_of_the_servers_that_it_starts() -> None:
     assert int(server) == os.SCHED_OTHER
 
 
+def test_the_peak_of_a_small_process_is_its_own() -> None:
+    """Whoever started it had more: what the kernel's `ru_maxrss` tells then does not grow."""
+    code = (
+        "from benchmarks.tenants.layer import _peak\n"
+        "before = _peak(); held = bytearray(b'.') * (40 * 2**20); print(_peak() - before)"
+    )
+    held = bytearray(b".") * (600 * 2**20)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 39 <= float(done.stdout) <= 60
+    assert held
+
+
 def test_a_turn_waits_for_a_server_that_computes_after_its_last_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "REST_SECONDS", 0.001)
     readings = itertools.count(0.0, 10.0)  # ten seconds of CPU since the last look, however soon that was
