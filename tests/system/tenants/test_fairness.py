@@ -26,6 +26,7 @@ def recipe(folder: Path) -> Path:
     """The starter chat model with few places and two pools."""
     data = yaml.safe_load((STARTER / "starter-chat.yaml").read_text())
     data["batching"] = {**data.get("batching", {}), "max_requests": AT_ONCE}
+    data["memory"] = {**data["memory"], "kv_cache": "4300KiB"}  # one or two requests of full length
     data["adapters"] = []
     data["queue"] = {"max_waiting": 400, "max_wait": "600s"}
     data["pools"] = {
@@ -153,6 +154,42 @@ def test_classes(shared: tuple[Server, dict[str, str]]) -> None:
         for done in batch:
             done.result()
     assert 2 <= passed < 40 - AT_ONCE, "batch had its floor, and no more than what went before critical ones came"
+
+
+def test_a_full_engine_gives_a_critical_request_the_memory_of_batch_ones(shared: tuple[Server, dict[str, str]]) -> None:
+    """Three long batch requests and a critical one that comes last; the cache holds two at most. By arrival, the last
+    one would be put off until two of the others had ended.
+    """
+    server, keys = shared
+
+    def stream(team: str, seen: list[str], ended: list[str], **more: Any) -> None:
+        body = {
+            "model": "starter-chat", "messages": [{"role": "user", "content": "boats"}], "max_tokens": 450,
+            "ignore_eos": True, "stream": True, **more,
+        }  # fmt: skip
+        with server.http.stream("POST", "/v1/chat/completions", json=body, headers={"x-api-key": keys[team]}) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: {"):
+                    seen.append(line)
+        assert '"finish_reason":"length"' in seen[-1], seen[-1]
+        ended.append(team)
+
+    def attempt() -> bool:
+        """Whether the batch ones were still at their beginning when the critical one began."""
+        ended: list[str] = []
+        batch, critical = [list[str]() for _ in range(3)], list[str]()
+        with ThreadPoolExecutor(4) as pool:
+            running = [pool.submit(stream, "reports", seen, ended) for seen in batch]
+            eventually(lambda: all(batch))
+            running.append(pool.submit(stream, "urgent", critical, ended, service_tier="priority"))
+            eventually(lambda: critical)
+            was_early = max(map(len, batch)) < 100
+            for done in running:
+                done.result()
+        assert not was_early or "urgent" in ended[:2], ended
+        return was_early
+
+    eventually(attempt)
 
 
 def test_the_class_that_is_given_is_told(shared: tuple[Server, dict[str, str]]) -> None:
