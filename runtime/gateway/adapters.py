@@ -4,11 +4,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 from adapters.service import AdapterService
 from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
-from registry.errors import BadRequest, Forbidden, RoundhouseError, Unavailable, Unfit
+from registry.errors import BadRequest, Conflict, Forbidden, NotFound, RoundhouseError, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from registry.records import Adapter, AdapterKey, Probe
 from runtime.gateway.local.backend import reference
@@ -47,6 +48,8 @@ class Adapters:
         service: AdapterService,
     ) -> None:
         self._names, self._residency, self._queues, self._service = names, residency, queues, service
+        self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
+        """What each has been told to hold."""
         self.faults: dict[str, str] = {}
         """Adapters of recipes that could not be registered, and why."""
 
@@ -134,13 +137,15 @@ class Adapters:
                 continue
             try:
                 base = self._checked_base(self._residency.get(recipe.id), key)
-                await self._service.register(wanted.name, base, wanted.source, shared=True)
+                done = await self._service.register(wanted.name, base, wanted.source, shared=True)
                 if wanted.pin:
+                    self._hold_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
             except RoundhouseError as error:
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
                 self.faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
                 log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+        self._hold_pins(recipe.id)
 
     def base_for(self, name: str, base: str, team: str) -> Base:
         """The model that a team may register `name` for. Raises as a registration does before any work."""
@@ -169,47 +174,71 @@ class Adapters:
         if queue := self._queues.get(key.base):  # its recipe may be gone
             for digest in gone:
                 queue.forget_adapter(digest)
+        self._hold_pins(key.base)
         await self._service.collect()
         return Removal(key, gone)
 
     async def set_alias(self, name: str, alias: str, version: str, caller: Caller) -> AdapterView:
-        return self._changed(await self._service.alias(self._own(name, caller), alias, version), caller)
+        return self._changed(await self._service.alias(self._served(name, caller), alias, version), caller)
 
     async def remove_alias(self, name: str, alias: str, caller: Caller) -> AdapterView:
-        return self._changed(await self._service.unalias(self._own(name, caller), alias), caller)
+        return self._changed(await self._service.unalias(self._served(name, caller), alias), caller)
 
     async def rollback(self, name: str, version: str | None, caller: Caller) -> AdapterView:
         """Make the version before the current one, or the one that is named, the current one."""
-        return self._changed(await self._service.rollback(self._own(name, caller), version), caller)
+        return self._changed(await self._service.rollback(self._served(name, caller), version), caller)
 
     async def share(self, name: str, shared: bool, caller: Caller) -> AdapterView:
         """Let all teams use it, or only its own."""
-        return self._changed(await self._service.share(self._own(name, caller), shared), caller)
+        return self._changed(await self._service.share(self._served(name, caller), shared), caller)
 
     async def pin(self, name: str, pinned: bool, caller: Caller) -> AdapterView:
         """Keep the current version in its device place, or no longer so. Raises Conflict when no place stays open."""
-        key = self._own(name, caller)
-        self._hold_pins(replace(self._service.show(key), pinned=pinned))  # a Conflict leaves the registry as it was
+        key = self._served(name, caller)
+        wanted = replace(self._service.show(key), pinned=pinned)
+        self._hold_pins(key.base, wanted)  # a Conflict leaves the registry as it was
         return self._changed(await self._service.pin(key, pinned), caller)
 
-    def hold_all_pins(self) -> None:
-        """At the start: those that were pinned before."""
-        for adapter in self._service.list():
-            if adapter.key.base in self._queues:
-                self._hold_pins(adapter)
+    def _served(self, name: str, caller: Caller) -> AdapterKey:
+        """An adapter that the caller may change, of a model that is there. Raises as `_own`."""
+        key = self._own(name, caller)
+        if key.base not in self._queues:
+            raise NotFound(
+                f"The model '{key.base}' of adapter '{name}' is not served any more: add it, or remove the adapter.",
+                code="model_not_found",
+                param="base",
+            )
+        return key
 
     def _changed(self, adapter: Adapter, caller: Caller) -> AdapterView:
         """After every change of an adapter: names and pins follow."""
         self._names.refresh()
-        self._hold_pins(adapter)
+        self._hold_pins(adapter.key.base)
         return self._view(adapter, caller)
 
-    def _hold_pins(self, adapter: Adapter) -> None:
-        """Have the placement hold the current version of a pinned adapter, and no other version of it."""
-        queue = self._queues[adapter.key.base]
-        current = adapter.current.digest if adapter.pinned else None
-        for version in adapter.versions:
-            if version.digest != current:
-                queue.unpin_adapter(version.digest)
-        if adapter.pinned:
-            queue.pin_adapter(reference(self._service.stored(adapter.current)))
+    def _hold_pins(self, base: str, changed: Adapter | None = None) -> None:
+        """Have the placement hold the current versions of a base's pinned adapters, and nothing else. Several adapters
+        may have the same content: it is held while one of them is pinned.
+
+        changed: one as it will be; of this one a Conflict is raised. Others that find no place are left out.
+        """
+        queue = self._queues.get(base)
+        if queue is None:  # its recipe is gone
+            return
+        held = self._pinned.setdefault(queue, set())
+        adapters = [changed if changed and one.key == changed.key else one for one in self._service.list(base)]
+        pinned = {one.current.digest: one for one in adapters if one.pinned}
+        for digest in held - pinned.keys():
+            held.discard(digest)
+            queue.unpin_adapter(digest)
+        for digest, one in pinned.items():
+            if digest in held and one is not changed:
+                continue
+            try:
+                queue.pin_adapter(reference(self._service.stored(one.current)))
+            except Conflict as error:
+                if one is changed:
+                    raise
+                log.error("a pinned adapter is not held", extra={"adapter": one.key.name, "cause": error.message})
+            else:
+                held.add(digest)

@@ -189,7 +189,6 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
             if entry.path is not None or entry.broken is not None:
                 await adapters.register_of(entry.recipe)  # else when its files have been fetched
         names.refresh()
-        adapters.hold_all_pins()
         await reloading.begin()
         if gateway.phase == "starting":
             gateway.phase = "ready"

@@ -11,7 +11,7 @@ from adapters.sources import UploadedArchive
 from adapters.types import Base, Checked
 from registry.bounds import Bounds
 from registry.recipes.definition import Recipe
-from registry.records import Registered
+from registry.records import Adapter, Registered
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import adapter
 
@@ -31,6 +31,9 @@ class Service:
     def __init__(self, incoming: Path) -> None:
         self.incoming, self.bounds = incoming, Bounds()
         self.seen: list[bytes] = []
+
+    def list(self, base: str) -> "list[Adapter]":
+        return []
 
     async def validate(self, base: Base, source: UploadedArchive) -> Checked:
         assert source.path.parent == self.incoming

@@ -14,7 +14,7 @@ from adapters.sources import MadeHere
 from adapters.types import Base
 from registry.bounds import Bounds
 from registry.errors import EngineFailed
-from registry.records import AdapterKey, NewVersion, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, Registered
 from registry.state.database import State
 from runtime.gateway import combine
 from tests.unit.http.fakes import FakeGateway, application
@@ -32,6 +32,9 @@ class Service:
 
     async def ready(self, digest: str) -> None:
         return None
+
+    def list(self, base: str) -> "list[Adapter]":
+        return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
 
     def stored(self, version: Any) -> Any:
         return SimpleNamespace(path=self.folder / version.key.name, digest=version.digest, rank=8, bytes=100)

@@ -12,7 +12,7 @@ from adapters.sources import AdapterSource
 from adapters.types import Base, Checked
 from registry.bounds import Bounds
 from registry.names import NAME_RULE
-from registry.records import AdapterKey, NewVersion, Registered
+from registry.records import Adapter, AdapterKey, NewVersion, Registered
 from registry.state.database import State
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
@@ -29,6 +29,9 @@ class Service:
     def __init__(self, state: State, incoming: Path) -> None:
         self.state, self.incoming, self.bounds = state, incoming, Bounds()
         self.checked: list[AdapterSource] = []
+
+    def list(self, base: str) -> "list[Adapter]":
+        return [adapter for adapter in self.state.adapters.all() if adapter.key.base == base]
 
     async def validate(self, base: Base, source: AdapterSource) -> Checked:
         self.checked.append(source)

@@ -1,0 +1,117 @@
+"""Pins of adapters as requests for them move what the placement holds, and adapters whose base is gone."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from adapters.types import StoredAdapter
+from registry.records import Adapter, AdapterKey, NewVersion, Version
+from registry.state.database import State
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.registry.makers import digest, recipe
+
+
+class Service:
+    """What `adapters.service` does with the state, without files."""
+
+    def __init__(self, state: State, folder: Path) -> None:
+        self.adapters, self.folder, self.incoming = state.adapters, folder, folder
+
+    def list(self, base: str | None = None) -> list[Adapter]:
+        return [adapter for adapter in self.adapters.all() if base in (None, adapter.key.base)]
+
+    def show(self, key: AdapterKey) -> Adapter:
+        return self.adapters.get(key)
+
+    def stored(self, version: Version) -> StoredAdapter:
+        return StoredAdapter(version.digest, self.folder, 8, 100, version.key.base)
+
+    async def pin(self, key: AdapterKey, pinned: bool) -> Adapter:
+        return self.adapters.pin(key, pinned)
+
+    async def alias(self, key: AdapterKey, alias: str, ref: str) -> Adapter:
+        return self.adapters.set_alias(key, alias, ref)
+
+    async def remove(self, key: AdapterKey, ref: str | None, *, force: bool) -> tuple[str, ...]:
+        before = {version.digest for version in self.adapters.get(key).versions}
+        self.adapters.delete(key, force=force)
+        return tuple(before - {version.digest for adapter in self.adapters.all() for version in adapter.versions})
+
+    async def collect(self) -> None:
+        return None
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+    """Of 'small', which has three places: the same content as 'one' and 'same', and two others."""
+    with State(tmp_path / "data") as state:
+        for name, content in (("one", 1), ("same", 1), ("two", 2), ("three", 3)):
+            state.adapters.register(AdapterKey("small", name), NewVersion(digest(content), 8, 100, "test"))
+        state.adapters.register(AdapterKey("gone", "orphan"), NewVersion(digest(9), 8, 100, "test"))
+        small = recipe("small", memory={"adapters": {"device": 3, "host": 8}})
+        made = FakeGateway(tmp_path, [small], state=state, service=Service(state, tmp_path))
+        made.queues["small"].close()  # what is held is told; nothing is brought anywhere
+        yield made
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def held(gateway: FakeGateway) -> list[int]:
+    policy = gateway.queues["small"].policy
+    return [number for number in (1, 2, 3) if policy.status(digest(number)).pinned]
+
+
+async def pin(client: httpx.AsyncClient, name: str, pinned: bool = True) -> Any:
+    return await (client.put if pinned else client.delete)(f"/v1/adapters/{name}/pin")
+
+
+async def test_content_that_two_names_share_is_held_while_one_of_them_is_pinned(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    assert (await pin(client, "one")).status_code == 200
+    assert (await client.put("/v1/adapters/same/aliases/prod", json={"version": "v1"})).status_code == 200
+    assert held(gateway) == [1], "a change of the other name takes no pin away"
+    assert (await pin(client, "same")).status_code == 200
+    assert (await pin(client, "one", False)).status_code == 200
+    assert held(gateway) == [1]
+    assert (await pin(client, "same", False)).status_code == 200
+    assert held(gateway) == []
+
+
+async def test_a_pin_goes_with_its_adapter(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    assert (await pin(client, "one")).status_code == 200
+    assert (await client.delete("/v1/adapters/one", params={"force": "true"})).status_code == 200
+    assert held(gateway) == [], "'same' has the content still, and is not pinned"
+
+
+async def test_a_pin_without_room_changes_nothing(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    assert [(await pin(client, name)).status_code for name in ("one", "two", "three")] == [200, 200, 409]
+    assert held(gateway) == [1, 2]
+    assert not gateway.state.adapters.get(AdapterKey("small", "three")).pinned
+
+
+async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGateway) -> None:
+    """The recipe has fewer places than it had."""
+    for name in ("one", "two", "three"):
+        gateway.state.adapters.pin(AdapterKey("small", name), True)
+    await gateway.gateway.adapters.register_of(gateway.recipes[0])
+    assert len(held(gateway)) == 2
+
+
+async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:
+    for method, path, body in (
+        ("PUT", "/v1/adapters/gone:orphan/aliases/prod", {"version": "v1"}),
+        ("PUT", "/v1/adapters/gone:orphan/pin", None),
+    ):
+        refused = await client.request(method, path, json=body)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (404, "model_not_found"), refused.text
+        assert "remove the adapter" in refused.json()["error"]["message"]
+    assert (await client.delete("/v1/adapters/gone:orphan")).status_code == 200
