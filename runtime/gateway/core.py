@@ -168,6 +168,8 @@ class Gateway:
         away = backend.coming(target)
         async with backend.lease(recorder.context, target) as lease:
             recorder.leased(lease, is_cold=away is not None and away.phase in AWAY)
+            if target.backend == LOCAL:  # while it waited the model may have become another revision of itself
+                recorder.answers_with(self._residency.get(target.model).revision)
             if begun is not None:
                 await begun
             yield lease

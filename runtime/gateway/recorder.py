@@ -101,6 +101,13 @@ class Recorder:
         if self._device is not None and self._mark is None and not self._ended:
             self._mark = self._device.begin()
 
+    def answers_with(self, revision: str) -> None:
+        """What the engine holds that has given it its turn."""
+        if self.target is not None and self.target.revision != revision:
+            self.target = replace(self.target, revision=revision)
+            if self.entry is not None:
+                self.entry = replace(self.entry, revision=revision)
+
     def answered(self, status: int) -> None:
         """The answer's first byte is there."""
         if self._first is None:
