@@ -141,10 +141,11 @@ class Adapters:
                 if wanted.pin:
                     self._hold_pins(recipe.id, replace(done.adapter, pinned=True))
                     await self._service.pin(key, True)
-            except RoundhouseError as error:
+            except Exception as error:  # whatever it is: the others are registered, and the server gets ready
+                told = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
-                self.faults[f"{recipe.id}:{wanted.name}"] = f"{error.message} {faults}".strip()
-                log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": error.message})
+                self.faults[f"{recipe.id}:{wanted.name}"] = f"{told} {faults}".strip()
+                log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": told})
         self._hold_pins(recipe.id)
 
     def base_for(self, name: str, base: str, team: str) -> Base:

@@ -106,6 +106,21 @@ async def test_pins_of_the_state_that_find_no_room_are_left_out(gateway: FakeGat
     assert len(held(gateway)) == 2
 
 
+async def test_a_disk_that_fails_under_one_adapter_of_a_recipe_is_told(tmp_path: Path) -> None:
+    """The server gets ready without it."""
+
+    async def register(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with State(tmp_path / "data") as state:
+        service = Service(state, tmp_path)
+        service.register = register  # type: ignore[attr-defined]
+        wanted = recipe("small", adapters=[{"name": "one", "source": {"path": "x"}}])
+        gateway = FakeGateway(tmp_path, [wanted], state=state, service=service)
+        await gateway.gateway.adapters.register_of(wanted)
+        assert "No space left" in gateway.gateway.adapters.faults["small:one"]
+
+
 async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:
     for method, path, body in (
         ("PUT", "/v1/adapters/gone:orphan/aliases/prod", {"version": "v1"}),
