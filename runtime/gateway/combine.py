@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -144,6 +145,8 @@ class Combiner:
 
 def _make_room(base: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    for half in folder.glob(".*"):  # of a merge whose server was killed
+        shutil.rmtree(half, ignore_errors=True)
     check_room(needs(base), folder)
 
 
