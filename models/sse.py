@@ -71,10 +71,3 @@ def event(data: object, name: str | None = None) -> bytes:
 
 
 DONE_EVENT = b"data: [DONE]\n\n"
-_LAST = (DONE_EVENT.rstrip(), b"event: message_stop", b"event: response.completed")
-"""How the last event of an answer begins: OpenAI's, Anthropic's, that of Responses."""
-
-
-def is_last(data: bytes) -> bool:
-    """Does a stream's answer end with these bytes? Its clients close the connection then, and read no further."""
-    return data.endswith(b"\n\n") and data[data.rfind(b"\n\n", 0, -2) + 1 :].lstrip().startswith(_LAST)

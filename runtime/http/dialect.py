@@ -4,6 +4,7 @@ line of a batch is answered as a request is.
     body -> Endpoint.parse -> Parsed -> Parsed.calls -> the engine's events -> Parsed.render -> head and bytes
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -81,6 +82,27 @@ class Endpoint:
 
     def error_dialect(self, body: bytes) -> Dialect:
         return self.dialect if self.dialect_of is None else self.dialect_of(body)
+
+
+_END = re.compile(
+    rb"^(?:data: ?\[DONE\]"
+    rb"|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))"
+    rb'|data: ?\{"type":"transcript\.text\.done"'
+    rb'|data:.*"generated_text":"'
+    rb'|\{.*"done":true)',
+    re.MULTILINE,
+)
+"""OpenAI's, Anthropic's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of them can
+stand in a text: there quotes and line ends are escaped."""
+
+
+def end_of(data: bytes) -> int:
+    """Where in a part of a stream its last event begins, with which its client has a whole answer; else its length.
+
+    Clients close the connection then, and read no further.
+    """
+    found = _END.search(data)
+    return len(data) if found is None else found.start()
 
 
 async def whole(data: bytes, content_type: str = JSON, headers: Mapping[str, str] | None = None) -> Parts:

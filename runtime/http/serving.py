@@ -12,7 +12,6 @@ import msgspec
 
 from console.texts import Texts
 from models.messages import Event
-from models.sse import is_last
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
@@ -25,7 +24,7 @@ from runtime.http import errors as http_errors
 from runtime.http import wishes
 from runtime.http.attempts.again import attempts
 from runtime.http.bodies import count
-from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts
+from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts, end_of
 from runtime.http.errors import Dialect
 from runtime.http.limit_headers import headers_of
 from runtime.http.routing.model_used import with_model_used
@@ -139,26 +138,36 @@ def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseErr
 
 
 async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> Parts:
+    """What makes an answer whole waits until the ledger, if there is one, holds its end: nobody has what it lacks."""
     gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
-    events, begun = _events(gateway, recorder, parsed, target), False
+    events, head, held = _events(gateway, recorder, parsed, target), None, b""
     async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
+                head = part
                 recorder.answered(part.status)
-                begun = True
                 if "content-length" in part.headers:  # it is complete: to send it is the client's time
                     recorder.done()
                     await gateway.kept()
                 limits = headers_of(gateway.levels(recorder), parsed.dialect)
                 yield Head(part.status, part.content_type, {**part.headers, **recorder.headers(), **limits})
-            else:
+                continue
+            assert head is not None
+            if recorder.entry is None or "content-length" in head.headers:
                 yield part
-                if is_last(part):
+                if head.is_stream and end_of(part) < len(part):
                     recorder.sent()
-    if not begun:
+                continue
+            end = end_of(part) if head.is_stream and not held else 0
+            if end:
+                yield part[:end]
+            held += part[end:]
+    if head is None:
         raise EngineFailed("The engine ended without an answer.")
     recorder.done()
     await gateway.kept()
+    if held:
+        yield held
 
 
 async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> AsyncGenerator[Event, None]:

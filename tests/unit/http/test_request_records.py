@@ -142,10 +142,10 @@ def app(gateway: FakeGateway) -> FastAPI:
     return application(gateway)
 
 
-async def leaves(app: FastAPI, gateway: FakeGateway) -> RequestRecord:
+async def leaves(app: FastAPI, gateway: FakeGateway, chunk: Chunk = CHUNK) -> RequestRecord:
     """The record of a request whose client leaves after the first chunk."""
     link = gateway.links["chat"]
-    link.script = lambda _: [START, CHUNK, END]
+    link.script = lambda _: [START, chunk, END]
     link.free = 2
     link.gate.clear()
     wire = Wire(app, PATH, [json.dumps(BODY).encode()], {"x-request-id": "mine"})
@@ -161,6 +161,12 @@ async def test_cancelled_with_what_the_engine_had_made(app: FastAPI, gateway: Fa
     record = await leaves(app, gateway)
     assert (record.end, record.status, record.code, record.context.id) == (End.CANCELLED, 200, None, "mine")
     assert record.usage == Usage(prompt_tokens=7, completion_tokens=1, cached_tokens=4)
+
+
+async def test_a_client_that_leaves_with_the_last_event_has_its_answer(app: FastAPI, gateway: FakeGateway) -> None:
+    """As OpenAI's SDK does: the engine has not said yet that it has ended."""
+    record = await leaves(app, gateway, Chunk(data=b"data: {}\n\ndata: [DONE]\n\n"))
+    assert (record.end, record.usage.prompt_tokens) == (End.DONE, 7)
 
 
 async def test_refused_while_the_body_came(app: FastAPI, gateway: FakeGateway) -> None:

@@ -1,10 +1,9 @@
 """Events of an engine, however its bytes are cut."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.sse import DONE, Reader, is_last
+from models.sse import DONE, Reader
 
 SENT = b': a comment\n\nevent: x\ndata: {"a": 1}\r\n\r\ndata:{"b": "data: 2"}\n\ndata: [DONE]\n\n'
 
@@ -22,20 +21,3 @@ def test_an_event_comes_with_the_empty_line_behind_it() -> None:
     reader = Reader()
     assert reader.feed(b"data: 1") == reader.feed(b"2\n") == []
     assert reader.feed(b"\n") == [b"12"]
-
-
-@pytest.mark.parametrize(
-    ("data", "last"),
-    [
-        (b"data: [DONE]\n\n", True),
-        (b"data: {}\n\ndata: [DONE]\n\n", True),
-        (b'event: message_stop\ndata: {"type":"message_stop"}\n\n', True),
-        (b"data: {}\n\nevent: response.completed\ndata: {}\n\n", True),
-        (b'data: {"text":"data: [DONE]"}\n\n', False),
-        (b"data: [DONE]\n\ndata: {}\n\n", False),
-        (b"data: [DO", False),
-        (b"", False),
-    ],
-)
-def test_the_last_event_of_an_answer(data: bytes, last: bool) -> None:
-    assert is_last(data) == last

@@ -131,22 +131,6 @@ async def test_a_client_that_leaves_has_used_what_was_made(kept: Kept) -> None:
     assert (row.state, row.end, row.prompt_tokens, row.completion_tokens) == ("settled", "cancelled", 7, 1)
 
 
-async def test_a_client_that_leaves_with_the_last_event_has_its_answer(kept: Kept) -> None:
-    """As OpenAI's SDK does: the engine has not said yet that it has ended."""
-    link = kept.gateway.links["chat"]
-    link.script = lambda _: [STREAM, Chunk(data=b"data: {}\n\ndata: [DONE]\n\n"), END]
-    link.gate.clear()
-    link.free = 2
-    wire = Wire(kept.app, PATH, [json.dumps({**BODY, "stream": True}).encode()])
-    task = asyncio.create_task(wire.run())
-    await wire.first.wait()
-    wire.leave.set()
-    await task
-    await kept.gateway.gateway.kept()
-    (row,) = kept.rows()
-    assert (row.state, row.end, row.prompt_tokens) == ("settled", "done", 7)
-
-
 async def test_what_names_no_model_is_no_row(kept: Kept) -> None:
     assert await kept.ask(model="nobody") == 404
     await kept.gateway.gateway.kept()
