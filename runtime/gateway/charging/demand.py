@@ -1,7 +1,8 @@
 """The most that a request can use, told before it runs: what limits and budgets reserve.
 
 A token is at least a byte of the body, and no sequence is longer than the context; so the bound holds for every
-tokenizer. What was reserved beyond the truth is given back at the end.
+tokenizer. What a chat template says of its own accord, such as a preamble, is no byte of the body: it is not foreseen.
+What was reserved beyond the truth is given back at the end, and what was used beyond it is charged then.
 """
 
 import wave
@@ -21,8 +22,8 @@ UNKNOWN_CONTEXT = 32_768
 """Tokens, where nobody knows how long a target's context is."""
 _COMPLETIONS_TOKENS = 16
 """vLLM's max_tokens of /v1/completions, where none is given."""
-_LEAST_BYTES_A_SECOND = 2_000
-"""16 kbit/s: recordings of speech are seldom below."""
+_LEAST_BYTES_A_SECOND = 500
+"""4 kbit/s: no codec of speech makes less of it (AMR 4.75, Opus 6); only silence can be smaller."""
 _WRITES: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
     "/v1/completions": ("max_tokens",),
@@ -104,9 +105,14 @@ def _whole(value: object) -> int | None:
 
 
 def seconds_of(path: Path) -> float:
-    """Of a recording: a WAV file tells it; of others, what its size allows."""
+    """Of a recording, at most: of a WAV file by its size and form, of others by their size.
+
+    A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
+    """
+    size, rate = path.stat().st_size if path.exists() else 0, _LEAST_BYTES_A_SECOND
     try:
         with wave.open(str(path)) as recording:
-            return float(recording.getnframes() / max(1, recording.getframerate()))
+            rate = recording.getframerate() * recording.getnchannels() * recording.getsampwidth()
     except (wave.Error, EOFError, OSError, RuntimeError):
-        return path.stat().st_size / _LEAST_BYTES_A_SECOND if path.exists() else 0.0
+        pass
+    return size / max(1, rate)

@@ -15,7 +15,8 @@ from models.speech import decoder
 from models.speech.audio import RATE, Decoders
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
-from tests.contract.speech.fixtures import FORMATS, noise, tone, write
+from runtime.gateway.charging.demand import seconds_of
+from tests.contract.speech.fixtures import FORMATS, noise, tone, voice, write
 
 pytestmark = pytest.mark.real
 
@@ -127,6 +128,32 @@ def test_a_claim_of_many_times_the_allowed_length_is_enough(decoders: Decoders, 
         with pytest.raises(TooLarge, match="longer than 30 seconds"):
             next(iter(recording))
         assert recording.samples == 0
+
+
+@pytest.mark.parametrize("told", [0, 2 * RATE, 2**32 - 1])
+def test_no_more_is_heard_of_a_wav_file_than_is_reserved(decoders: Decoders, tmp_path: Path, told: int) -> None:
+    """Whatever its header says of its length."""
+    path = write(tmp_path / "a.wav", tone(3.0))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"data") + 4
+    data[at : at + 4] = struct.pack("<I", told)
+    path.write_bytes(data)
+    assert len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
+
+
+def test_no_more_is_heard_of_speech_at_the_lowest_rate_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
+    import av
+
+    path, samples = tmp_path / "a.ogg", (voice(10.0) * 32767).astype("<i2")
+    with av.open(str(path), "w", format="ogg") as file:
+        stream = file.add_stream("libopus", rate=RATE, layout="mono", options={"application": "voip"})
+        stream.bit_rate = 6000
+        frame = av.AudioFrame.from_ndarray(samples[None, :], format="s16", layout="mono")
+        frame.sample_rate = RATE
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            file.mux(packet)
+    assert path.stat().st_size * 8 < 10_000 * 10, "it is small"
+    assert len(decoded(decoders, path)) / RATE <= seconds_of(path)
 
 
 @pytest.mark.parametrize("ending", ["flac", "mp3", "opus", "ogg"])
