@@ -1,7 +1,9 @@
 """A team's day: totals, by hour, by model and adapter. The day is the team's own, as far as whole hours let it."""
 
+import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from registry.errors import NotFound
@@ -20,6 +22,9 @@ class Day:
     team: str
     date: str
     timezone: str
+    begin: int
+    end: int
+    """Seconds since the epoch: 23 or 25 hours lie between where clocks are changed."""
     currency: str
     total: Used
     hours: list[Used]
@@ -28,12 +33,22 @@ class Day:
     compared: list[Compared]
 
 
-def day_of_team(database: Database, team: str, date: str, currency: str, prices: list[ProviderPrice]) -> Day:
-    """Raises BadRequest, NotFound, Unavailable."""
-    day_of(date)
+def day_of_team(
+    database: Database,
+    team: str,
+    date: str | None,
+    currency: str,
+    prices: list[ProviderPrice],
+    clock: Callable[[], float] = time.time,
+) -> Day:
+    """date: None is yesterday, where the team is. Raises BadRequest, NotFound, Unavailable."""
+    if date is not None:
+        day_of(date)
     zone = LimitTable(database).zones().get(team)
     if zone is None:
         raise NotFound(f"There is no team {quoted(team)}.", code="team_not_found", param="team_id")
+    if date is None:
+        date = (datetime.fromtimestamp(clock(), zone).date() - timedelta(days=1)).isoformat()
     local = datetime.fromisoformat(f"{date}T12:00:00").replace(tzinfo=zone)
     begin, end = period_of(Kind.DAY, zone, local.timestamp())
 
@@ -41,7 +56,7 @@ def day_of_team(database: Database, team: str, date: str, currency: str, prices:
         return used(database, Question(begin, end, by, team))
 
     return Day(
-        team, date, str(zone), currency, ask()[0], ask(By.HOUR), ask(By.MODEL, By.ADAPTER, By.CLASS),
+        team, date, str(zone), begin, end, currency, ask()[0], ask(By.HOUR), ask(By.MODEL, By.ADAPTER, By.CLASS),
         compared(database, prices, begin, end, team) if prices else [],
     )  # fmt: skip
 

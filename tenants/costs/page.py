@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from tenants.costs.daily import COLUMNS, Day, numbers
 from tenants.ledger.report import Used
+from tenants.ledger.rows import HOUR
 
 WIDTH, HEIGHT, GAP = 720, 140, 2
 _STYLE = (
@@ -42,18 +43,20 @@ def page_of(day: Day) -> str:
 
 
 def _bars(day: Day, name: str) -> str:
+    """A bar for each hour of the day, which may come twice or not at all where clocks are changed."""
     zone = ZoneInfo(day.timezone)
-    values = {datetime.fromtimestamp(int(one.names[0]), zone).hour: _value(one, name) for one in day.hours}
+    values = {int(one.names[0]): _value(one, name) for one in day.hours}
     most = max(values.values(), default=0.0) or 1.0
-    step = WIDTH / 24
+    hours = range(-(-day.begin // HOUR) * HOUR, day.end, HOUR)
+    step = WIDTH / len(hours)
     bars = []
-    for hour in range(24):
-        height = HEIGHT * values.get(hour, 0.0) / most
-        told = f"<title>{hour:02}:00: {values.get(hour, 0.0):,g}</title>"
-        where = f'x="{hour * step:.1f}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
-        bars.append(f'<rect {where} fill="#3a7bd5">{told}</rect>')
-        if hour % 6 == 0:
-            bars.append(f'<text x="{hour * step:.1f}" y="{HEIGHT + 14}" font-size="11" fill="#888">{hour:02}:00</text>')
+    for place, hour in enumerate(hours):
+        value, told, left = values.get(hour, 0.0), f"{datetime.fromtimestamp(hour, zone):%H:%M}", f"{place * step:.1f}"
+        height = HEIGHT * value / most
+        where = f'x="{left}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
+        bars.append(f'<rect {where} fill="#3a7bd5"><title>{told}: {value:,g}</title></rect>')
+        if place % 6 == 0:
+            bars.append(f'<text x="{left}" y="{HEIGHT + 14}" font-size="11" fill="#888">{told}</text>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'
 
 

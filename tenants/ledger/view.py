@@ -106,14 +106,13 @@ class UsageReport:
         return caller.team
 
     async def day(self, caller: Caller, team: str | None, date: str | None) -> "Day":
-        """A team's day; left out: yesterday, of the caller's team. Raises as `ask`."""
+        """A team's day; left out: yesterday where it is, and the caller's team. Raises as `ask`."""
         database = self.database()
         from tenants.costs.daily import day_of_team
 
         team = self.seen(caller, team) or caller.team
-        wanted = date or time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
         await self._ledger.written()
-        return await asyncio.to_thread(day_of_team, database, team, wanted, self.currency, self._prices())
+        return await asyncio.to_thread(day_of_team, database, team, date, self.currency, self._prices())
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None

@@ -96,8 +96,7 @@ def daily(
         from tenants.costs.daily import as_rows, day_of_team
         from tenants.costs.page import page_of
 
-        wanted = day or time.strftime("%Y-%m-%d", time.gmtime(time.time() - 86_400))
-        found = day_of_team(tables, team, wanted, currency, read(prices) if prices else [])
+        found = day_of_team(tables, team, day, currency, read(prices) if prices else [])
     if as_html:
         print(page_of(found), end="")
     elif as_csv:

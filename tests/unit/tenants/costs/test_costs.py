@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -170,3 +170,24 @@ def test_a_day_where_the_team_is(database: Database, ledger: LedgerTable) -> Non
         day_of_team(database, "nobody", "1970-01-01", "EUR", [])
     with pytest.raises(BadRequest):
         day_of_team(database, "search", "yesterday", "EUR", [])
+
+
+def test_yesterday_is_the_teams_own(database: Database, table: KeyTable, ledger: LedgerTable) -> None:
+    table.create_team("far", timezone="Pacific/Auckland")
+    morning = datetime.fromisoformat("2026-11-25T09:00:00+13:00").timestamp()  # in UTC it is the day before yet
+    days = {team: day_of_team(database, team, None, "EUR", [], lambda: morning).date for team in ("far", "search")}
+    assert days == {"far": "2026-11-24", "search": "2026-11-23"}
+
+
+def test_each_hour_of_a_day_on_which_clocks_are_changed_has_a_bar(database: Database, ledger: LedgerTable) -> None:
+    second = int(datetime.fromisoformat("2026-10-25T01:00:00+00:00").timestamp())
+    for number in range(5):  # 02:30 comes twice
+        settle(ledger, f"a{number}", second - HOUR // 2 + HOUR * (number > 1))
+    page = page_of(day_of_team(database, "search", "2026-10-25", "EUR", []))
+    requests = page[page.index("Requests by hour") : page.index("Tokens made")]
+    assert re.findall("<title>(.*?)</title>", requests)[:5] == [
+        "00:00: 0", "01:00: 0", "02:00: 2", "02:00: 3", "03:00: 0",
+    ]  # fmt: skip
+    assert requests.count("<rect") == 25
+    shorter = page_of(day_of_team(database, "search", "2026-03-29", "EUR", []))
+    assert shorter.count("<rect") == 4 * 23
