@@ -4,7 +4,9 @@ import csv
 import io
 import json
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import pytest
 import sqlalchemy as sa
@@ -41,6 +43,49 @@ def test_a_report(run: Run) -> None:
 def test_csv(run: Run) -> None:
     text = run("usage", "report", "--date", "1970-01-01", "--by", "model", "--csv").stdout
     assert next(csv.DictReader(io.StringIO(text)))["model"] == "m"
+
+
+def test_a_day_of_a_team(run: Run) -> None:
+    assert run("teams", "create", "search", "--timezone", "Pacific/Auckland").exit_code == 0
+    asked = ("usage", "daily", "search", "--date", "1970-01-02", "--currency", "EUR")
+    found = json.loads(run(*asked, "--json").stdout)
+    assert (found["total"]["requests"], found["total"]["input_tokens"], found["currency"]) == (1, 1000, "EUR")
+    assert (found["timezone"], found["hours"][0]["hour"]) == ("Pacific/Auckland", DAY)
+    (row,) = csv.DictReader(io.StringIO(run(*asked, "--csv").stdout))
+    assert (row["team"], row["model"], row["output_tokens"]) == ("search", "m", "10")
+    assert run(*asked, "--html").stdout.startswith("<!doctype html>")
+
+
+def test_a_day_that_is_not_named_is_yesterday_where_the_team_is(run: Run) -> None:
+    run("teams", "create", "search", "--timezone", "Pacific/Auckland")
+    before = yesterday("Pacific/Auckland")
+    found = json.loads(run("usage", "daily", "search").stdout)["date"]
+    assert found in (before, yesterday("Pacific/Auckland"))
+
+
+def yesterday(zone: str) -> str:
+    return (datetime.now(ZoneInfo(zone)).date() - timedelta(days=1)).isoformat()
+
+
+def test_what_a_day_cannot_be_of(run: Run) -> None:
+    unknown = run("usage", "daily", "nobody")
+    assert (unknown.exit_code, "nobody" in unknown.stderr) == (1, True)
+    both = run("usage", "daily", "search", "--csv", "--html")
+    assert (both.exit_code, "--html" in both.stderr) == (2, True)
+
+
+def test_the_same_elsewhere(run: Run, tmp_path: Path) -> None:
+    table = tmp_path / "prices.yaml"
+    table.write_text("- {provider: p, model: big, for: [m], from: 1970-01-01, input: 2, output: 100}")
+    asked = ("usage", "compare", str(table), "--from", "0", "--to", "172800")
+    (row,) = json.loads(run(*asked, "--team", "search", "--json").stdout)["data"]
+    assert (row["provider"], row["model"], row["theirs"], row["ours"]) == ("p", "big", 0.006, 0.0)
+    assert (row["saving_percent"], row["own"]) == (100.0, 0.0)
+    head, shown = run(*asked).stdout.splitlines()
+    assert head.split()[:4] == ["PROVIDER", "MODEL", "THEIRS", "OURS"]
+    assert shown.split()[:3] == ["p", "big", "0.0060"]
+    none = run("usage", "compare", str(tmp_path / "none.yaml"))
+    assert (none.exit_code, "cannot be read" in none.stderr) == (1, True)
 
 
 def test_a_wrong_question(run: Run) -> None:
