@@ -24,9 +24,10 @@ class ReplayRow(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplayOutcome:
-    """Of all requests of one target and reason."""
+    """Of all requests that one target answered for one reason."""
 
     target: str
+    """Who answered, also in the place of the one that was chosen: `model`, or `model:adapter`."""
     reason: str
     requests: int
     judged: int

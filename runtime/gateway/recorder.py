@@ -12,6 +12,7 @@ from runtime.gateway.backend import LOCAL, Lease, NotYet, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord, Sink
 from tenants.costs.device import DeviceTime
+from tenants.ledger.attempts import HEDGED
 from tenants.ledger.rows import Entry
 from tenants.limits.limiter import Admission
 
@@ -92,7 +93,7 @@ class Recorder:
 
     def lost(self) -> RequestRecord:
         """The other attempt was first: the record of this one, for the ledger."""
-        return self._record(End.CANCELLED, self._status, "hedged", self._attempt_began)
+        return self._record(End.CANCELLED, self._status, HEDGED, self._attempt_began)
 
     def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
         """It has its turn. is_cold: it caused the load that it waited for."""

@@ -186,11 +186,16 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     )
 
 
-async def report(gateway: CurrentGateway, name: Name, days: Annotated[float, Query(gt=0, le=366)] = 7.0) -> Response:
-    """What came of its decisions, with what POST /v1/feedback has told. Needs a ledger."""
+async def report(
+    gateway: CurrentGateway,
+    context: CurrentContext,
+    name: Name,
+    days: Annotated[float, Query(gt=0, le=366)] = 7.0,
+) -> Response:
+    """What came of its decisions, with what POST /v1/feedback has told. Of its ledger a team sees its own."""
     router = gateway.routers.show(name).name
-    database = gateway.usage.database()
-    rows = await asyncio.to_thread(chosen, database, router, time.time() - days * 86400)
+    database, team = gateway.usage.database(), gateway.usage.seen(context.caller, None)
+    rows = await asyncio.to_thread(chosen, database, router, time.time() - days * 86400, team)
     return json_answer(
         ReportView(router=router, days=days, requests=len(rows), outcomes=outcomes(rows), replay=replay(rows))
     )

@@ -53,7 +53,9 @@ OPERATIONS: dict[tuple[str, str], Operation] = {
     ),
     **versioned("/v1/routers/{name}", _TAG, "Router", "RouterAlias", "rollBackRouter"),
     ("get", "/v1/routers/{name}/report"): Operation(
-        "reportRouter", _TAG, "What came of a router's decisions", answer("Report"), errors=(*MANAGEMENT, 503)
+        "reportRouter", _TAG, "What came of a router's decisions", answer("Report"), errors=(*MANAGEMENT, 503),
+        description="With the scope `admin` of all teams, else of the key's own. A request counts once, for who "
+        "answered.",
     ),
     ("get", "/v1/routers/{name}/fitted/{kind}"): Operation(
         "getFitted", _TAG, "What was fitted, as a file", answer("Fitted"), errors=(*MANAGEMENT, 422)

@@ -1,10 +1,13 @@
 """A report's sums, and other thresholds."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from registry.storage.database import Database
 from routing.routers.replay import outcomes, replay
+from tenants.ledger.attempts import HEDGED
 from tenants.ledger.routes import Chosen, chosen
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -34,14 +37,65 @@ def test_a_higher_threshold_leaves_more_to_the_default() -> None:
     assert replay(ROWS[-1:]) == []
 
 
-def test_the_ledger_tells_what_a_router_chose(tmp_path: Path) -> None:
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
     database = open_tables(tmp_path)
-    rows = [("auto@v1", 10.0, "api"), ("auto@v2", 20.0, "api"), ("automatic@v1", 30.0, "api"), ("", 40.0, "api"),
-            ("auto@v2", 50.0, "shadow"), ("auto@v2", 1.0, "api")]  # fmt: skip
-    ledger = LedgerTable(database, "here")
-    for number, (router, at, source) in enumerate(rows):
-        entry = Entry(str(number), "r", 1, at, "t", "", "/v1/chat/completions", "m", "rev", "", "interactive", source,
-                      asked="auto", router=router, target=f"t{number}", reason="abstained", score=0.25)  # fmt: skip
-        ledger.write([entry], [Settled(entry, "done", 200, None)])
-    assert chosen(database, "auto", 5.0) == [Chosen(f"t{number}", "abstained", 0.25, None, 0) for number in (1, 0)]
+    yield database
     database.close()
+
+
+def write(database: Database, at: float, request: str = "r", *, attempt: int = 1, model: str = "m", adapter: str = "",
+          router: str = "auto@v2", source: str = "api", team: str = "t", code: str | None = None,
+          status: int | None = 200, cost: int = 0) -> None:  # fmt: skip
+    entry = Entry(f"{at}", request, attempt, at, team, "", "/v1/chat/completions", model, "rev", adapter, "interactive",
+                  source, asked="auto", router=router, target="decided", reason="abstained", score=0.25)  # fmt: skip
+    end = "done" if status == 200 else "cancelled" if code == HEDGED else "failed"
+    LedgerTable(database, "here").write([entry], [Settled(entry, end, status, code, cost_micro=cost)])
+
+
+def answered(database: Database, team: str | None = None) -> list[str]:
+    return [one.target for one in chosen(database, "auto", 5.0, team)]
+
+
+def test_the_ledger_tells_what_a_router_chose(database: Database) -> None:
+    for number, (router, source) in enumerate(
+        [("auto@v1", "api"), ("auto@v2", "api"), ("automatic@v1", "api"), ("", "api"), ("auto@v2", "shadow")], start=10
+    ):
+        write(database, number, model=f"m{number}", router=router, source=source)
+    write(database, 1.0, model="long ago")
+    assert chosen(database, "auto", 5.0) == [Chosen(f"m{number}", "abstained", 0.25, None, 0) for number in (11, 10)]
+
+
+def test_an_adapter_is_told_with_its_model_and_without_its_version(database: Database) -> None:
+    write(database, 10.0, adapter="upper@sha256:1")
+    write(database, 11.0, adapter="upper@sha256:2")
+    assert answered(database) == ["m:upper", "m:upper"]
+
+
+def test_a_request_counts_once_for_who_answered(database: Database) -> None:
+    write(database, 10.0, "fell back", model="broken", status=502, code="provider_failed")
+    write(database, 11.0, "fell back", attempt=2, model="fallback", cost=7)
+    write(database, 20.0, "first won", model="late")
+    write(database, 21.0, "first won", attempt=2, model="other", status=None, code=HEDGED)
+    write(database, 30.0, "second won", model="slow", status=None, code=HEDGED)
+    write(database, 31.0, "second won", attempt=2, model="quick")
+    write(database, 40.0, "second failed", model="alone")
+    write(database, 41.0, "second failed", attempt=2, model="broken", status=502, code="provider_failed")
+    write(database, 50.0, "all failed", model="broken", status=502, code="provider_failed")
+    write(database, 51.0, "all failed", attempt=2, model="also broken", status=503, code="provider_unavailable")
+    assert answered(database) == ["also broken", "alone", "quick", "late", "fallback"]
+    assert outcomes(chosen(database, "auto", 5.0))[2].cost_micro == 7
+
+
+def test_an_id_that_is_sent_again_is_another_request(database: Database) -> None:
+    write(database, 10.0, model="broken", status=502, code="provider_failed")
+    write(database, 11.0, attempt=2, model="fallback")
+    write(database, 20.0, model="first")
+    write(database, 21.0, model="other", team="u")
+    assert answered(database) == ["other", "first", "fallback"]
+
+
+def test_of_one_team(database: Database) -> None:
+    write(database, 10.0, model="mine")
+    write(database, 11.0, model="theirs", team="u")
+    assert (answered(database, "t"), answered(database, "u")) == (["mine"], ["theirs"])

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -25,6 +26,7 @@ from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
 from tenants.ledger.keeping import Ledger
+from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.view import UsageReport
 from tenants.storage.opening import open_tables
@@ -235,3 +237,16 @@ async def test_one_request_is_told_with_its_ledger_rows_to_its_own_team(kept: Ke
     other = await kept.call(SPEECH, "GET", "/v1/requests/r-1")
     assert (other.status_code, other.json()["error"]["code"]) == (404, "request_not_found")
     assert "search" not in other.text, "not even whose it is"
+
+
+async def test_a_routers_report_is_of_the_callers_own_team(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.gateway.gateway.routers, "show", lambda name: SimpleNamespace(name=name))
+    for team in ("search", "speech"):
+        entry = Entry(team, "r-1", 1, time.time(), team, "", PATH, f"{team}-model", "rev", "", "interactive", "api",
+                      router="auto@v1", reason="state")  # fmt: skip
+        LedgerTable(kept.database, "").write([entry], [Settled(entry, "done", 200, None)])
+    operator = Caller("default", "key00004", frozenset((Scope.ADMIN, Scope.MODELS)))
+    models = Caller("search", "key00005", frozenset((Scope.MODELS,)))
+    for caller, seen in ((operator, ["search-model", "speech-model"]), (models, ["search-model"])):
+        found = (await kept.call(caller, "GET", "/v1/routers/auto/report")).json()
+        assert (found["requests"], [one["target"] for one in found["outcomes"]]) == (len(seen), seen)

@@ -1,0 +1,42 @@
+"""Which of a request's rows tells of its answer: each attempt has one (`runtime.http.attempts`).
+
+| its attempts                              | the row that answered                          |
+|-------------------------------------------|------------------------------------------------|
+| one after the other                       | the last                                       |
+| two beside each other                     | not the one that was given up (code `hedged`)  |
+| two, of which the second failed by itself | the first: it alone has begun its answer       |
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
+
+HEDGED = "hedged"
+"""The code of an attempt that was given up for the one beside it."""
+
+
+class AttemptRow(Protocol):
+    @property
+    def attempt(self) -> int: ...
+    @property
+    def status(self) -> int | None: ...
+    @property
+    def code(self) -> str | None: ...
+
+
+Row = TypeVar("Row", bound=AttemptRow)
+
+
+def of_last_request(rows: Iterable[Row]) -> list[Row]:
+    """Of rows with one id, newest first: clients may send the same id again, and each request begins with a first."""
+    found: list[Row] = []
+    for row in rows:
+        found.append(row)
+        if row.attempt == 1:
+            break
+    return found
+
+
+def answering(rows: Sequence[Row]) -> Row:
+    """Of one request's rows, newest first."""
+    stayed = [row for row in rows if row.code != HEDGED] or rows
+    return next((row for row in stayed if row.status is not None and row.status < 400), stayed[0])
