@@ -5,26 +5,29 @@ import sqlalchemy as sa
 from registry.errors import Conflict, NotFound
 from registry.storage.database import Database
 from registry.wording import quoted
+from tenants.ledger.attempts import answering, of_last_request
+from tenants.ledger.lookup import MAX_ROWS
 from tenants.ledger.rows import NAMES
 from tenants.storage.tables import HOURS, LEDGER
 
 
 def judge(database: Database, team: str, request: str, accepted: bool) -> str | None:
-    """The latest attempt of a team's request. Said again it changes what was said before. Returns its model; None: it
-    was judged so already.
+    """On the row that answered a team's last request of this id. Said again it changes what was said before. Returns
+    its model; None: it was judged so already.
 
     Raises NotFound, Conflict for one that is under way, Unavailable.
     """
     query = sa.select(LEDGER).where(LEDGER.c.request == request, LEDGER.c.team == team)
-    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(1).with_for_update()
+    query = query.order_by(LEDGER.c.at.desc(), LEDGER.c.attempt.desc()).limit(MAX_ROWS).with_for_update()
     with database.write() as connection:
-        row = connection.execute(query).one_or_none()
-        if row is None:
+        rows = of_last_request(connection.execute(query).all())
+        if not rows:
             raise NotFound(
                 f"No request {quoted(request)} of your team is in the ledger. Send the X-Request-Id of its answer.",
                 code="request_not_found",
                 param="request_id",
             )
+        row = answering(rows)
         if row.state == "open":
             raise Conflict("This request is under way yet. Say it after its end.", code="request_running")
         if row.accepted == accepted:

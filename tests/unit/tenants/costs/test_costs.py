@@ -24,6 +24,7 @@ from tenants.costs.feedback import judge
 from tenants.costs.page import page_of
 from tenants.costs.prices import MILLION, PriceList
 from tenants.keys.table import KeyTable
+from tenants.ledger.attempts import HEDGED
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.report import By, Question, used
 from tenants.ledger.rows import Entry, Settled
@@ -126,6 +127,45 @@ def test_feedback_can_be_changed_and_sums_follow(database: Database, ledger: Led
     with pytest.raises(Conflict) as error:
         judge(database, "search", "r-z", True)
     assert error.value.code == "request_running"
+
+
+@pytest.mark.parametrize("winner", [1, 2])
+def test_feedback_of_a_request_with_two_attempts_is_kept_on_the_one_that_answered(
+    database: Database, ledger: LedgerTable, winner: int
+) -> None:
+    settle(ledger, "before")
+    for attempt in (1, 2):
+        entry = Entry(
+            f"u{attempt}",
+            "r-a",
+            attempt,
+            10.0 * attempt,
+            "search",
+            "",
+            "/",
+            f"m{attempt}",
+            "r",
+            "",
+            "interactive",
+            "api",
+        )
+        end = ("done", 200, None) if attempt == winner else ("cancelled", 200, HEDGED)
+        ledger.write([entry], [Settled(entry, *end)])
+    assert judge(database, "search", "r-a", True) == f"m{winner}"
+    assert judge(database, "search", "r-a", True) is None
+    with database.read() as connection:
+        judged = connection.exec_driver_sql("SELECT attempt FROM ledger WHERE accepted IS NOT NULL").scalars().all()
+    assert list(judged) == [winner]
+    assert ledger.differences() == []
+
+
+def test_feedback_is_on_the_last_request_of_an_id(database: Database, ledger: LedgerTable) -> None:
+    for number, (attempt, code) in enumerate([(1, None), (1, "provider_failed"), (2, "provider_unavailable")]):
+        entry = Entry(
+            f"u{number}", "r", attempt, number, "search", "", "/", f"m{number}", "r", "", "interactive", "api"
+        )
+        ledger.write([entry], [Settled(entry, "failed" if code else "done", 502 if code else 200, code)])
+    assert judge(database, "search", "r", False) == "m2"
 
 
 def test_the_same_elsewhere_at_the_prices_of_each_day(database: Database, ledger: LedgerTable) -> None:
