@@ -2,8 +2,8 @@
 
     python -m tests.faults.ledger.sums [--requests 100000] [--clients 64]
 
-A scripted engine makes known tokens. In the end the ledger's sums, the rows' and those that the engine made are equal
-to the token, and limits have everything back.
+A scripted engine makes known tokens. In the end the ledger's sums, the rows', the metrics' counters and those that the
+engine made are equal to the token, and limits have everything back.
 """
 
 import argparse
@@ -105,11 +105,21 @@ async def run(folder: Path, requests: int, clients: int, seed: int = 22) -> Told
     assert table.differences() == []
     assert table.open_rows() == 0
     assert sums.requests == told.answered + told.left
+    counters = {
+        tuple(one.labels.values()): one.value
+        for metric in gateway.metrics.team_tokens.collect()
+        for one in metric.samples
+        if one.name.endswith("_total")
+    }
     with database.read() as connection:
         done = connection.exec_driver_sql(
             "SELECT count(*), sum(prompt_tokens), sum(completion_tokens) FROM ledger WHERE \"end\" = 'done'"
         ).one()
     assert list(done) == [told.answered, *told.made]
+    counted = {
+        kind: sum(counters[f"team{n}", "interactive", kind] for n in range(TEAMS)) for kind in ("prompt", "completion")
+    }
+    assert counted == {"prompt": sums.prompt_tokens, "completion": sums.completion_tokens}
     for number in range(TEAMS):
         assert limiter.levels(Caller(f"team{number}"), "chat")[Kind.AT_ONCE].remaining == AT_ONCE
     await ledger.close()
