@@ -12,7 +12,7 @@ RoundhouseError
 ├── UnsupportedMedia 415          a body that is not JSON, where JSON is wanted
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
-│   └── Unreachable 429           it would start after its own deadline
+│   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
 ├── LimitExceeded 429             a limit of the team or the key has no room; `binding` lists every one
 │   └── BudgetExceeded 429        one of money has none until its day or month ends
 ├── HeadersTooLarge 431           request line and headers over a stated limit
@@ -125,6 +125,10 @@ class QueueFull(RoundhouseError):
 
 class Unreachable(QueueFull):
     code = "deadline_unreachable"
+
+    def __init__(self, message: str, predicted_wait_seconds: float, *, retry_after: float) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.predicted_wait_seconds = predicted_wait_seconds
 
 
 @dataclass(frozen=True, slots=True)

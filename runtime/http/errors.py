@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from registry.errors import LimitExceeded, RoundhouseError, Unfit, by_status
+from registry.errors import LimitExceeded, RoundhouseError, Unfit, Unreachable, by_status
 from registry.json import NOT_JSON
 from registry.wording import cut
 
@@ -85,6 +85,8 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
                 inner["faults"] = _fewer(error.faults)
             if isinstance(error, LimitExceeded):
                 inner["limits"] = [asdict(one) for one in error.binding]
+            if isinstance(error, Unreachable):
+                inner["predicted_wait_seconds"] = round(error.predicted_wait_seconds, 3)
             return {"error": inner}
 
 

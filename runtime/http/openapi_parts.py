@@ -78,6 +78,7 @@ _ERROR = record(
         "param": nullable(STRING),
         "code": nullable(STRING),
         "faults": array(STRING, description="Every reason why an adapter was refused."),
+        "predicted_wait_seconds": {**NUMBER, "description": "Of deadline_unreachable: until it would start."},
     },
     ["message", "type"],
 )

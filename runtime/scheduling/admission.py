@@ -71,5 +71,6 @@ def unreachable(model: str, wait: float, left: float) -> Unreachable:
     return Unreachable(
         f"A request for '{model}' would wait about {wait:.1f} s now, and this one has {max(0.0, left):.1f} s. "
         "Send it again with more time, or later.",
+        wait,
         retry_after=min(60.0, max(1.0, wait - left)),
     )

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from models.messages import EmbedResult, Finished, RerankResult, Segment, TranscriptInfo, Usage, Word
-from registry.errors import BadRequest, QueueFull, Unfit
+from registry.errors import BadRequest, QueueFull, Unfit, Unreachable
 from registry.recipes.loading import Documents
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
 from runtime.http.errors import Dialect, body
@@ -150,7 +150,10 @@ def test_examples_name_models_of_this_server(found: dict[str, Any]) -> None:
     assert examples["texts"]["value"]["model"] == "embed"
 
 
-@pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"])])
+UNREACHABLE = Unreachable("x", 3.0, retry_after=1.0)
+
+
+@pytest.mark.parametrize("error", [BadRequest("x", param="y"), QueueFull("x"), Unfit("x", ["a", "b"]), UNREACHABLE])
 @pytest.mark.parametrize("dialect", list(Dialect))
 def test_errors_fit_their_schemas(found: dict[str, Any], error: Any, dialect: Dialect) -> None:
     check(found, named(ERROR_SCHEMAS[dialect][0]), body(error, dialect))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from runtime.http.dialect import Head, Part, Parts
 from runtime.http.preferences import parse
 from runtime.http.routes import ENDPOINTS
 from runtime.http.sending import Answer
-from runtime.http.serving import serve, with_progress
+from runtime.http.serving import answer, serve, with_progress
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from tests.unit.http.fakes import FakeGateway
@@ -188,3 +189,14 @@ def test_the_remaining_time_shrinks_with_the_progress() -> None:
     assert entry().remaining_load_seconds == 4.0
     model = entry(progress=Progress(phase="weights", fraction=0.5), state=ModelState.LOADING)
     assert model.remaining_load_seconds == 2.0
+
+
+async def test_who_would_wait_for_too_long_is_told_for_how_long(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path)
+    gateway.entries["chat"].state, gateway.entries["chat"].load_seconds = ModelState.ABSENT, 40.0
+    context = RequestContext("r")
+    context = replace(context, deadline=context.arrived + 30.0)
+    body = b'{"model": "chat", "messages": []}'
+    found = await answer(gateway.gateway, context, ENDPOINTS["/v1/chat/completions"], body)
+    error = json.loads(found.body)["error"]
+    assert (found.status, error["code"], error["predicted_wait_seconds"]) == (429, "deadline_unreachable", 40.0)
