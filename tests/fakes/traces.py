@@ -22,16 +22,19 @@ CHAT_USAGE = {
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": TOOL_ARGUMENTS}}
 
 
-def chat(model: str, text: str = "hello there", tool: bool = False) -> Play:
+def chat(model: str, text: str = "hello there", tool: bool = False, finish: str | None = None) -> Play:
+    """finish: where a server gives another reason than what it did, such as `stop` after a forced call."""
     message: dict[str, Any] = {"role": "assistant", "content": None if tool else text}
     if tool:
         message["tool_calls"] = [CALL]
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if tool else "stop"}
+    choice = {"index": 0, "message": message, "finish_reason": finish or ("tool_calls" if tool else "stop")}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model}
     return Play([json.dumps({**body, "choices": [choice], "usage": CHAT_USAGE}).encode()])
 
 
-def chat_events(model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False) -> list[bytes]:
+def chat_events(
+    model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False, finish: str | None = None
+) -> list[bytes]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
 
     def chunk(delta: Any, reason: str | None = None) -> bytes:
@@ -43,12 +46,12 @@ def chat_events(model: str, words: Sequence[str] = ("hello", " there"), tool: bo
         rest = {"index": 0, "function": {"arguments": TOOL_ARGUMENTS}}
         said = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
     usage = _data({**head, "choices": [], "usage": CHAT_USAGE})
-    start, end = chunk({"role": "assistant", "content": ""}), chunk({}, "tool_calls" if tool else "stop")
+    start, end = chunk({"role": "assistant", "content": ""}), chunk({}, finish or ("tool_calls" if tool else "stop"))
     return [start, *said, end, usage, b"data: [DONE]\n\n"]
 
 
-def chat_stream(model: str, tool: bool = False) -> Play:
-    return Play(chat_events(model, tool=tool), content_type=EVENTS)
+def chat_stream(model: str, tool: bool = False, finish: str | None = None) -> Play:
+    return Play(chat_events(model, tool=tool, finish=finish), content_type=EVENTS)
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------
@@ -57,10 +60,10 @@ MESSAGE_USAGE = {
 }  # fmt: skip
 
 
-def message(model: str, text: str = "hello there", tool: bool = False) -> Play:
+def message(model: str, text: str = "hello there", tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> Play:
     block: dict[str, Any] = {"type": "text", "text": text}
     if tool:
-        block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": json.loads(TOOL_ARGUMENTS)}
+        block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": json.loads(arguments or "{}")}
     body = {
         "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [block],
         "stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None, "usage": MESSAGE_USAGE,
@@ -68,7 +71,9 @@ def message(model: str, text: str = "hello there", tool: bool = False) -> Play:
     return Play([json.dumps(body).encode()])
 
 
-def message_events(model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False) -> list[bytes]:
+def message_events(
+    model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False, arguments: str = TOOL_ARGUMENTS
+) -> list[bytes]:
     began = {
         "id": "msg_1", "type": "message", "role": "assistant", "model": model, "content": [], "stop_reason": None,
         "stop_sequence": None, "usage": {**MESSAGE_USAGE, "output_tokens": 1},
@@ -77,9 +82,7 @@ def message_events(model: str, words: Sequence[str] = ("hello", " there"), tool:
     deltas: list[dict[str, str]] = [{"type": "text_delta", "text": word} for word in words]
     if tool:
         block = {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}}
-        deltas = [
-            {"type": "input_json_delta", "partial_json": part} for part in (TOOL_ARGUMENTS[:5], TOOL_ARGUMENTS[5:])
-        ]
+        deltas = [{"type": "input_json_delta", "partial_json": part} for part in (arguments[:5], arguments[5:])]
     ended = {"stop_reason": "tool_use" if tool else "end_turn", "stop_sequence": None}
     told: list[dict[str, Any]] = [
         {"type": "message_start", "message": began},
@@ -93,8 +96,8 @@ def message_events(model: str, words: Sequence[str] = ("hello", " there"), tool:
     return [_data(event, event["type"]) for event in told]
 
 
-def message_stream(model: str, tool: bool = False) -> Play:
-    return Play(message_events(model, tool=tool), content_type=EVENTS)
+def message_stream(model: str, tool: bool = False, arguments: str = TOOL_ARGUMENTS) -> Play:
+    return Play(message_events(model, tool=tool, arguments=arguments), content_type=EVENTS)
 
 
 # --- both ------------------------------------------------------------------------------------------------------------

@@ -74,6 +74,8 @@ class ChatAnswers:
         self._message, self._created = AnthropicMessage(), int(time.time())
         self._calls: dict[int, int] = {}
         """Content block to tool call."""
+        self._silent: dict[int, Any] = {}
+        """Content blocks of calls whose arguments have not come, with those that they began with."""
         self._reason: str | None = None
 
     def whole(self, data: bytes) -> bytes:
@@ -87,7 +89,7 @@ class ChatAnswers:
             {
                 "id": block.id,
                 "type": "function",
-                "function": {"name": block.name, "arguments": msgspec.json.encode(block.input or {}).decode()},
+                "function": {"name": block.name, "arguments": _arguments(block.input)},
             }
             for block in message.content
             if block.type == "tool_use"
@@ -115,11 +117,14 @@ class ChatAnswers:
                 return self._chunk({"role": "assistant", "content": ""})
             case Event(type="content_block_start", content_block=AnthropicBlock(type="tool_use") as block):
                 number = self._calls[told.index] = len(self._calls)
+                self._silent[told.index] = block.input
                 function = {"name": block.name, "arguments": ""}
                 call = {"index": number, "id": block.id, "type": "function", "function": function}
                 return self._chunk({"tool_calls": [call]})
             case Event(type="content_block_delta", delta=Delta() as delta):
                 return self._said(told.index, delta)
+            case Event(type="content_block_stop") if told.index in self._silent:
+                return self._argued(told.index, _arguments(self._silent.pop(told.index)))
             case Event(type="message_delta"):
                 self._counted(told.usage or AnthropicUsage())
                 self._reason = (told.delta and told.delta.stop_reason) or self._reason
@@ -135,9 +140,13 @@ class ChatAnswers:
             case "input_json_delta":
                 if index not in self._calls:
                     raise BadAnswer("answered with a piece of no tool call")
-                call = {"index": self._calls[index], "function": {"arguments": delta.partial_json}}
-                return self._chunk({"tool_calls": [call]})
+                if delta.partial_json:
+                    self._silent.pop(index, None)
+                return self._argued(index, delta.partial_json)
         return b""
+
+    def _argued(self, index: int, arguments: str) -> bytes:
+        return self._chunk({"tool_calls": [{"index": self._calls[index], "function": {"arguments": arguments}}]})
 
     def end(self) -> bytes:
         last = sse.event({**self._head(), "choices": [], "usage": usage(self._message.usage)})
@@ -164,6 +173,10 @@ class ChatAnswers:
 
 def reason(stop: str | None) -> str:
     return REASONS.get(stop or "", "stop")
+
+
+def _arguments(given: Any) -> str:
+    return msgspec.json.encode(given or {}).decode()
 
 
 def usage(told: AnthropicUsage) -> Json:

@@ -45,7 +45,12 @@ class MessageAnswers:
         for call in spoken.tool_calls or ():
             content.append({**_tool_use(call), "input": _arguments(call)})
         return msgspec.json.encode(
-            {**_head(found), "content": content, **_stopped(choice), "usage": usage(found.usage or ChatUsage())}
+            {
+                **_head(found),
+                "content": content,
+                **_stopped(choice, called=bool(spoken.tool_calls)),
+                "usage": usage(found.usage or ChatUsage()),
+            }
         )
 
     def event(self, event: bytes) -> bytes:
@@ -102,7 +107,7 @@ class MessageAnswers:
         return _event("content_block_delta", index=self._blocks, delta=delta)
 
     def end(self) -> bytes:
-        last = _event("message_delta", delta=_stopped(self._choice), usage=usage(self._usage))
+        last = _event("message_delta", delta=_stopped(self._choice, called=bool(self._calls)), usage=usage(self._usage))
         return b"".join([*self._close(), last, _event("message_stop")])
 
 
@@ -110,7 +115,10 @@ def _head(found: ChatCompletion) -> Json:
     return {"id": found.id, "type": "message", "role": "assistant", "model": found.model}
 
 
-def _stopped(choice: ChatChoice) -> Json:
+def _stopped(choice: ChatChoice, *, called: bool) -> Json:
+    """OpenAI's servers say `stop` after the call of a tool that was forced; clients of messages look for `tool_use`."""
+    if called and choice.finish_reason == "stop":
+        return {"stop_reason": "tool_use", "stop_sequence": None}
     if choice.finish_reason == "stop" and isinstance(choice.stop_reason, str):
         return {"stop_reason": "stop_sequence", "stop_sequence": choice.stop_reason}
     return {"stop_reason": REASONS.get(choice.finish_reason or "", "end_turn"), "stop_sequence": None}

@@ -126,6 +126,22 @@ async def test_openais_tools_at_anthropics_provider(tmp_path: Path) -> None:
         assert body["messages"][2] == {"role": "user", "content": [result, {"type": "text", "text": "and in Rome?"}]}
 
 
+async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Path) -> None:
+    def script(seen: Seen) -> Play:
+        made = traces.message_stream if seen.body.get("stream") else traces.message
+        return made("big", tool=True, arguments="")
+
+    asked: Any = {"model": "there/big", "tools": [TOOL], "messages": [{"role": "user", "content": "weather?"}]}
+    async with rigged(tmp_path, script, "anthropic") as rig, rig.openai() as client:
+        found = await client.chat.completions.create(**asked)
+        async with client.chat.completions.stream(**asked) as stream:
+            async for _ in stream:
+                pass
+            final = await stream.get_final_completion()
+    answers: list[Any] = [found, final]
+    assert [answer.choices[0].message.tool_calls[0].function.arguments for answer in answers] == ["{}", "{}"]
+
+
 # --- Anthropic's SDK, OpenAI's provider ------------------------------------------------------------------------------
 async def test_anthropics_client_and_openais_provider(tmp_path: Path) -> None:
     asked: Any = {
@@ -217,6 +233,25 @@ async def test_anthropics_tools_at_openais_provider(tmp_path: Path) -> None:
             {"role": "tool", "tool_call_id": "call_0", "content": "Error: no station"},
             {"role": "user", "content": "and in Rome?"},
         ]
+
+
+async def test_a_forced_call_after_which_the_server_says_stop(tmp_path: Path) -> None:
+    def script(seen: Seen) -> Play:
+        made = traces.chat_stream if seen.body.get("stream") else traces.chat
+        return made("big", tool=True, finish="stop")
+
+    asked: Any = {
+        "model": "there/big",
+        "max_tokens": 9,
+        "tools": [CLAUDE_TOOL],
+        "tool_choice": {"type": "tool", "name": "weather"},
+        "messages": [{"role": "user", "content": "weather?"}],
+    }
+    async with rigged(tmp_path, script) as rig, rig.anthropic() as client:
+        found = await client.messages.create(**asked)
+        async with client.messages.stream(**asked) as stream:
+            final = await stream.get_final_message()
+    assert [(answer.content[0].type, answer.stop_reason) for answer in (found, final)] == [("tool_use", "tool_use")] * 2
 
 
 # --- what cannot be carried ------------------------------------------------------------------------------------------
