@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from docs.tables import api, bounds, cli, errors, figures, flags, metrics, recipe
+from docs.tables import api, bounds, cli, errors, figures, flags, metrics, recipe, translation
 
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
@@ -26,6 +26,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "errors": errors.classes,
     "codes": errors.codes,
     "commands": cli.commands,
+    "chatfields": translation.chat,
+    "messagefields": translation.messages,
+    "responsefields": translation.responses,
     "figures": figures.every,
     "headlines": figures.short,
 }

@@ -1,6 +1,7 @@
 """Reading a request of one dialect for the other one: every field is carried, known to be of no matter, or refused."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from registry.errors import BadRequest
@@ -21,13 +22,36 @@ def wrong(param: str, what: str) -> BadRequest:
     return BadRequest(f"'{param}' must be {what}.", param=param)
 
 
-def refuse_others(body: Mapping[str, Any], carried: frozenset[str], harmless: Mapping[str, tuple[Any, ...]]) -> None:
-    """Raises BadRequest for a field that is not carried, unless its value changes no answer."""
-    for name, value in body.items():
-        if value is None or name in carried:
-            continue
-        if name not in harmless or value not in harmless[name]:
-            raise unsupported(name)
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """What becomes of the fields of one kind of object. Those that nobody has heard of are refused too.
+
+    Args:
+        carried: they have a counterpart.
+        left_out: no answer means anything else without them: hints for caches, records, what answers brought along.
+        only: left out with one of these values, refused with another.
+        refused: the rest that the client's dialect has.
+    """
+
+    carried: frozenset[str]
+    left_out: frozenset[str]
+    only: Mapping[str, tuple[Any, ...]]
+    refused: frozenset[str]
+
+    def check(self, given: Mapping[str, Any], where: str = "") -> None:
+        """Raises BadRequest for a field that cannot be carried."""
+        for name, value in given.items():
+            if value is None or name in self.carried or name in self.left_out:
+                continue
+            if name not in self.only or value not in self.only[name]:
+                raise unsupported(f"{where}.{name}" if where else name)
+
+
+def fields(
+    carried: str, left_out: str = "", refused: str = "", only: Mapping[str, tuple[Any, ...]] | None = None
+) -> Fields:
+    """Names with spaces between them."""
+    return Fields(frozenset(carried.split()), frozenset(left_out.split()), only or {}, frozenset(refused.split()))
 
 
 def objects(value: object, param: str) -> list[tuple[str, Json]]:

@@ -7,30 +7,16 @@ import msgspec
 
 from registry.json import NOT_JSON
 from routing.providers.translation.chat_answers import ChatAnswers
-from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+from routing.providers.translation.chat_fields import FIELDS
+from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
 
-CARRIED = frozenset(
-    {
-        "model", "messages", "max_tokens", "max_completion_tokens", "temperature", "top_p", "stop", "stream",
-        "stream_options", "tools", "tool_choice", "parallel_tool_calls", "user", "response_format",
-        "reasoning_effort",
-    }
-)  # fmt: skip
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "n": (1,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logprobs": (False,),
-    "store": (False,),
-    "service_tier": ("auto", "default"),
-}
-EFFORTS = ("low", "medium", "high", "xhigh")
+EFFORTS = ("low", "medium", "high", "xhigh", "max")
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}
 
 
 def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnswers]:
     """Anthropic's body but for `model`, and who brings the answer back. Raises BadRequest."""
-    refuse_others(body, CARRIED, HARMLESS)
+    FIELDS["request"].check(body)
     system, messages = _messages(body.get("messages"))
     bound = body.get("max_completion_tokens")
     bound = body.get("max_tokens") if bound is None else bound
@@ -59,8 +45,9 @@ def translated(body: Mapping[str, Any], max_output: int) -> tuple[Json, ChatAnsw
     stream = body.get("stream") is True
     if stream:
         found["stream"] = True
-    options = body.get("stream_options")
-    return found, ChatAnswers(isinstance(options, dict) and options.get("include_usage") is True)
+    options = mapping(body.get("stream_options") or {}, "stream_options")
+    FIELDS["stream_options"].check(options, "stream_options")
+    return found, ChatAnswers(options.get("include_usage") is True)
 
 
 def _format(form: Json) -> Json:
@@ -68,8 +55,12 @@ def _format(form: Json) -> Json:
         case "text":
             return {}
         case "json_schema":
-            schema = mapping(form.get("json_schema"), "response_format.json_schema").get("schema")
-            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+            FIELDS["response_format (json_schema)"].check(form, "response_format")
+            named = mapping(form.get("json_schema"), "response_format.json_schema")
+            FIELDS["response_format.json_schema"].check(named, "response_format.json_schema")
+            schema = mapping(named.get("schema"), "response_format.json_schema.schema")
+            told = {} if named.get("description") is None else {"description": named["description"]}
+            return {"output_config": {"format": {"type": "json_schema", "schema": told | schema}}}
         case _:
             raise unsupported("response_format", "send a json_schema")
 
@@ -77,7 +68,9 @@ def _format(form: Json) -> Json:
 def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") != "function":
         raise unsupported(f"{where}.type")
+    FIELDS["tools[] (function)"].check(tool, where)
     function = mapping(tool.get("function"), f"{where}.function")
+    FIELDS["tools[].function"].check(function, f"{where}.function")
     found = {
         "name": text(function.get("name"), f"{where}.function.name"),
         "input_schema": function.get("parameters") or {"type": "object", "properties": {}},
@@ -97,7 +90,11 @@ def _tool_choice(body: Mapping[str, Any]) -> Json | None:
             raise wrong("tool_choice", "auto, none, required or a function")
         found = {"type": CHOICES[choice]}
     elif choice is not None:
-        function = mapping(mapping(choice, "tool_choice").get("function"), "tool_choice.function")
+        if mapping(choice, "tool_choice").get("type", "function") != "function":
+            raise unsupported("tool_choice.type")
+        FIELDS["tool_choice (function)"].check(choice, "tool_choice")
+        function = mapping(choice.get("function"), "tool_choice.function")
+        FIELDS["tool_choice.function"].check(function, "tool_choice.function")
         found = {"type": "tool", "name": function.get("name")}
     if body.get("parallel_tool_calls") is False and body.get("tools"):
         found = found or {"type": "auto"}
@@ -122,14 +119,18 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
         content = message.get("content")
         match message.get("role"):
             case "system" | "developer":
+                FIELDS["messages[] (system, developer)"].check(message, where)
                 if turns:
                     raise unsupported(f"{where}.role", "there, the system speaks first")
                 system += _parts(content, f"{where}.content", texts_only=True)
             case "user":
+                FIELDS["messages[] (user)"].check(message, where)
                 add("user", _parts(content, f"{where}.content"))
             case "assistant":
+                FIELDS["messages[] (assistant)"].check(message, where)
                 add("assistant", _assistant(message, where))
             case "tool":
+                FIELDS["messages[] (tool)"].check(message, where)
                 called = text(message.get("tool_call_id"), f"{where}.tool_call_id")
                 told = _parts(content, f"{where}.content")
                 add("user", [{"type": "tool_result", "tool_use_id": called, "content": told}])
@@ -139,14 +140,18 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
 
 
 def _assistant(message: Json, where: str) -> list[Json]:
-    if message.get("audio") is not None:
-        raise unsupported(f"{where}.audio")
     content = message.get("content")
     blocks: list[Json] = (
         [] if content is None or content == "" else _parts(content, f"{where}.content", texts_only=True)
     )
+    if message.get("refusal"):
+        blocks.append({"type": "text", "text": text(message["refusal"], f"{where}.refusal")})
     for at, call in objects(message.get("tool_calls") or [], f"{where}.tool_calls"):
+        if call.get("type", "function") != "function":
+            raise unsupported(f"{at}.type")
+        FIELDS["tool_calls[] (function)"].check(call, at)
         function = mapping(call.get("function"), f"{at}.function")
+        FIELDS["tool_calls[].function"].check(function, f"{at}.function")
         try:
             given = msgspec.json.decode(function.get("arguments") or "{}", type=dict[str, Any])
         except (TypeError, *NOT_JSON):
@@ -158,20 +163,29 @@ def _assistant(message: Json, where: str) -> list[Json]:
 def _parts(content: object, where: str, *, texts_only: bool = False) -> list[Json]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
-    blocks: list[Json] = []
-    for at, part in objects(content, where):
-        kind = part.get("type")
-        if kind in ("text", "refusal"):
-            blocks.append({"type": "text", "text": text(part.get(kind), f"{at}.{kind}")})
-        elif kind == "image_url" and not texts_only:
-            url = text(mapping(part.get("image_url"), f"{at}.image_url").get("url"), f"{at}.image_url.url")
-            blocks.append({"type": "image", "source": _source(url, f"{at}.image_url.url")})
-        elif kind == "file" and not texts_only:
-            data = mapping(part.get("file"), f"{at}.file").get("file_data")
-            blocks.append({"type": "document", "source": _source(text(data, f"{at}.file.file_data"), f"{at}.file")})
-        else:
-            raise unsupported(f"{at}.type")
-    return blocks
+    return [_part(part, at, texts_only=texts_only) for at, part in objects(content, where)]
+
+
+def _part(part: Json, at: str, *, texts_only: bool) -> Json:
+    kind = part.get("type")
+    if f"content[] ({kind})" not in FIELDS or (texts_only and kind not in ("text", "refusal")):
+        raise unsupported(f"{at}.type")
+    FIELDS[f"content[] ({kind})"].check(part, at)
+    if kind == "image_url":
+        image = mapping(part.get("image_url"), f"{at}.image_url")
+        FIELDS["content[].image_url"].check(image, f"{at}.image_url")
+        url = text(image.get("url"), f"{at}.image_url.url")
+        block: Json = {"type": "image", "source": _source(url, f"{at}.image_url.url")}
+    elif kind == "file":
+        file = mapping(part.get("file"), f"{at}.file")
+        FIELDS["content[].file"].check(file, f"{at}.file")
+        data = text(file.get("file_data"), f"{at}.file.file_data")
+        block = {"type": "document", "source": _source(data, f"{at}.file.file_data")}
+        if file.get("filename") is not None:
+            block["title"] = file["filename"]
+    else:
+        block = {"type": "text", "text": text(part.get(str(kind)), f"{at}.{kind}")}
+    return block | ({"cache_control": part["cache_control"]} if part.get("cache_control") else {})
 
 
 def _source(url: str, where: str) -> Json:

@@ -5,37 +5,32 @@ from typing import Any
 
 import msgspec
 
-from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
 from routing.providers.translation.message_answers import MessageAnswers
+from routing.providers.translation.message_fields import FIELDS
 
-CARRIED = frozenset(
-    {
-        "model", "messages", "max_tokens", "system", "stop_sequences", "stream", "temperature", "top_p", "top_k",
-        "tools", "tool_choice", "metadata", "output_config",
-    }
-)  # fmt: skip
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "thinking": ({"type": "disabled"},),
-    "service_tier": ("auto", "standard_only"),
-}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 THOUGHTS = ("thinking", "redacted_thinking")
 
 
 def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
     """OpenAI's body but for `model`, and who brings the answer back. Raises BadRequest."""
-    refuse_others(body, CARRIED, HARMLESS)
+    FIELDS["request"].check(body)
     messages: list[Json] = []
     if body.get("system"):
         messages.append({"role": "system", "content": _texts(body["system"], "system")})
     for where, message in objects(body.get("messages"), "messages"):
-        match message.get("role"):
+        role = message.get("role")
+        if f"messages[] ({role})" not in FIELDS:
+            raise wrong(f"{where}.role", "user, assistant or system")
+        FIELDS[f"messages[] ({role})"].check(message, where)
+        match role:
             case "user":
                 messages += _user(message.get("content"), f"{where}.content")
             case "assistant":
                 messages.append(_assistant(message.get("content"), f"{where}.content"))
             case _:
-                raise wrong(f"{where}.role", "user or assistant")
+                messages.append({"role": "system", "content": _texts(message.get("content"), f"{where}.content")})
     found: Json = {"messages": messages}
     if body.get("max_tokens") is None:
         raise wrong("max_tokens", "a whole number")
@@ -45,8 +40,10 @@ def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
             found[name] = body[name]
     if body.get("stop_sequences"):
         found["stop"] = body["stop_sequences"]
-    if body.get("metadata") is not None and (user := mapping(body["metadata"], "metadata").get("user_id")) is not None:
-        found["user"] = user
+    metadata = mapping(body.get("metadata") or {}, "metadata")
+    FIELDS["metadata"].check(metadata, "metadata")
+    if metadata.get("user_id") is not None:
+        found["user"] = metadata["user_id"]
     if body.get("tools"):
         found["tools"] = [_tool(tool, where) for where, tool in objects(body["tools"], "tools")]
     if body.get("tool_choice") is not None:
@@ -59,19 +56,22 @@ def translated(body: Mapping[str, Any]) -> tuple[Json, MessageAnswers]:
 
 
 def _format(config: Json) -> Json:
-    for name, value in config.items():
-        if name != "format" and value is not None:
-            raise unsupported(f"output_config.{name}")
-    if config.get("format") is None:
-        return {}
-    form = mapping(config["format"], "output_config.format")
-    schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
-    return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    FIELDS["output_config"].check(config, "output_config")
+    found: Json = {}
+    if config.get("effort") is not None:
+        found["reasoning_effort"] = config["effort"]
+    if config.get("format") is not None:
+        form = mapping(config["format"], "output_config.format")
+        FIELDS["output_config.format (json_schema)"].check(form, "output_config.format")
+        schema = {"name": "answer", "schema": form.get("schema"), "strict": True}
+        found["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return found
 
 
 def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") not in (None, "custom"):
         raise unsupported(f"{where}.type", "its provider has no such tool")
+    FIELDS["tools[] (custom)"].check(tool, where)
     function: Json = {
         "name": text(tool.get("name"), f"{where}.name"),
         "parameters": mapping(tool.get("input_schema"), f"{where}.input_schema"),
@@ -83,6 +83,7 @@ def _tool(tool: Json, where: str) -> Json:
 
 
 def _tool_choice(choice: Json) -> Json:
+    FIELDS["tool_choice"].check(choice, "tool_choice")
     kind = choice.get("type")
     if kind == "tool":
         found: Json = {"tool_choice": {"type": "function", "function": {"name": choice.get("name")}}}
@@ -104,6 +105,7 @@ def _texts(content: object, where: str) -> str:
     for at, block in objects(content, where):
         if block.get("type") != "text":
             raise unsupported(f"{at}.type")
+        FIELDS["content[] (text)"].check(block, at)
         found.append(text(block.get("text"), f"{at}.text"))
     return "\n\n".join(found)
 
@@ -114,8 +116,8 @@ def _user(content: object, where: str) -> list[Json]:
         return [{"role": "user", "content": content}]
     results: list[Json] = []
     parts: list[Json] = []
-    for at, block in objects(content, where):
-        match block.get("type"):
+    for at, block in _blocks(content, where):
+        match block["type"]:
             case "text":
                 parts.append({"type": "text", "text": text(block.get("text"), f"{at}.text")})
             case "image":
@@ -136,6 +138,17 @@ def _user(content: object, where: str) -> list[Json]:
     return [*results, *([{"role": "user", "content": spoken}] if parts else [])]
 
 
+def _blocks(content: object, where: str) -> list[tuple[str, Json]]:
+    """Blocks of a kind that is known, whose fields are carried or of no matter."""
+    found = objects(content, where)
+    for at, block in found:
+        kind = block.get("type")
+        if f"content[] ({kind})" not in FIELDS:
+            raise unsupported(f"{at}.type")
+        FIELDS[f"content[] ({kind})"].check(block, at)
+    return found
+
+
 def _result(block: Json, where: str) -> Json:
     told = "" if block.get("content") is None else _texts(block["content"], f"{where}.content")
     if block.get("is_error") is True:
@@ -145,14 +158,14 @@ def _result(block: Json, where: str) -> Json:
 
 def _url(block: Json, where: str) -> str:
     source = mapping(block.get("source"), f"{where}.source")
-    match source.get("type"):
-        case "url":
-            return text(source.get("url"), f"{where}.source.url")
-        case "base64":
-            data = text(source.get("data"), f"{where}.source.data")
-            return f"data:{text(source.get('media_type'), f'{where}.source.media_type')};base64,{data}"
-        case _:
-            raise unsupported(f"{where}.source.type")
+    kind = source.get("type")
+    if f"source ({kind})" not in FIELDS:
+        raise unsupported(f"{where}.source.type")
+    FIELDS[f"source ({kind})"].check(source, f"{where}.source")
+    if kind == "url":
+        return text(source.get("url"), f"{where}.source.url")
+    data = text(source.get("data"), f"{where}.source.data")
+    return f"data:{text(source.get('media_type'), f'{where}.source.media_type')};base64,{data}"
 
 
 def _assistant(content: object, where: str) -> Json:
@@ -160,8 +173,8 @@ def _assistant(content: object, where: str) -> Json:
         return {"role": "assistant", "content": content}
     said: list[str] = []
     calls: list[Json] = []
-    for at, block in objects(content, where):
-        kind = block.get("type")
+    for at, block in _blocks(content, where):
+        kind = block["type"]
         if kind == "text":
             said.append(text(block.get("text"), f"{at}.text"))
         elif kind == "tool_use":

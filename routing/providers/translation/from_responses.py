@@ -6,25 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.errors import BadRequest
-from routing.providers.translation.fields import Json, mapping, objects, refuse_others, text, unsupported, wrong
+from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
 from routing.providers.translation.response_answers import ResponseAnswers
+from routing.providers.translation.response_fields import FIELDS
 
-CARRIED = frozenset(
-    {
-        "model", "input", "instructions", "max_output_tokens", "temperature", "top_p", "stream", "stream_options",
-        "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "user", "metadata",
-        "prompt_cache_key", "prompt_cache_options", "prompt_cache_retention", "safety_identifier",
-    }
-)  # fmt: skip
-"""The last four are hints for caches and for a provider's own records: they change no answer, and are left out."""
-HARMLESS: dict[str, tuple[Any, ...]] = {
-    "store": (False,),
-    "background": (False,),
-    "truncation": ("disabled",),
-    "top_logprobs": (0,),
-    "service_tier": ("auto", "default"),
-    "include": ([], ["reasoning.encrypted_content"]),
-}
 PASSED_ON = ("temperature", "top_p", "parallel_tool_calls", "user")
 NAMES = {
     "max_completion_tokens": "max_output_tokens",
@@ -54,7 +39,7 @@ class Read:
 
 def translated(body: Mapping[str, Any]) -> Read:
     """Raises BadRequest."""
-    refuse_others(body, CARRIED, HARMLESS)
+    FIELDS["request"].check(body)
     turns = _Turns()
     if body.get("instructions"):
         turns.add("instructions", {"role": "system", "content": text(body["instructions"], "instructions")})
@@ -71,22 +56,23 @@ def translated(body: Mapping[str, Any]) -> Read:
         found["tool_choice"] = _tool_choice(body["tool_choice"])
     if body.get("text") is not None:
         found |= _format(mapping(body["text"], "text"))
-    effort = mapping(body.get("reasoning") or {}, "reasoning").get("effort")
-    if effort is not None:
-        found["reasoning_effort"] = effort
+    reasoning = mapping(body.get("reasoning") or {}, "reasoning")
+    FIELDS["reasoning"].check(reasoning, "reasoning")
+    if reasoning.get("effort") is not None:
+        found["reasoning_effort"] = reasoning["effort"]
     if body.get("stream") is True:
         found |= {"stream": True, "stream_options": {"include_usage": True}}
     return Read(found, ResponseAnswers(body), turns.places)
 
 
 def _format(given: Json) -> Json:
-    if given.get("verbosity") not in (None, "medium"):
-        raise unsupported("text.verbosity")
+    FIELDS["text"].check(given, "text")
     form = mapping(given.get("format") or {"type": "text"}, "text.format")
     match form.get("type"):
         case "text":
             return {}
         case "json_schema":
+            FIELDS["text.format (json_schema)"].check(form, "text.format")
             schema = {name: form[name] for name in ("name", "schema", "strict", "description") if name in form}
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
         case "json_object":
@@ -98,6 +84,7 @@ def _format(given: Json) -> Json:
 def _tool(tool: Json, where: str) -> Json:
     if tool.get("type") != "function":
         raise unsupported(f"{where}.type", "its provider has no such tool")
+    FIELDS["tools[] (function)"].check(tool, where)
     named = text(tool.get("name"), f"{where}.name")
     more = {name: tool[name] for name in ("description", "parameters", "strict") if tool.get(name) is not None}
     return {"type": "function", "function": {"name": named, **more}}
@@ -109,6 +96,7 @@ def _tool_choice(choice: object) -> str | Json:
     named = mapping(choice, "tool_choice")
     if named.get("type") != "function":
         raise unsupported("tool_choice.type")
+    FIELDS["tool_choice (function)"].check(named, "tool_choice")
     return {"type": "function", "function": {"name": text(named.get("name"), "tool_choice.name")}}
 
 
@@ -129,7 +117,11 @@ class _Turns:
             self.add("input", {"role": "user", "content": given})
             return
         for where, item in objects(given, "input"):
-            match item.get("type", "message"):
+            kind = item.get("type", "message")
+            if f"input[] ({kind})" not in FIELDS:
+                raise unsupported(f"{where}.type", "nothing is kept here between requests, and no such tool run")
+            FIELDS[f"input[] ({kind})"].check(item, where)
+            match kind:
                 case "message":
                     role = text(item.get("role"), f"{where}.role")
                     self.add(where, {"role": role, "content": _content(item.get("content"), f"{where}.content")})
@@ -141,8 +133,6 @@ class _Turns:
                     self.add(where, {"role": "tool", "tool_call_id": called, "content": told})
                 case "reasoning":
                     pass  # thoughts of earlier turns
-                case _:
-                    raise unsupported(f"{where}.type", "nothing is kept here between requests, and no such tool run")
 
     def _called(self, where: str, item: Json) -> None:
         function = {
@@ -163,6 +153,9 @@ def _content(content: object, where: str) -> str | list[Json]:
 
 def _part(part: Json, where: str) -> Json:
     kind = part.get("type")
+    if f"content[] ({kind})" not in FIELDS:
+        raise unsupported(f"{where}.type")
+    FIELDS[f"content[] ({kind})"].check(part, where)
     match kind:
         case "input_text" | "output_text":
             return {"type": "text", "text": text(part.get("text"), f"{where}.text")}
@@ -172,8 +165,6 @@ def _part(part: Json, where: str) -> Json:
             url = text(part.get("image_url"), f"{where}.image_url")
             detail = {"detail": part["detail"]} if part.get("detail") else {}
             return {"type": "image_url", "image_url": {"url": url, **detail}}
-        case "input_file":
+        case _:
             data = text(part.get("file_data"), f"{where}.file_data")
             return {"type": "file", "file": {"filename": part.get("filename") or "document", "file_data": data}}
-        case _:
-            raise unsupported(f"{where}.type")

@@ -1,0 +1,44 @@
+"""What becomes of each field of a request that is translated into the dialect of its provider."""
+
+import json
+from collections.abc import Iterable, Mapping
+
+from docs.tables.markdown import code, table
+from routing.providers.translation import chat_fields, message_fields, response_fields
+from routing.providers.translation.fields import Fields
+
+HEAD = ("in", "carried", "left out", "only with", "400")
+
+
+def chat() -> str:
+    return _table(chat_fields.FIELDS, chat_fields.REFUSED)
+
+
+def messages() -> str:
+    return _table(message_fields.FIELDS, message_fields.REFUSED)
+
+
+def responses() -> str:
+    return _table(response_fields.FIELDS, response_fields.REFUSED)
+
+
+def _table(fields: Mapping[str, Fields], refused: Mapping[str, str]) -> str:
+    rows = [
+        (code(where), _listed(row.carried), _listed(row.left_out), _values(row), _listed(row.refused))
+        for where, row in fields.items()
+    ]
+    kinds = [
+        (f"{code(where)}: other kinds", "", "", "", _listed(words.split()) if words else "all")
+        for where, words in refused.items()
+    ]
+    return table(HEAD, rows + kinds)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(code(name) for name in sorted(names))
+
+
+def _values(row: Fields) -> str:
+    return ", ".join(
+        f"{code(name)}: {' or '.join(code(json.dumps(value)) for value in values)}" for name, values in row.only.items()
+    )

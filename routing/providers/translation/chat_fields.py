@@ -1,0 +1,58 @@
+"""Fields of a chat completion's request, and what becomes of each where Anthropic's messages answer."""
+
+from collections.abc import Mapping
+
+from routing.providers.translation.fields import Fields, fields
+
+FIELDS: Mapping[str, Fields] = {
+    "request": fields(
+        "model messages max_tokens max_completion_tokens temperature top_p stop stream stream_options tools tool_choice"
+        " parallel_tool_calls user response_format reasoning_effort",
+        "metadata prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier",
+        "audio function_call functions logit_bias moderation prediction seed web_search_options",
+        {
+            "n": (1,),
+            "frequency_penalty": (0,),
+            "presence_penalty": (0,),
+            "logprobs": (False,),
+            "top_logprobs": (0,),
+            "modalities": (["text"],),
+            "store": (False,),
+            "service_tier": ("auto", "default"),
+            "verbosity": ("medium",),
+        },
+    ),
+    "messages[] (system, developer)": fields("role content", "name"),
+    "messages[] (user)": fields("role content", "name"),
+    "messages[] (assistant)": fields(
+        "role content refusal tool_calls",
+        "name annotations parsed reasoning reasoning_content",
+        "audio function_call",
+    ),
+    "messages[] (tool)": fields("role content tool_call_id", "name"),
+    "content[] (text)": fields("type text cache_control", "prompt_cache_breakpoint"),
+    "content[] (refusal)": fields("type refusal"),
+    "content[] (image_url)": fields("type image_url cache_control", "prompt_cache_breakpoint"),
+    "content[].image_url": fields("url", "detail"),
+    "content[] (file)": fields("type file cache_control", "prompt_cache_breakpoint"),
+    "content[].file": fields("file_data filename", "", "file_id"),
+    "tool_calls[] (function)": fields("id function", "index", "", {"type": ("function",)}),
+    "tool_calls[].function": fields("name arguments", "parsed_arguments"),
+    "tools[] (function)": fields("type function"),
+    "tools[].function": fields("name description parameters strict"),
+    "tool_choice (function)": fields("function", "", "", {"type": ("function",)}),
+    "tool_choice.function": fields("name"),
+    "response_format (json_schema)": fields("type json_schema"),
+    "response_format.json_schema": fields("schema description", "name strict"),
+    "stream_options": fields("include_usage", "include_obfuscation continuous_usage_stats"),
+}
+"""What answers brought along may come back in the next request: annotations, thoughts, what an SDK has parsed."""
+REFUSED: Mapping[str, str] = {
+    "messages[]": "function",
+    "content[]": "input_audio",
+    "tool_calls[]": "custom",
+    "tools[]": "custom",
+    "tool_choice": "allowed_tools custom",
+    "response_format": "json_object",
+}
+"""Kinds of objects without a counterpart."""
