@@ -1,7 +1,7 @@
 """Anthropic's message as a chat completion, whole or in a stream."""
 
 import time
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,23 @@ REASONS = {
     "tool_use": "tool_calls",
     "refusal": "content_filter",
 }
+
+
+READ = frozenset(
+    {
+        "message_start", "content_block_start", "content_block_delta", "content_block_stop", "message_delta",
+        "text", "thinking", "tool_use", "text_delta", "thinking_delta", "input_json_delta",
+    }
+)  # fmt: skip
+"""Kinds of events, blocks and pieces. Others may come at any time and look like anything: they are left out."""
+
+
+Read = TypeVar("Read")
+NOTHING = msgspec.Raw(b"{}")
+
+
+class Tagged(msgspec.Struct):
+    type: str = ""
 
 
 class AnthropicUsage(msgspec.Struct):
@@ -40,16 +57,19 @@ class AnthropicBlock(msgspec.Struct):
 class AnthropicMessage(msgspec.Struct):
     id: str = ""
     model: str = ""
-    content: list[AnthropicBlock] = []
+    content: list[msgspec.Raw] = []
     stop_reason: str | None = None
     usage: AnthropicUsage = msgspec.field(default_factory=AnthropicUsage)
 
 
 class Delta(msgspec.Struct):
-    type: str = ""
+    type: str
     text: str = ""
     thinking: str = ""
     partial_json: str = ""
+
+
+class Ended(msgspec.Struct):
     stop_reason: str | None = None
 
 
@@ -57,8 +77,8 @@ class Event(msgspec.Struct):
     type: str
     index: int = 0
     message: AnthropicMessage | None = None
-    content_block: AnthropicBlock | None = None
-    delta: Delta | None = None
+    content_block: msgspec.Raw = NOTHING
+    delta: msgspec.Raw = NOTHING
     usage: AnthropicUsage | None = None
 
 
@@ -79,19 +99,17 @@ class ChatAnswers:
         self._reason: str | None = None
 
     def whole(self, data: bytes) -> bytes:
-        try:
-            message = msgspec.json.decode(data, type=AnthropicMessage)
-        except NOT_JSON:
-            raise BadAnswer("answered with a message that is none") from None
-        said = "".join(block.text for block in message.content if block.type == "text")
-        thought = "".join(block.thinking for block in message.content if block.type == "thinking")
+        message = _read(data, AnthropicMessage)
+        content = [block for raw in message.content if (block := _known(raw, AnthropicBlock))]
+        said = "".join(block.text for block in content if block.type == "text")
+        thought = "".join(block.thinking for block in content if block.type == "thinking")
         calls = [
             {
                 "id": block.id,
                 "type": "function",
                 "function": {"name": block.name, "arguments": _arguments(block.input)},
             }
-            for block in message.content
+            for block in content
             if block.type == "tool_use"
         ]
         spoken: Json = {"role": "assistant", "content": said if said or not calls else None, "refusal": None}
@@ -107,29 +125,35 @@ class ChatAnswers:
         data = sse.data_of(event)
         if not data:
             return b""
-        try:
-            told = msgspec.json.decode(data, type=Event)
-        except NOT_JSON:
-            raise BadAnswer("answered with an event that is none") from None
+        told = _known(data, Event)
         match told:
             case Event(type="message_start", message=AnthropicMessage() as message):
                 self._message = message
                 return self._chunk({"role": "assistant", "content": ""})
-            case Event(type="content_block_start", content_block=AnthropicBlock(type="tool_use") as block):
-                number = self._calls[told.index] = len(self._calls)
-                self._silent[told.index] = block.input
-                function = {"name": block.name, "arguments": ""}
-                call = {"index": number, "id": block.id, "type": "function", "function": function}
-                return self._chunk({"tool_calls": [call]})
-            case Event(type="content_block_delta", delta=Delta() as delta):
-                return self._said(told.index, delta)
-            case Event(type="content_block_stop") if told.index in self._silent:
-                return self._argued(told.index, _arguments(self._silent.pop(told.index)))
-            case Event(type="message_delta"):
-                self._counted(told.usage or AnthropicUsage())
-                self._reason = (told.delta and told.delta.stop_reason) or self._reason
+            case Event(type="content_block_start", index=index, content_block=raw):
+                block = _known(raw, AnthropicBlock)
+                return self._began(index, block) if block else b""
+            case Event(type="content_block_delta", index=index, delta=raw):
+                delta = _known(raw, Delta)
+                return self._said(index, delta) if delta else b""
+            case Event(type="content_block_stop", index=index) if index in self._silent:
+                return self._argued(index, _arguments(self._silent.pop(index)))
+            case Event(type="message_delta", delta=raw, usage=counts):
+                self._counted(counts or AnthropicUsage())
+                self._reason = _read(raw, Ended).stop_reason or self._reason
                 return self._chunk({}, reason(self._reason)) if self._reason else b""
         return b""
+
+    def _began(self, index: int, block: AnthropicBlock) -> bytes:
+        if block.type != "tool_use":  # it may begin with words
+            words = Delta(f"{block.type}_delta", block.text, block.thinking)
+            return self._said(index, words) if block.text or block.thinking else b""
+        number = self._calls[index] = len(self._calls)
+        self._silent[index] = block.input
+        function = {"name": block.name, "arguments": ""}
+        return self._chunk(
+            {"tool_calls": [{"index": number, "id": block.id, "type": "function", "function": function}]}
+        )
 
     def _said(self, index: int, delta: Delta) -> bytes:
         match delta.type:
@@ -137,9 +161,7 @@ class ChatAnswers:
                 return self._chunk({"content": delta.text})
             case "thinking_delta":
                 return self._chunk({"reasoning_content": delta.thinking})
-            case "input_json_delta":
-                if index not in self._calls:
-                    raise BadAnswer("answered with a piece of no tool call")
+            case "input_json_delta" if index in self._calls:
                 if delta.partial_json:
                     self._silent.pop(index, None)
                 return self._argued(index, delta.partial_json)
@@ -169,6 +191,17 @@ class ChatAnswers:
             "created": self._created,
             "model": message.model,
         }
+
+
+def _read(data: bytes | msgspec.Raw, kind: type[Read]) -> Read:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except NOT_JSON:
+        raise BadAnswer("answered with a message that is none") from None
+
+
+def _known(data: bytes | msgspec.Raw, kind: type[Read]) -> Read | None:
+    return _read(data, kind) if _read(data, Tagged).type in READ else None
 
 
 def reason(stop: str | None) -> str:

@@ -1,0 +1,106 @@
+"""A chat completion's request that went to Anthropic's dialect and came back says the same, for random requests."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from routing.providers.translation import from_chat, from_messages
+
+texts = st.text(min_size=1, max_size=8)
+names = st.text("abcdefgh_-", min_size=1, max_size=8)
+objects = st.dictionaries(names, st.recursive(st.integers() | texts | st.none(), st.lists, max_leaves=4), max_size=3)
+text_parts = texts.map(lambda text: {"type": "text", "text": text})
+urls = st.sampled_from(["https://example.com/a.png", "data:image/png;base64,iVBORw0KGgo="])
+image_parts = urls.map(lambda url: {"type": "image_url", "image_url": {"url": url}})
+users = st.builds(
+    lambda content: {"role": "user", "content": content},
+    texts | st.lists(text_parts | image_parts, min_size=1, max_size=3),
+)
+
+
+@st.composite
+def exchanges(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """A user, an assistant, and the results of the tools that it called."""
+    calls = [
+        {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": json.dumps(given)}}
+        for index, (name, given) in enumerate(draw(st.lists(st.tuples(names, objects), max_size=3)))
+    ]
+    said = draw(texts) if not calls else draw(st.none() | texts)
+    assistant = {"role": "assistant", "content": said} | ({"tool_calls": calls} if calls else {})
+    results = [
+        {"role": "tool", "tool_call_id": call["id"], "content": draw(texts)} for call in draw(st.permutations(calls))
+    ]
+    return [draw(users), assistant, *results]
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> dict[str, Any]:
+    system = [{"role": "system", "content": text} for text in draw(st.lists(texts, max_size=2))]
+    turns = [message for turn in draw(st.lists(exchanges(), max_size=3)) for message in turn]
+    found: dict[str, Any] = {"model": "big", "messages": [*system, *turns, draw(users)]}
+    functions = [
+        {"name": name, "parameters": {"type": "object", "properties": draw(objects)}}
+        | draw(st.fixed_dictionaries({}, optional={"description": texts, "strict": st.booleans()}))
+        for name in draw(st.lists(names, max_size=3, unique=True))
+    ]
+    if functions:
+        found["tools"] = [{"type": "function", "function": function} for function in functions]
+        named = [{"type": "function", "function": {"name": function["name"]}} for function in functions]
+        more = {"tool_choice": st.sampled_from(["auto", "none", "required", *named])}
+        found |= draw(st.fixed_dictionaries({}, optional=more))
+        if found.get("tool_choice") != "none":
+            found |= draw(st.fixed_dictionaries({}, optional={"parallel_tool_calls": st.just(False)}))
+    optional = {
+        "stop": texts | st.lists(texts, min_size=1, max_size=4),
+        "temperature": st.floats(0, 1),
+        "top_p": st.floats(0, 1),
+        "user": texts,
+        "stream": st.just(True),
+        "reasoning_effort": st.sampled_from(from_chat.EFFORTS),
+    }
+    return (
+        found | {"max_completion_tokens": draw(st.integers(1, 9))} | draw(st.fixed_dictionaries({}, optional=optional))
+    )
+
+
+def meant(messages: Sequence[dict[str, Any]]) -> list[Any]:
+    """What a conversation says, however it is cut: neighbours of one role are one turn."""
+    found: list[Any] = []
+    for message in messages:
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else list(content or ())
+        if message["role"] == "tool":
+            found.append(["tool", message["tool_call_id"], parts])
+            continue
+        if message["role"] == "system":
+            parts = [part["text"] for part in parts]
+        calls = [
+            (call["id"], call["function"]["name"], json.loads(call["function"]["arguments"]))
+            for call in message.get("tool_calls", ())
+        ]
+        if found and found[-1][0] == message["role"]:
+            found[-1][1] += parts
+            found[-1][2] += calls
+        else:
+            found.append([message["role"], parts, calls])
+    for turn in found:
+        if turn[0] == "system":
+            turn[1] = "\n\n".join(turn[1])
+    return found
+
+
+@given(requests())
+def test_there_and_back(asked: dict[str, Any]) -> None:
+    there, _ = from_chat.translated(asked, max_output=64)
+    back, _ = from_messages.translated(json.loads(json.dumps(there)))
+    assert meant(back.pop("messages")) == meant(asked["messages"])
+    stop = asked.get("stop")
+    expected = {**asked, "stop": [stop] if isinstance(stop, str) else stop}
+    if "parallel_tool_calls" in asked:
+        expected.setdefault("tool_choice", "auto")
+    for name in ("model", "messages"):
+        del expected[name]
+    assert back == {name: value for name, value in expected.items() if value is not None}
