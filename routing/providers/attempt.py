@@ -21,7 +21,7 @@ from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, tasks
 from routing.providers.connection import Reply
 from routing.providers.passing import AnswerSoFar, BadAnswer, ErrorEvent, Passing, another
-from routing.providers.plan import Planned, plan
+from routing.providers.plan import Planned, audio, plan
 from routing.providers.upstream import Upstream
 
 JSON, EVENTS = "application/json", "text/event-stream; charset=utf-8"
@@ -226,7 +226,7 @@ class Attempt:
         yield Finished(usage)
 
     async def _transcribe(self, request: TranscribeRequest) -> Events:
-        surface = Surface.TRANSLATIONS if request.task == "translate" else Surface.TRANSCRIPTIONS
+        surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
         info, segments, usage = tasks.transcribed(await self._asked(surface, form))
         self._usage = usage

@@ -50,12 +50,7 @@ def plan(provider: Provider, model: ProviderModel, path: str, body: Mapping[str,
     elif asked == Surface.RESPONSES and (Surface.CHAT in spoken or Surface.MESSAGES in spoken):
         surface, sent, translator = _responses(provider, model, body)
     else:
-        raise BadRequest(
-            f"Provider '{provider.id}' does not answer {path}, and it cannot be translated. It answers: "
-            f"{', '.join(f'/v1/{surface}' for surface in answered(provider))}.",
-            code="unsupported_endpoint",
-            param="model",
-        )
+        raise unanswered(provider, path)
     usage_wanted = translator is not None or _asks_usage(body)
     if stream and provider.stream_usage and surface in (Surface.CHAT, Surface.COMPLETIONS):
         given = sent.get(OPTIONS)
@@ -79,6 +74,23 @@ def _responses(
     if (bound := sent.pop("max_completion_tokens", None)) is not None:
         sent[provider.bound] = bound
     return Surface.CHAT, sent, read.answers
+
+
+def unanswered(provider: Provider, path: str) -> BadRequest:
+    return BadRequest(
+        f"Provider '{provider.id}' does not answer {path}, and none of its other paths can stand for it. It answers: "
+        f"{', '.join(f'/v1/{surface}' for surface in answered(provider))}.",
+        code="unsupported_endpoint",
+        param="model",
+    )
+
+
+def audio(provider: Provider, task: str) -> Surface:
+    """Raises BadRequest."""
+    surface = Surface.TRANSLATIONS if task == "translate" else Surface.TRANSCRIPTIONS
+    if surface not in provider.spoken:
+        raise unanswered(provider, f"/v1/{surface}")
+    return surface
 
 
 def answered(provider: Provider) -> list[Surface]:

@@ -116,6 +116,21 @@ async def test_transcription(tmp_path: Path) -> None:
         assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
 
 
+async def test_a_translation_is_asked_of_who_translates(tmp_path: Path) -> None:
+    speaks = ["chat/completions", "embeddings", "rerank", "audio/transcriptions"]
+    answer = Play([json.dumps({"text": "two words", "duration": 1.5}).encode()])
+    asked: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
+    async with rigged(tmp_path, lambda seen: answer) as rig:
+        assert (await rig.http.post("/v1/audio/translations", **asked)).status_code == 200
+        assert [seen.path for seen in rig.fake.seen] == ["/v1/audio/translations"]
+    async with rigged(tmp_path, lambda seen: answer, speaks=speaks) as rig:
+        error = (refused := await rig.http.post("/v1/audio/translations", **asked)).json()["error"]
+        assert (refused.status_code, error["code"]) == (400, "unsupported_endpoint")
+        assert "does not answer /v1/audio/translations" in error["message"]
+        assert rig.fake.seen == []
+        assert (await rig.http.post("/v1/audio/transcriptions", **asked)).status_code == 200
+
+
 async def test_the_clients_own_fault_is_told_in_its_dialect(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: traces.error(400, "invalid_request_error", "too_long")) as rig:
         found = await rig.chat()
