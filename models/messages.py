@@ -160,6 +160,8 @@ class Usage(Message, frozen=True):
     audio_seconds: float = 0.0
     batch: int = 0
     """How many requests or inputs shared the engine step that answered this one (embed, rerank, speech)."""
+    written_tokens: int = 0
+    """Of the prompt, what a provider wrote into its cache and has a price of its own for."""
 
 
 class Finished(Message, frozen=True):

@@ -199,6 +199,9 @@ class Prices(Strict):
     cached_input: Money | None = Field(
         default=None, description="of a million prompt tokens that were in the cache; left out: as `input`"
     )
+    written_input: Money | None = Field(
+        default=None, description="of a million prompt tokens that were written into the cache; left out: as `input`"
+    )
     output: Money = Field(default=0.0, description="of a million tokens that are made")
     audio_hour: Money = Field(default=0.0, description="of an hour of a recording")
     pairs: Money = Field(default=0.0, description="of a thousand pairs of query and document")

@@ -71,6 +71,7 @@ class Attempt:
             prompt_tokens=told.prompt_tokens or self._sent // BYTES_PER_TOKEN,
             completion_tokens=max(told.completion_tokens, self._passing.pieces),
             cached_tokens=told.cached_tokens,
+            written_tokens=told.written_tokens,
         )
 
     @property

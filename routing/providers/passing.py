@@ -37,6 +37,7 @@ class ErrorEvent(Exception):
 # --- usage -----------------------------------------------------------------------------------------------------------
 class _Details(msgspec.Struct):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
 
 
 class _Usage(msgspec.Struct):
@@ -60,10 +61,11 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
         return before
     if told is None:
         return before
-    cached = told.cache_read_input_tokens or 0
+    cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
     prompt = told.prompt_tokens
     for details in (told.prompt_tokens_details, told.input_tokens_details):
         cached = cached or (details.cached_tokens or 0 if details else 0)
+        written = written or (details.cache_write_tokens or 0 if details else 0)
     if told.input_tokens is not None:
         prompt = told.input_tokens + (told.cache_creation_input_tokens or 0) + (told.cache_read_input_tokens or 0)
     completion = told.completion_tokens if told.output_tokens is None else told.output_tokens
@@ -71,6 +73,7 @@ def merged(before: Usage, raw: msgspec.Raw) -> Usage:
         prompt_tokens=max(0, before.prompt_tokens if prompt is None else prompt),
         completion_tokens=max(0, before.completion_tokens if completion is None else completion),
         cached_tokens=max(0, cached or before.cached_tokens),
+        written_tokens=max(0, written or before.written_tokens),
     )
 
 

@@ -176,6 +176,7 @@ def total(usages: Iterable[Usage]) -> Usage:
         prompt_tokens=sum(u.prompt_tokens for u in found),
         completion_tokens=sum(u.completion_tokens for u in found),
         cached_tokens=sum(u.cached_tokens for u in found),
+        written_tokens=sum(u.written_tokens for u in found),
         audio_seconds=sum(u.audio_seconds for u in found),
         batch=max((u.batch for u in found), default=0),
     )

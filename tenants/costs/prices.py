@@ -18,24 +18,35 @@ class PriceList:
     output: int = 0
     audio_hour: int = 0
     pairs: int = 0
+    written: int = 0
+    """Of prompt tokens that were written into the cache: beyond `input`, or below it."""
 
     @property
     def version(self) -> str:
         """By what it says: a price that changes and comes back is the same version again."""
         return _version(self)
 
-    def cost(self, *, prompt: int = 0, cached: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
-        """prompt: with the cached ones. Rounded to the nearest millionth, once."""
-        tokens = (prompt - cached) * self.input + cached * self.cached + output * self.output
+    def cost(
+        self,
+        *,
+        prompt: int = 0,
+        cached: int = 0,
+        written: int = 0,
+        output: int = 0,
+        audio_ms: int = 0,
+        pairs: int = 0,
+    ) -> int:
+        """prompt: with the cached and the written ones. Rounded to the nearest millionth, once."""
+        tokens = (prompt - cached) * self.input + cached * self.cached + written * self.written + output * self.output
         # over the common denominator of a million tokens, 3.6 million ms and a thousand pairs
         whole = tokens * 18 + audio_ms * self.audio_hour * 5 + pairs * self.pairs * 18_000
         return (whole + 9 * MILLION) // (18 * MILLION)
 
     def most(self, *, prompt: int = 0, output: int = 0, audio_ms: int = 0, pairs: int = 0) -> int:
-        """What it costs at most: nothing of the prompt is cached, or all of it, whatever is dearer."""
+        """What it costs at most: nothing of the prompt is cached, or all, or all is written, whatever is dearest."""
         return max(
-            self.cost(prompt=prompt, cached=cached, output=output, audio_ms=audio_ms, pairs=pairs)
-            for cached in (0, prompt)
+            self.cost(prompt=prompt, cached=cached, written=written, output=output, audio_ms=audio_ms, pairs=pairs)
+            for cached, written in ((0, 0), (prompt, 0), (0, prompt))
         )
 
 

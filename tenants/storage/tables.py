@@ -81,6 +81,7 @@ PRICES = sa.Table(
     sa.Column("output", sa.BigInteger, nullable=False),
     sa.Column("audio_hour", sa.BigInteger, nullable=False),
     sa.Column("pairs", sa.BigInteger, nullable=False),
+    sa.Column("written", sa.BigInteger, nullable=False),
     sa.Column("created", sa.Double, nullable=False),
 )
 KEYRING = sa.Table(

@@ -213,12 +213,12 @@ def _arguments(given: Any) -> str:
 
 
 def usage(told: AnthropicUsage) -> Json:
-    cached = told.cache_read_input_tokens or 0
-    prompt = (told.input_tokens or 0) + cached + (told.cache_creation_input_tokens or 0)
+    cached, written = told.cache_read_input_tokens or 0, told.cache_creation_input_tokens or 0
+    prompt = (told.input_tokens or 0) + cached + written
     output = told.output_tokens or 0
     return {
         "prompt_tokens": prompt,
         "completion_tokens": output,
         "total_tokens": prompt + output,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
     }

@@ -8,6 +8,7 @@ from routing.providers.passing import BadAnswer
 
 class Details(msgspec.Struct):
     cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
     reasoning_tokens: int | None = None
 
 

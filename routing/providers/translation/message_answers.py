@@ -7,7 +7,15 @@ import msgspec
 from models import sse
 from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.completions import ChatChoice, ChatCompletion, ChatToolCall, ChatUsage, Spoken, read
+from routing.providers.translation.completions import (
+    ChatChoice,
+    ChatCompletion,
+    ChatToolCall,
+    ChatUsage,
+    Details,
+    Spoken,
+    read,
+)
 from routing.providers.translation.fields import Json
 
 REASONS = {
@@ -140,10 +148,11 @@ def _event(kind: str, **more: Any) -> bytes:
 
 
 def usage(told: ChatUsage) -> Json:
-    cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
+    details = told.prompt_tokens_details or Details()
+    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
     return {
-        "input_tokens": max(0, told.prompt_tokens - cached),
-        "cache_creation_input_tokens": 0,
+        "input_tokens": max(0, told.prompt_tokens - cached - written),
+        "cache_creation_input_tokens": written,
         "cache_read_input_tokens": cached,
         "output_tokens": told.completion_tokens or 0,
     }

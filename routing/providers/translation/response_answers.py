@@ -9,7 +9,7 @@ import msgspec
 
 from models import sse
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.completions import ChatCompletion, ChatToolCall, ChatUsage, Spoken, read
+from routing.providers.translation.completions import ChatCompletion, ChatToolCall, ChatUsage, Details, Spoken, read
 from routing.providers.translation.fields import Json
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
@@ -184,12 +184,13 @@ class ResponseAnswers:
 
 
 def usage(told: ChatUsage) -> Json:
-    cached = (told.prompt_tokens_details.cached_tokens or 0) if told.prompt_tokens_details else 0
+    details = told.prompt_tokens_details or Details()
+    cached, written = details.cached_tokens or 0, details.cache_write_tokens or 0
     output = told.completion_tokens or 0
     thought = (told.completion_tokens_details.reasoning_tokens or 0) if told.completion_tokens_details else 0
     return {
         "input_tokens": told.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": written},
         "output_tokens": output,
         "output_tokens_details": {"reasoning_tokens": thought},
         "total_tokens": told.prompt_tokens + output,

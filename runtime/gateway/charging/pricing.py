@@ -14,6 +14,8 @@ def price_list(prices: Prices) -> PriceList:
         return round(amount * MILLION)
 
     cached = prices.input if prices.cached_input is None else prices.cached_input
+    written = prices.input if prices.written_input is None else prices.written_input
     return PriceList(
-        micro(prices.input), micro(cached), micro(prices.output), micro(prices.audio_hour), micro(prices.pairs)
-    )
+        micro(prices.input), micro(cached), micro(prices.output), micro(prices.audio_hour), micro(prices.pairs),
+        micro(written) - micro(prices.input),
+    )  # fmt: skip

@@ -85,6 +85,7 @@ def cost_of(record: RequestRecord) -> int:
     return price.cost(
         prompt=usage.prompt_tokens,
         cached=usage.cached_tokens,
+        written=usage.written_tokens,
         output=usage.completion_tokens,
         audio_ms=round(usage.audio_seconds * 1e3),
         pairs=record.pairs,

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anthropic
 import pytest
 
+from models import sse
+from runtime.gateway.sinks.limits import cost_of
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
 from tests.unit.providers.rig import Rig, rigged
@@ -140,6 +142,30 @@ async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Pa
             final = await stream.get_final_completion()
     answers: list[Any] = [found, final]
     assert [answer.choices[0].message.tool_calls[0].function.arguments for answer in answers] == ["{}", "{}"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_tokens_that_were_written_into_a_cache_have_their_price(tmp_path: Path, stream: bool) -> None:
+    usage = {"input_tokens": 8, "output_tokens": 5, "cache_creation_input_tokens": 100, "cache_read_input_tokens": 4}
+    events = traces.message_events("big")
+    began = json.loads(sse.data_of(events[0]))
+    began["message"]["usage"] = usage
+
+    def script(seen: Seen) -> Play:
+        if seen.body.get("stream"):
+            return Play([sse.event(began), *events[1:]], content_type=traces.EVENTS)
+        (data,) = cast(list[bytes], traces.message("big").parts)
+        return Play([json.dumps({**json.loads(data), "usage": usage}).encode()])
+
+    price = {"input": 4, "cached_input": 1, "written_input": 5, "output": 6}
+    asked: Any = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
+    async with rigged(tmp_path, script, "anthropic", models=[{"name": "big", "price": price}]) as rig:
+        found = await rig.chat(**asked)
+        told = json.loads(found.text.split("data: ")[-2]) if stream else found.json()
+        (record,) = rig.gateway.records.all
+    assert told["usage"]["prompt_tokens"] == 112
+    assert told["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "cache_write_tokens": 100}
+    assert cost_of(record) == 8 * 4 + 4 * 1 + 100 * 5 + 5 * 6
 
 
 # --- Anthropic's SDK, OpenAI's provider ------------------------------------------------------------------------------

@@ -190,7 +190,9 @@ def completions(draw: st.DrawFn) -> tuple[Json, list[Json]]:
     usage = {
         "prompt_tokens": prompt,
         "completion_tokens": output,
-        "prompt_tokens_details": draw(st.none() | st.builds(dict, cached_tokens=st.integers(0, prompt))),
+        "prompt_tokens_details": draw(
+            st.none() | st.builds(dict, cached_tokens=st.integers(0, prompt), cache_write_tokens=st.integers(0, prompt))
+        ),
     }
     head = {"id": "chatcmpl-1", "model": "big"}
     chunks = [{**head, "choices": [{"index": 0, "delta": delta}]} for delta in deltas]

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 
 from models.messages import Usage
 from registry.errors import BadRequest, Conflict, NotFound
+from registry.recipes.definition import Prices
 from registry.storage.database import Database
+from runtime.gateway.charging.pricing import price_list
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
 from runtime.gateway.sinks.ledger import LedgerSink
@@ -42,6 +44,11 @@ def test_a_price_is_rounded_once() -> None:
     assert PRICE.cost(prompt=1, cached=0, output=1) == 1, "0.75 millionths"
     assert PRICE.most(prompt=10**6) == 150_000
     assert replace(PRICE, cached=300_000).most(prompt=10**6) == 300_000
+    dear = replace(PRICE, written=37_500)
+    assert dear.cost(prompt=10**6, cached=400_000, written=400_000) == 200_000 * 0.15 + 400_000 * (0.075 + 0.1875)
+    assert dear.most(prompt=10**6) == 187_500
+    assert price_list(Prices(input=0.15)).written == 0
+    assert price_list(Prices(input=0.15, written_input=0.1875)).written == 37_500
     assert PRICE.version == replace(PRICE).version != replace(PRICE, pairs=1).version
 
 
