@@ -22,18 +22,28 @@ CHAT_USAGE = {
 CALL = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": TOOL_ARGUMENTS}}
 
 
-def chat(model: str, text: str = "hello there", tool: bool = False, finish: str | None = None) -> Play:
+def chat(
+    model: str,
+    text: str = "hello there",
+    tool: bool = False,
+    finish: str | None = None,
+    arguments: str = TOOL_ARGUMENTS,
+) -> Play:
     """finish: where a server gives another reason than what it did, such as `stop` after a forced call."""
     message: dict[str, Any] = {"role": "assistant", "content": None if tool else text}
     if tool:
-        message["tool_calls"] = [CALL]
+        message["tool_calls"] = [{**CALL, "function": {"name": "weather", "arguments": arguments}}]
     choice = {"index": 0, "message": message, "finish_reason": finish or ("tool_calls" if tool else "stop")}
     body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model}
     return Play([json.dumps({**body, "choices": [choice], "usage": CHAT_USAGE}).encode()])
 
 
 def chat_events(
-    model: str, words: Sequence[str] = ("hello", " there"), tool: bool = False, finish: str | None = None
+    model: str,
+    words: Sequence[str] = ("hello", " there"),
+    tool: bool = False,
+    finish: str | None = None,
+    arguments: str = TOOL_ARGUMENTS,
 ) -> list[bytes]:
     head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": model}
 
@@ -43,15 +53,15 @@ def chat_events(
     said = [chunk({"content": word}) for word in words]
     if tool:
         first = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": ""}}
-        rest = {"index": 0, "function": {"arguments": TOOL_ARGUMENTS}}
+        rest = {"index": 0, "function": {"arguments": arguments}}
         said = [chunk({"tool_calls": [first]}), chunk({"tool_calls": [rest]})]
     usage = _data({**head, "choices": [], "usage": CHAT_USAGE})
     start, end = chunk({"role": "assistant", "content": ""}), chunk({}, finish or ("tool_calls" if tool else "stop"))
     return [start, *said, end, usage, b"data: [DONE]\n\n"]
 
 
-def chat_stream(model: str, tool: bool = False, finish: str | None = None) -> Play:
-    return Play(chat_events(model, tool=tool, finish=finish), content_type=EVENTS)
+def chat_stream(model: str, tool: bool = False, finish: str | None = None, arguments: str = TOOL_ARGUMENTS) -> Play:
+    return Play(chat_events(model, tool=tool, finish=finish, arguments=arguments), content_type=EVENTS)
 
 
 # --- Anthropic -------------------------------------------------------------------------------------------------------

@@ -142,9 +142,12 @@ class ResponseAnswers:
         return events
 
     def _close(self, status: str) -> list[bytes]:
-        item, self._item = self._item, None
+        item = self._item
         if item is None:
             return []
+        silent = item.call is not None and not item.said
+        said_now = self._say(item.kind, "{}", item.call) if silent else []
+        self._item = None
         done = item.shown(status)
         self._output.append(done)
         if item.call is not None:
@@ -156,7 +159,7 @@ class ResponseAnswers:
                 self._told(f"{item.name}.done", **item.where, **said, **more),
                 self._told("response.content_part.done", **item.where, part=item.part),
             ]
-        return [*ends, self._told("response.output_item.done", output_index=item.index, item=done)]
+        return [*said_now, *ends, self._told("response.output_item.done", output_index=item.index, item=done)]
 
     # --- the answer -------------------------------------------------------------------------------------------------
     def _told(self, kind: str, **more: Any) -> bytes:

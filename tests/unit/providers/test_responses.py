@@ -118,6 +118,27 @@ async def test_tools(tmp_path: Path, there: str) -> None:
             assert body["messages"][1]["tool_calls"][0]["id"] == "toolu_0"
 
 
+@there
+async def test_a_call_without_arguments_is_an_object_without_fields(tmp_path: Path, there: str) -> None:
+    _, protocol, more = THERE[there]
+
+    def script(seen: Seen) -> Play:
+        whole, stream = (
+            (traces.message, traces.message_stream) if there == "messages" else (traces.chat, traces.chat_stream)
+        )
+        return (stream if seen.body.get("stream") else whole)("big", tool=True, arguments="")
+
+    asked: Any = {"model": "there/big", "tools": [TOOL], "input": "weather?"}
+    async with rigged(tmp_path, script, protocol, **more) as rig, rig.openai() as client:
+        found = await client.responses.create(**asked)
+        async with client.responses.stream(**asked) as stream:
+            said = [event.delta async for event in stream if event.type == "response.function_call_arguments.delta"]
+            final = await stream.get_final_response()
+    answers: list[Any] = [found, final]
+    assert [answer.output[0].arguments for answer in answers] == ["{}", "{}"]
+    assert "".join(said) == "{}"
+
+
 async def test_thoughts_and_an_answer_that_was_cut(tmp_path: Path) -> None:
     def script(seen: Seen) -> Play:
         thinks = {"type": "thinking", "thinking": "hm", "signature": "s"}
