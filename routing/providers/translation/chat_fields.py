@@ -26,7 +26,7 @@ FIELDS: Mapping[str, Fields] = {
     "messages[] (user)": fields("role content", "name"),
     "messages[] (assistant)": fields(
         "role content refusal tool_calls",
-        "name annotations parsed reasoning reasoning_content",
+        "name annotations parsed reasoning reasoning_content reasoning_details",
         "audio function_call",
     ),
     "messages[] (tool)": fields("role content tool_call_id", "name"),
