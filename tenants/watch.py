@@ -44,6 +44,8 @@ class KeyWatch:
         self._revision = -1
         self._ring = self._made({}, bytes(32), ())
         self._task: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()
+        """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
         self._failed = False
 
     def who(self, shown: Sequence[str]) -> Caller:
@@ -58,22 +60,27 @@ class KeyWatch:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait({self._task})
-        if self._database is not None:
-            await asyncio.to_thread(self._database.close)
+        async with self._looking:
+            if self._database is not None:
+                await asyncio.to_thread(self._database.close)
 
     async def tables(self) -> "tuple[KeyTable, Database]":
         """Opened, and made where nobody has made a team or a key yet. Raises what keeps them from it."""
         if self._table is None:
-            await asyncio.to_thread(self._look)
-            await self.look()
+            await asyncio.shield(self._look(make=True))
         assert self._table is not None
         assert self._database is not None
         return self._table, self._database
 
     async def look(self) -> None:
         """Once it returns, every change that was made before counts."""
-        if self._table is not None or self._place.has_tables():
-            await asyncio.to_thread(self._look)
+        await asyncio.shield(self._look())  # its thread goes on when who waits for it leaves, and so does the lock
+
+    async def _look(self, *, make: bool = False) -> None:
+        async with self._looking:
+            if not make and self._table is None and not self._place.has_tables():
+                return
+            await asyncio.to_thread(self._read)
             if self._opened is not None and self._database is not None:
                 await self._opened(self._database)
                 self._opened = None
@@ -92,7 +99,7 @@ class KeyWatch:
                     log.error("keys cannot be read: those known go on", exc_info=error)
                 self._failed = True
 
-    def _look(self) -> None:
+    def _read(self) -> None:
         if self._table is None:
             from tenants.keys.table import KeyTable
             from tenants.storage.opening import open_tables
@@ -100,11 +107,11 @@ class KeyWatch:
             place = self._place
             database = open_tables(place.data_dir, place.database)
             try:
-                self._table = KeyTable(database, pepper.load(place.data_dir, place.pepper))
+                table = KeyTable(database, pepper.load(place.data_dir, place.pepper))
             except BaseException:
                 database.close()
                 raise
-            self._database = database
+            self._database, self._table = database, table
         if self._table.revision() == self._revision:
             return
         self._revision, known, archived = self._table.known()

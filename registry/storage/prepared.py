@@ -19,9 +19,9 @@ class Prepared:
         self.sql = str(compiled)
         self._row = _by_place(compiled.positiontup, names) if compiled.positional else _by_name(names)
 
-    def run(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
-        if rows:
-            connection.exec_driver_sql(self.sql, [self._row(row) for row in rows])
+    def run(self, connection: sa.Connection, rows: Sequence[tuple[Any, ...]]) -> int:
+        """Returns how many rows of the table it made or changed."""
+        return connection.exec_driver_sql(self.sql, [self._row(row) for row in rows]).rowcount if rows else 0
 
 
 def _by_place(order: Sequence[str] | None, names: Sequence[str]) -> Callable[[tuple[Any, ...]], Any]:

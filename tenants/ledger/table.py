@@ -24,7 +24,7 @@ _ZEROS = (0,) * len(COUNTS)
 _BEGIN = sa.insert(LEDGER)
 _END = (
     sa.update(LEDGER)
-    .where(LEDGER.c.uid == sa.bindparam("its_uid"))
+    .where(LEDGER.c.uid == sa.bindparam("its_uid"), LEDGER.c.state == sa.literal_column("'open'"))
     .values({"state": sa.bindparam("its_state"), **{name: sa.bindparam(f"its_{name}") for name in _ENDED}})
 )
 _begun, _ended, _counts = attrgetter(*_BEGUN), attrgetter("entry.uid", *_ENDED), attrgetter(*COUNTS)
@@ -41,6 +41,10 @@ class Difference:
     names: tuple[str, ...]
     rows: tuple[int, ...]
     kept: tuple[int, ...]
+
+
+class _NotOpen(Exception):
+    """Of the rows that end some had ended: the transaction is rolled back, and the others are looked for."""
 
 
 class LedgerTable:
@@ -63,8 +67,15 @@ class LedgerTable:
     def write(self, begun: Sequence[Entry], ended: Sequence[Settled], *, again: bool = False) -> None:
         """What began, then what ended, of which everything began before or with it. Raises Unavailable.
 
-        again: some of it may be written already: the connection broke at the commit.
+        again: some of it may be written already: the connection broke at the commit. Rows that are not open stay.
         """
+        try:
+            self._write(begun, ended, again)
+        except _NotOpen:
+            self._write(begun, ended, True)
+        self._priced.update(entry.price_version for entry in begun)  # committed now
+
+    def _write(self, begun: Sequence[Entry], ended: Sequence[Settled], again: bool) -> None:
         with self._database.write() as connection:
             if begun:
                 new = (self._server, "open", *_ZEROS)
@@ -73,12 +84,12 @@ class LedgerTable:
             if again:
                 uids = [one.entry.uid for one in ended]
                 query = sa.select(LEDGER.c.uid).where(LEDGER.c.uid.in_(uids), LEDGER.c.state == "open")
-                still = set(connection.execute(query).scalars())
+                still = set(connection.execute(query.with_for_update()).scalars())
                 ended = [one for one in ended if one.entry.uid in still]
             if ended:
-                self._end.run(connection, [(*_ended(one), "settled") for one in ended])
+                if self._end.run(connection, [(*_ended(one), "settled") for one in ended]) < len(ended) and not again:
+                    raise _NotOpen
                 self._sum(connection, ((one.entry, (1, 0, *_counts(one), 0, 0, 0)) for one in ended))
-        self._priced.update(entry.price_version for entry in begun)  # committed now
 
     def _keep_prices(self, connection: sa.Connection, begun: Sequence[Entry]) -> None:
         """Before the first row that is charged by it can be read."""
@@ -91,7 +102,7 @@ class LedgerTable:
         """End the rows that an earlier run of this server left open. Returns how many there were."""
         mine = (LEDGER.c.server == self._server) & (LEDGER.c.state == "open")
         with self._database.write() as connection:
-            rows = connection.execute(sa.select(LEDGER).where(mine)).all()
+            rows = connection.execute(sa.select(LEDGER).where(mine).with_for_update()).all()
             connection.execute(sa.update(LEDGER).where(mine).values(state="interrupted", end="interrupted"))
             self._sum(connection, ((row, (1, 1, *_ZEROS, row.reserved_micro, 0, 0)) for row in rows))
         return len(rows)

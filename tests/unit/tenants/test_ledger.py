@@ -95,6 +95,17 @@ def test_what_a_killed_server_left_is_interrupted(ledger: LedgerTable, database:
     assert ledger.differences() == []
 
 
+def test_a_row_that_was_interrupted_does_not_end_again(ledger: LedgerTable, database: Database) -> None:
+    """Something ended the rows of a server that still runs: what it tells later counts once, and sums stay true."""
+    one, other = entry(), entry()
+    ledger.write([one], [])
+    assert ledger.interrupt() == 1
+    ledger.write([other], [done(one, 5), done(other, 7)])
+    (found,) = used(database, Question(0, HOUR))
+    assert (found.requests, found.interrupted, found.prompt_tokens) == (2, 1, 7)
+    assert (ledger.differences(), ledger.open_rows()) == ([], 0)
+
+
 def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(team="a"), entry(team="b")]
     ledger.write(entries, [done(one, 5) for one in entries])

@@ -1,11 +1,15 @@
 """The keyring of a running server follows the tables."""
 
+import asyncio
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from registry.errors import Conflict, Unauthorized
+from registry.storage.database import Database
 from tenants.caller import EVERYBODY
 from tenants.keys import pepper
 from tenants.keys.records import KeyRequest
@@ -80,6 +84,70 @@ async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
     tables.close()
     with pytest.raises(Conflict, match="another pepper"):
         await KeyWatch(KeyPlace(tmp_path)).start()
+
+
+async def test_looks_that_come_together_open_one_database_and_tell_of_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when whoever came first has left."""
+    made: list[Database] = []
+    told: list[Database] = []
+    opens, may_go = threading.Event(), threading.Event()
+
+    def opening(*place: Any) -> Database:
+        opens.set()
+        may_go.wait()
+        made.append(open_tables(*place))
+        return made[-1]
+
+    async def opened(database: Database) -> None:
+        await asyncio.sleep(0)  # others run meanwhile
+        told.append(database)
+
+    monkeypatch.setattr("tenants.storage.opening.open_tables", opening)
+    watch = KeyWatch(KeyPlace(tmp_path, open=True), opened)
+    first = asyncio.create_task(watch.tables())
+    await asyncio.to_thread(opens.wait)
+    first.cancel()
+    others = [asyncio.create_task(watch.tables()) for _ in range(3)]
+    await asyncio.wait({first, *others}, timeout=0.2)
+    may_go.set()
+    assert {database for _, database in await asyncio.gather(*others)} == set(made)
+    assert told == made
+    assert len(made) == 1
+    await watch.close()
+
+
+async def test_a_slow_look_never_brings_a_revoked_key_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read the keys as they were before."""
+    tables = open_tables(tmp_path)
+    table = KeyTable(tables, pepper.load(tmp_path))
+    key, text = table.create(KeyRequest("default"))
+    has_read, may_go = threading.Event(), threading.Event()
+    known = KeyTable.known
+
+    def slow(self: KeyTable) -> Any:
+        found = known(self)
+        if not has_read.is_set():
+            has_read.set()
+            may_go.wait()
+        return found
+
+    watch = KeyWatch(KeyPlace(tmp_path))
+    await watch.start()
+    monkeypatch.setattr(KeyTable, "known", slow)
+    table.create_team("search")
+    first = asyncio.create_task(watch.look())
+    await asyncio.to_thread(has_read.wait)
+    table.revoke(key.id)
+    second = asyncio.create_task(watch.look())
+    await asyncio.wait({second}, timeout=0.2)
+    may_go.set()
+    await asyncio.gather(first, second)
+    with pytest.raises(Unauthorized, match="revoked"):
+        watch.who([text])
+    await watch.close()
+    tables.close()
 
 
 def test_a_server_without_keys_makes_no_tables_of_teams(tmp_path: Path) -> None:
