@@ -51,11 +51,18 @@ class Caller:
     """The highest class that it may ask for."""
     timeout: float | None = None
     """Seconds until the deadline of requests that name none."""
+    line: str | None = None
+    """The key from which this one came by rotations, the first of them; None: it came from none."""
 
     @property
     def is_limited(self) -> bool:
         """Are there names that this caller does not see?"""
         return self.models != EVERY or self.adapters != EVERY
+
+    @property
+    def metered(self) -> str | None:
+        """The key whose limits hold: all of a line of rotations share those of the first."""
+        return self.line or self.key
 
     def sees(self, model: str, adapter: str | None = None) -> bool:
         """May it use this model, and on it this adapter?"""

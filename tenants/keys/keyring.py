@@ -41,10 +41,10 @@ class Known:
     revoked: bool
 
     @classmethod
-    def of(cls, key: Key, digest: bytes, salt: str, weight: float = 1.0) -> "Known":
+    def of(cls, key: Key, digest: bytes, salt: str, weight: float = 1.0, line: str | None = None) -> "Known":
         default, ceiling = key.classes
         caller = Caller(
-            key.team, key.id, key.scopes, key.models, key.adapters, salt, weight, default, ceiling, key.timeout
+            key.team, key.id, key.scopes, key.models, key.adapters, salt, weight, default, ceiling, key.timeout, line
         )
         return cls(digest, caller, key.expires, key.revoked is not None)
 

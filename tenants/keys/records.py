@@ -48,6 +48,8 @@ class KeyRequest:
     service_class: ServiceClass | None = None
     ceiling: ServiceClass | None = None
     timeout: float | None = None
+    account: str | None = None
+    """The service account that it is for."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -16,9 +16,10 @@ from tenants.caller import Scope
 from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import Known
+from tenants.keys.lines import lines
 from tenants.keys.records import Key, KeyRequest, Team, check_name, check_team, check_weight
 from tenants.limits.periods import zone_of
-from tenants.storage.tables import KEYRING, KEYS, TEAMS
+from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS, TEAMS
 
 _OWNER = b"roundhouse pepper"
 
@@ -138,10 +139,16 @@ class KeyTable:
         with self._database.write() as connection:
             if self._of_team(connection, wanted.team).archived is not None:
                 raise Conflict(f"The team '{wanted.team}' is archived.", code="team_archived", param="team")
+            if wanted.account is not None:
+                account = _find(connection, ACCOUNTS, wanted.account)
+                if account is None or account.deleted is not None:
+                    raise NotFound(f"There is no service account {quoted(wanted.account)}.", code="account_not_found")
             return self._insert(connection, wanted, expires, None)
 
     def rotate(self, id_: str, grace: float) -> tuple[Key, str]:
-        """A successor that may do the same; the old key goes on for `grace` seconds, and never longer than it had.
+        """A successor that may do the same, of the same account and limits.
+
+        The old key goes on for `grace` seconds, and never longer than it had.
 
         Raises NotFound; Conflict for a key that is not active.
         """
@@ -161,6 +168,7 @@ class KeyTable:
                 service_class=old.service_class,
                 ceiling=old.ceiling,
                 timeout=old.timeout,
+                account=old.account,
             )
             return self._insert(connection, wanted, old.expires, old.id)
 
@@ -186,11 +194,6 @@ class KeyTable:
             _changed(connection)
             return self._key(connection, id_)
 
-    def belongs(self, id_: str, account: str) -> None:
-        """A key was made for a service account."""
-        with self._database.write() as connection:
-            connection.execute(sa.update(KEYS).where(KEYS.c.id == id_).values(account=account))
-
     def _insert(
         self, connection: sa.Connection, wanted: KeyRequest, expires: float | None, replaces: str | None
     ) -> tuple[Key, str]:
@@ -200,6 +203,7 @@ class KeyTable:
             "scopes": sorted(wanted.scopes), "models": wanted.models, "adapters": wanted.adapters,
             "created": self._clock(), "expires": expires, "replaces": replaces,
             "service_class": _label(wanted.service_class), "ceiling": _label(wanted.ceiling), "timeout": wanted.timeout,
+            "account": wanted.account,
         }  # fmt: skip
         connection.execute(sa.insert(KEYS).values(values))
         _changed(connection)
@@ -222,7 +226,11 @@ class KeyTable:
             revision = int(connection.execute(sa.select(KEYRING.c.revision)).scalar_one())
             rows = connection.execute(sa.select(KEYS)).all()
             teams = {team.id: team for team in map(_team, connection.execute(sa.select(TEAMS)))}
-        known = {row.id: Known.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight) for row in rows}
+            firsts = lines(connection)
+        known = {
+            row.id: Known.of(_key(row), row.hash, self._salt(row.team), teams[row.team].weight, firsts.get(row.id))
+            for row in rows
+        }
         return revision, known, [team.id for team in teams.values() if team.archived is not None]
 
 

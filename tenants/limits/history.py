@@ -11,6 +11,7 @@ from zoneinfo import ZoneInfo
 import sqlalchemy as sa
 
 from registry.storage.database import Database
+from tenants.keys.lines import line_of, lines
 from tenants.ledger.rows import HOUR
 from tenants.limits.limiter import UTC, Amounts, Spent
 from tenants.limits.periods import period_of
@@ -31,13 +32,17 @@ def history_of(
 ) -> SpendingHistory:
     """Raises Unavailable."""
     with database.read() as connection:
+        firsts = lines(connection)
         spent = {
-            limit.id: _spent(connection, limit, zones.get(limit.subject, UTC), now)
+            limit.id: _spent(connection, limit, line_of(limit.subject, firsts), zones.get(limit.subject, UTC), now)
             for limit in limits
             if limit.kind.is_spend
         }
         query = sa.select(LEDGER).where(LEDGER.c.at > now - 2 * MINUTE, LEDGER.c.state != "open").order_by(LEDGER.c.at)
-        recent = [Spent(row.team, row.key, row.model, now - row.at, used_of(row)) for row in connection.execute(query)]
+        recent = [
+            Spent(row.team, firsts.get(row.key, row.key), row.model, now - row.at, used_of(row))
+            for row in connection.execute(query)
+        ]
     return SpendingHistory(recent, spent)
 
 
@@ -48,8 +53,11 @@ def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
     return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
 
 
-def _spent(connection: sa.Connection, limit: Limit, zone: ZoneInfo, now: float) -> int:
-    """Sums of whole hours, and rows where the period begins within one: zones are not all whole hours apart."""
+def _spent(connection: sa.Connection, limit: Limit, line: Sequence[str], zone: ZoneInfo, now: float) -> int:
+    """line: keys that a key's limit is for.
+
+    Sums of whole hours, and rows where the period begins within one: zones are not all whole hours apart.
+    """
     begin, end = period_of(limit.kind, zone, now)
     whole = -(-begin // HOUR) * HOUR
     hours = (HOURS.c.cost_micro + HOURS.c.lost_micro, [HOURS.c.hour >= whole, HOURS.c.hour < end])
@@ -57,9 +65,9 @@ def _spent(connection: sa.Connection, limit: Limit, zone: ZoneInfo, now: float) 
     rows = (lost, [LEDGER.c.at >= begin, LEDGER.c.at < whole, LEDGER.c.state != "open"])
     total = 0
     for table, (amount, where) in ((HOURS, hours), (LEDGER, rows)):
-        owner = table.c.team if limit.owner == "team" else table.c.key
+        whose = table.c.team == limit.subject if limit.owner == "team" else table.c.key.in_(line)
         query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
-        query = query.where(owner == limit.subject, *where)
+        query = query.where(whose, *where)
         if limit.model:
             query = query.where(table.c.model == limit.model)
         total += connection.execute(query).scalar_one()

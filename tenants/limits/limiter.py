@@ -49,6 +49,7 @@ class Spent:
 
     team: str
     key: str
+    """The first of its line of rotations."""
     model: str
     age: float
     used: Amounts
@@ -129,7 +130,7 @@ class Limiter:
         if before is not None:
             admission.counted, admission.warnings = before.counted, before.warnings
         known = {id(one) for one, _ in admission.counted}
-        found = [one for one in self._of(caller.team, caller.key, model) if id(one) not in known]
+        found = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in known]
         waits = [(one, one.meter.wait(one.asked(most), now)) for one in found]
         binding = [(one, wait) for one, wait in waits if wait != 0.0 and one.limit.mode is Mode.ENFORCE]
         if binding:
@@ -165,7 +166,7 @@ class Limiter:
         """Of each kind that limits this caller the one with the least left, for headers."""
         found: dict[Kind, LimitLeft] = {}
         now = self._clock()
-        for one in self._of(caller.team, caller.key, model):
+        for one in self._of(caller.team, caller.metered, model):
             if one.limit.mode is not Mode.SHADOW:
                 left, before = one.meter.left(now), found.get(one.limit.kind)
                 if before is None or left.remaining < before.remaining:
@@ -175,7 +176,7 @@ class Limiter:
     def spendable(self, caller: Caller, model: str) -> int | None:
         """What the budgets of this caller have left, in millionths of the currency; None: it has no budget."""
         now = self._clock()
-        spends = (o for o in self._of(caller.team, caller.key, model) if o.limit.kind.is_spend)
+        spends = (o for o in self._of(caller.team, caller.metered, model) if o.limit.kind.is_spend)
         return min((o.meter.left(now).remaining for o in spends if o.limit.mode is Mode.ENFORCE), default=None)
 
     def _of(self, team: str, key: str | None, model: str) -> list[_Metered]:
@@ -237,10 +238,10 @@ class Limiter:
                 if _is_of(limit, past.team, past.key, past.model):
                     meter.take(past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9))
         for admission, used in ended:
-            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model):
+            if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model):
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)
         for admission in self._running.values():
-            if _is_of(limit, admission.caller.team, admission.caller.key or "", admission.model) and not any(
+            if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model) and not any(
                 known is one for known, _ in admission.counted
             ):
                 admission.hold(one, one.meter.take(one.asked(admission.most), now))

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from registry.errors import LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
+from tenants.keys.lines import line_of, lines
 from tenants.limits.history import used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter
 from tenants.limits.records import Limit
@@ -29,11 +30,14 @@ class Outcome:
 
 def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end: float) -> Outcome:
     """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable."""
-    owner = LEDGER.c.team if limit.owner == "team" else LEDGER.c.key
-    query = sa.select(LEDGER).where(LEDGER.c.at >= begin, LEDGER.c.at < end, owner == limit.subject)
+    query = sa.select(LEDGER).where(LEDGER.c.at >= begin, LEDGER.c.at < end)
     if limit.model:
         query = query.where(LEDGER.c.model == limit.model)
     with database.read() as connection:
+        if limit.owner == "team":
+            query = query.where(LEDGER.c.team == limit.subject)
+        else:
+            query = query.where(LEDGER.c.key.in_(line_of(limit.subject, lines(connection))))
         rows = connection.execution_options(yield_per=1000).execute(query.order_by(LEDGER.c.at, LEDGER.c.uid))
         return _replayed(rows, limit, zone)
 
@@ -58,7 +62,7 @@ def _replayed(rows: Iterable[Any], limit: Limit, zone: ZoneInfo) -> Outcome:
             max(used.money, row.reserved_micro),
         )
         try:
-            admission = limiter.admit(Caller(row.team, row.key or None), row.model, most)
+            admission = limiter.admit(Caller(row.team, limit.subject), row.model, most)
             heapq.heappush(running, (row.at + row.total_ms / 1e3, came, admission, used))
         except LimitExceeded:
             refused, first, last = refused + 1, row.at if first is None else first, row.at

@@ -12,6 +12,7 @@ import sqlalchemy as sa
 from registry.errors import NotFound
 from registry.storage.database import Database
 from registry.wording import quoted
+from tenants.keys.lines import line_of, lines
 from tenants.limits.periods import zone_of
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.storage.tables import KEYRING, KEYS, LIMITS, TEAMS
@@ -24,14 +25,15 @@ class LimitTable:
         self._database, self._clock = database, clock
 
     def all(self, owner: str | None = None, subject: str | None = None) -> list[Limit]:
-        """Oldest first."""
+        """Oldest first. A key's are those of its line, and are told as of the line's first key."""
         query = sa.select(LIMITS).order_by(LIMITS.c.created, LIMITS.c.id)
         if owner is not None:
             query = query.where(LIMITS.c.owner == owner)
-        if subject is not None:
-            query = query.where(LIMITS.c.subject == subject)
         with self._database.read() as connection:
-            return [_limit(row) for row in connection.execute(query)]
+            firsts = lines(connection)
+            if subject is not None:
+                query = query.where(LIMITS.c.subject.in_(line_of(subject, firsts) if owner == "key" else [subject]))
+            return [_of_line(_limit(row), firsts) for row in connection.execute(query)]
 
     def zones(self) -> dict[str, ZoneInfo]:
         """Of teams, and of keys by their ids: the team's."""
@@ -46,11 +48,13 @@ class LimitTable:
 
         Raises NotFound for a team or key that is not there.
         """
-        alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.subject == wanted.subject)
-        alike &= (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
+        alike = (LIMITS.c.owner == wanted.owner) & (LIMITS.c.kind == wanted.kind) & (LIMITS.c.model == wanted.model)
         alike &= (LIMITS.c.mode == Mode.WARN) == (wanted.mode is Mode.WARN)
         with self._database.write() as connection:
             self._check(connection, wanted)
+            firsts = lines(connection)
+            line = line_of(wanted.subject, firsts) if wanted.owner == "key" else [wanted.subject]
+            wanted, alike = _of_line(wanted, firsts), alike & LIMITS.c.subject.in_(line)
             rows = connection.execute(sa.select(LIMITS.c.id).where(alike).order_by(LIMITS.c.created)).scalars().all()
             if rows:
                 connection.execute(sa.delete(LIMITS).where(LIMITS.c.id.in_(rows)))
@@ -60,7 +64,7 @@ class LimitTable:
         """Beside those that are there. Raises NotFound."""
         with self._database.write() as connection:
             self._check(connection, wanted)
-            return self._insert(connection, wanted)
+            return self._insert(connection, _of_line(wanted, lines(connection)))
 
     def change(self, id_: str, changed: Callable[[Limit], Limit]) -> Limit:
         """Raises NotFound."""
@@ -109,6 +113,10 @@ def _no_limit(id_: str) -> NotFound:
 
 def _changed(connection: sa.Connection) -> None:
     connection.execute(sa.update(KEYRING).values(revision=KEYRING.c.revision + 1))
+
+
+def _of_line(limit: Limit, firsts: dict[str, str]) -> Limit:
+    return replace(limit, subject=firsts.get(limit.subject, limit.subject)) if limit.owner == "key" else limit
 
 
 def _limit(row: Any) -> Limit:

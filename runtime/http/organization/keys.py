@@ -202,10 +202,8 @@ def _new_key(account: "Account", body: KeyBody, tables: "Tables") -> Mapping[str
     from tenants.keys.records import KeyRequest
 
     scopes = frozenset(body.scopes or (Scope.INFER,))
-    wanted = KeyRequest(account.team, body.name or account.name, scopes, seconds=body.expires_in_seconds)
-    key, text = tables.keys.create(wanted)
-    tables.keys.belongs(key.id, account.id)
-    return _made(key, text)
+    name, seconds = body.name or account.name, body.expires_in_seconds
+    return _made(*tables.keys.create(KeyRequest(account.team, name, scopes, seconds=seconds, account=account.id)))
 
 
 # --- admin keys -----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from registry.errors import BadRequest, Conflict, NotFound, Unauthorized, Unavai
 from registry.storage.database import Database, url_of
 from tenants.caller import EVERY, SCOPES, Scope
 from tenants.classes import ServiceClass
+from tenants.keys.accounts import AccountTable
 from tenants.keys.keyring import Keyring
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable, storing
@@ -124,6 +125,31 @@ def test_rotation_has_a_grace_period(table: KeyTable, clock: Clock) -> None:
     clock.now += 2000
     with pytest.raises(Conflict, match="expired"):
         table.rotate(newest.id, 1.0)
+
+
+def test_a_successor_is_of_the_same_account(table: KeyTable, database: Database, clock: Clock) -> None:
+    account = AccountTable(database, clock).create("default", "nightly")
+    key, _ = table.create(KeyRequest("default", account=account.id))
+    assert key.account == account.id
+    (new, text), (newest, last) = table.rotate(key.id, 60.0), table.rotate(key.id, 60.0)
+    assert new.account == newest.account == account.id
+    AccountTable(database, clock).delete("default", account.id)
+    for shown in (text, last):
+        with pytest.raises(Unauthorized, match="revoked"):
+            ring(table, clock).who([shown])
+    with pytest.raises(NotFound, match="service account"):
+        table.create(KeyRequest("default", account=account.id))
+    assert len(table.list_keys()) == 3
+
+
+def test_a_successor_is_metered_as_the_first_of_its_line(table: KeyTable, clock: Clock) -> None:
+    key, text = table.create(KeyRequest("default"))
+    other, _ = table.create(KeyRequest("default"))
+    new, after = table.rotate(key.id, 60.0)
+    newest, last = table.rotate(new.id, 60.0)
+    callers = [ring(table, clock).who([shown]) for shown in (text, after, last)]
+    assert [caller.key for caller in callers] == [key.id, new.id, newest.id]
+    assert {caller.metered for caller in callers} == {key.id} != {other.id}
 
 
 def test_texts_are_kept_of_no_team_that_has_not_said_so(table: KeyTable, database: Database) -> None:

@@ -1,8 +1,10 @@
 """Limits in the database, where meters begin after a kill, and what a limit would have done."""
 
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import pytest
+import sqlalchemy as sa
 
 from registry.errors import LimitExceeded, NotFound
 from registry.storage.database import Database
@@ -16,6 +18,7 @@ from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import simulate
 from tenants.limits.table import LimitTable
+from tenants.storage.tables import LIMITS
 from tests.unit.tenants.conftest import Clock
 
 NOW = 1_792_782_600.0  # 2026-10-23 19:10 UTC
@@ -102,3 +105,35 @@ def test_what_a_limit_would_have_done(database: Database) -> None:
     assert refused(Kind.AT_ONCE, 2) == 20 - 14
     assert refused(Kind.DAY, 70) == 10
     assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
+
+
+def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable, clock: Clock) -> None:
+    """Whichever of them a limit was set for, also before the rotation; what one has used the others have not."""
+    utc, ledger, limits = ZoneInfo("UTC"), LedgerTable(database, "s"), LimitTable(database, clock)
+    key, _ = table.create(KeyRequest("default"))
+    spend = limits.set(Limit("", "key", key.id, Kind.MONTH, 1000))
+    new, _ = table.rotate(key.id, 60.0)
+    newest, _ = table.rotate(new.id, 60.0)
+    with database.write() as connection:  # as a version that knew no lines kept it
+        values = {"id": "old", "owner": "key", "subject": new.id, "kind": "requests_per_minute", "model": "",
+                  "amount": 5, "mode": "enforce", "emails": [], "created": 1.0}  # fmt: skip
+        connection.execute(sa.insert(LIMITS).values(values))
+    for id_ in (key.id, new.id, newest.id):
+        assert [one.id for one in limits.all("key", id_)] == ["old", spend.id]
+    begun = [replace(entry(id_, NOW - 30, "default", micro=9), key=id_) for id_ in (key.id, newest.id)]
+    ledger.write(begun, [done(one, 10, 100) for one in begun])
+    told = history_of(database, limits.all(), {key.id: utc}, NOW)
+    assert told.spent == {spend.id: 200}
+    limiter = Limiter(clock=lambda: 10**12, wall=lambda: NOW)
+    limiter.replace(limits.all(), {}, told.recent, told.spent)
+    callers = [Caller("default", key.id), *(Caller("default", one.id, line=key.id) for one in (new, newest))]
+    for caller in callers:
+        assert limiter.levels(caller, "m")[Kind.MONTH].remaining == 800
+    for caller in callers:
+        limiter.admit(caller, "m", Amounts(money=100))
+    assert {limiter.levels(caller, "m")[Kind.MONTH].remaining for caller in callers} == {500}
+    found = simulate(database, Limit("", "key", newest.id, Kind.MONTH, 100), utc, NOW - 60, NOW)
+    assert (found.requests, found.refused) == (2, 1)
+    again = limits.set(Limit("", "key", newest.id, Kind.REQUESTS, 7))
+    assert (again.id, again.subject) == ("old", key.id), "it takes the place of the one that was there"
+    assert len(limits.all()) == 2
