@@ -9,7 +9,7 @@ from starlette.requests import Request
 from console.kept import Console
 from console.now import Now
 from registry.recipes.definition import Task, Tier
-from tenants.caller import Caller, Scope
+from tenants.caller import SCOPES, Caller, Scope
 from tenants.ledger.view import UsageReport
 from tenants.place import KeyPlace
 
@@ -114,6 +114,11 @@ class Visit:
     def may(self, *scopes: Scope) -> bool:
         """Has the caller one of these?"""
         return not self.caller.scopes.isdisjoint(scopes)
+
+    @property
+    def is_free(self) -> bool:
+        """Is there nothing that a key would open?"""
+        return self.caller.scopes == SCOPES
 
     @property
     def team(self) -> str | None:

@@ -34,7 +34,7 @@ from console.rendering import HEADERS, templates
 from console.sessions import COOKIE, SECONDS
 from registry.errors import BadRequest, Forbidden, NotFound, RoundhouseError, Unauthorized
 from registry.json import NOT_JSON
-from tenants.caller import SCOPES, Scope
+from tenants.caller import EVERYBODY, SCOPES, Scope
 
 JSON = "application/json"
 
@@ -81,7 +81,7 @@ class Web:
         visit, slug = self._visit(request), request.path_params["slug"]
         page = _page(slug)
         part = request.query_params.get("part")
-        if not visit.caller.scopes:
+        if visit.caller.key is None and not visit.may(*page.scopes):
             where = f"sign-in?next={slug}"
             if part is None:
                 return _go(where)
@@ -101,7 +101,7 @@ class Web:
         action = page.actions.get(request.path_params["action"])
         if action is None:
             raise NotFound("There is no such action here.", code="unknown_path")
-        if not visit.caller.scopes:
+        if visit.caller.key is None and not visit.may(*page.scopes):
             raise Unauthorized("Sign in first.", code="missing_api_key")
         _check(visit, page)
         return _json(await action(visit, await _body(request)))
@@ -125,8 +125,11 @@ class Web:
         key = body.get("key")
         if not isinstance(key, str) or not 8 <= len(key) <= 512:
             raise BadRequest("Send the key as `key`.", param="key")
-        if host.who([key]).key is None:
+        caller = host.who([key])
+        if caller is EVERYBODY:
             raise BadRequest("This server asks for no key: everything is open to you already.", param="key")
+        if caller.key is None:
+            raise BadRequest("This is no key of this server: they begin with 'rh-'.", param="key")
         response = _json({"signed_in": True})
         secure = "https" in (request.url.scheme, request.headers.get("x-forwarded-proto"))
         token = host.console.sessions.begin(key)

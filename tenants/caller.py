@@ -31,7 +31,7 @@ SCOPES = frozenset(Scope)
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Without keys everybody is the team `default` and may do everything."""
+    """Where there are no keys everybody is the team `default` and may do everything."""
 
     team: str = DEFAULT_TEAM
     key: str | None = None
@@ -75,6 +75,8 @@ class Caller:
 
 
 EVERYBODY = Caller()
-"""The caller of an open server."""
+"""The caller of an open server for which nobody has made a key."""
+VISITOR = Caller(scopes=frozenset((Scope.INFER,)), ceiling=ServiceClass.INTERACTIVE)
+"""Who shows no key on an open server that has some: as with a key of the team `default` that was given nothing more."""
 NOBODY = Caller("", scopes=frozenset(), models=(), adapters=())
 """Who shows no key where none is needed, on a server that has some."""

@@ -15,7 +15,7 @@ class KeyPlace:
         database: a URL; None: SQLite in the data directory, once somebody has made a key.
         pepper: None: the file in the data directory.
         loopback: only this machine can reach the server.
-        open: whoever shows no key is let in.
+        open: whoever shows no key is let in; where there are keys, to ask models only.
     """
 
     data_dir: Path

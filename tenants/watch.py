@@ -27,7 +27,7 @@ class KeyWatch:
     | keys                         | who shows none                          | cost each half second |
     |------------------------------|-----------------------------------------|-----------------------|
     | nobody has ever made one     | let in on loopback or with `open`       | one stat(2)           |
-    | there are some               | let in with `open`                      | one SELECT            |
+    | there are some               | with `open` let in, to ask models       | one SELECT            |
     | the database does not answer | as before; at the start it is an error  | one try               |
     """
 

@@ -89,7 +89,9 @@ class Settings(BaseSettings):
     pepper: SecretStr | None = None
     """Of the keys' hashes; None: the file `pepper` in the data directory. No option: others can read those."""
     open: Annotated[bool, WHERE] = Field(
-        default=False, description="Let in whoever shows no key, also from other machines, as the team 'default'."
+        default=False,
+        description="Let in whoever shows no key, also from other machines, as the team 'default': "
+        "for everything while there is no key, once there is one only to ask models.",
     )
     adapter_roots: Annotated[tuple[Path, ...], NoDecode, ROOTS] = Field(
         default=(),

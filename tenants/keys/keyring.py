@@ -2,8 +2,8 @@
 
 | shown                               | no keys, loopback or --open | keys exist | keys exist, --open  |
 |-------------------------------------|-----------------------------|------------|---------------------|
-| nothing                             | everybody                   | 401        | everybody           |
-| what has not the form of ours       | everybody                   | 401        | everybody           |
+| nothing                             | everybody                   | 401        | a visitor: `infer`  |
+| what has not the form of ours       | everybody                   | 401        | a visitor           |
 | a key of ours that is active        | -                           | its caller | its caller          |
 | one that is wrong, expired, revoked | everybody                   | 401        | 401                 |
 | several that differ                 | everybody                   | 401        | 401, if one is ours |
@@ -16,13 +16,13 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from registry.errors import Unauthorized
-from tenants.caller import EVERYBODY, Caller
+from tenants.caller import EVERYBODY, VISITOR, Caller
 from tenants.keys import secret
 from tenants.keys.records import Key
 
 LONGEST = 512
 """Characters of what is looked at: providers' keys are up to 200."""
-_HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
+HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 
 class Callers(Protocol):
@@ -73,11 +73,11 @@ class Keyring:
 
     def who(self, shown: Sequence[str]) -> Caller:
         if self.is_open and not any(text.startswith(secret.PREFIX) for text in shown):
-            return EVERYBODY
+            return VISITOR if self._known else EVERYBODY
         if not self._known and self.is_open:
             return EVERYBODY
         if not shown:
-            raise Unauthorized(f"This server asks for a key. {_HOW}", code="missing_api_key")
+            raise Unauthorized(f"This server asks for a key. {HOW}", code="missing_api_key")
         if len(set(shown)) > 1:
             raise Unauthorized("Several keys that differ came with this request. Send one.")
         return self._active(shown[0])

@@ -25,7 +25,7 @@ import httpx
 import msgspec
 import psutil
 
-from tests.fuzz import memory, report
+from tests.fuzz import key, memory, report
 from tests.fuzz.corpus import KEPT, SEEDS, Kept, Raw, read
 from tests.fuzz.gaps import WORST, Gap
 from tests.fuzz.mutate import mutate
@@ -35,7 +35,7 @@ from tests.system.serving import PACK, ROOT, STARTER, Server
 
 PATIENCE = 90.0
 OPTIONS = ("--body-seconds", "5", "--device-memory", "8GiB", "--unread-seconds", "10", "--open")
-"""open: a key that a request makes would close the server to all others."""
+"""open: the control stream shows no key, and some requests show what is none."""
 FRESH = httpx.Limits(max_keepalive_connections=0)
 """Each question has a connection of its own: a server may close one that is idle, but never one that has just come. So
 no question need be asked twice, and one that is left without an answer is a finding."""
@@ -55,8 +55,8 @@ class Sent:
 class Run:
     """What is shared by the attackers, and the report at the end."""
 
-    def __init__(self, server: Server, seed: int) -> None:
-        self.server, self.seed = server, seed
+    def __init__(self, server: Server, seed: int, shown: str) -> None:
+        self.server, self.seed, self._key = server, seed, shown
         self.stop = threading.Event()
         self.statuses: Counter[int] = Counter()
         self.found: list[str] = []
@@ -75,7 +75,7 @@ class Run:
         sent = Sent(raw, time.time())
         with self._lock:
             self.recent.append(sent)
-        reply = send(self.server.port, raw, PATIENCE)
+        reply = send(self.server.port, key.showing(raw, self._key), PATIENCE)
         sent.ended = time.time()
         wrong = finding(raw, reply)
         with self._lock:
@@ -229,11 +229,11 @@ def main() -> int:
         server = Server(Path(folder) / "server" / "data", [STARTER], *OPTIONS, prewarm=True)
         server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=FRESH)
         try:
-            server.wait_ready(600)
+            shown = key.make(server.wait_ready(600))
             for model in MODELS:
                 server.http.post(f"/v1/models/{model}/load").raise_for_status()
             server.http.put("/v1/models/starter-chat/pin").raise_for_status()
-            run, began = Run(server, asked.seed), time.monotonic()
+            run, began = Run(server, asked.seed, shown), time.monotonic()
             attack(run, asked.minutes)
             try:
                 after(run)

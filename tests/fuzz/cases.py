@@ -81,7 +81,7 @@ def _raw(case: Any, url: str) -> Raw:
     return Raw(sent.method or "GET", target, headers, data.decode("latin-1"))
 
 
-LEFT = ("content-length", "user-agent", "accept-encoding", "host", "connection")
+LEFT = ("content-length", "user-agent", "accept-encoding", "host", "connection", "authorization")
 
 
 def _letters(value: str | bytes) -> str:

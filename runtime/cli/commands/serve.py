@@ -78,7 +78,10 @@ def _somebody_may_ask(settings: "Settings") -> None:
         return
     where = f"{settings.host}:{settings.port}"
     if place.open:
-        note(f"warning: whoever can reach {where} can use this server: with --open it asks for no key.")
+        note(
+            f"warning: whoever can reach {where} can ask its models: with --open it asks for no key. While there is no "
+            "key at all, everything else too."
+        )
         return
     if place.has_tables():
         with opened_at(place) as tables:

@@ -9,6 +9,7 @@ from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
 from runtime.http.sending import error_response
 from tenants.caller import EVERYBODY, NOBODY, Caller
+from tenants.keys.keyring import HOW
 
 _HEADERS = frozenset((b"authorization", b"x-api-key", b"api-key"))
 """OpenAI's clients, Anthropic's, Azure's."""
@@ -63,6 +64,9 @@ def _caller(scope: Scope, cookie: str) -> Caller:
     caller = gateway_of(scope).callers.who(keys)
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
+        if caller.key is None:
+            how = f"Make one with `roundhouse keys create --scopes {min(scopes)}`. {HOW}"
+            raise Forbidden(f"{path} needs a key with the scope {words}. {how}", code="insufficient_scope")
         raise Forbidden(f"This key may not use {path}: it needs the scope {words}.", code="insufficient_scope")
     return caller
 

@@ -48,8 +48,8 @@ def console(tmp_path: Path) -> Console:
     """A console; `keys` are those that its server knows: without any it is open."""
 
     @asynccontextmanager
-    async def opened(*keys: tuple[str, Known], root_path: str = "") -> AsyncIterator[Shown]:
-        ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=False) if keys else None
+    async def opened(*keys: tuple[str, Known], root_path: str = "", is_open: bool = False) -> AsyncIterator[Shown]:
+        ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
         gateway = FakeGateway(tmp_path, callers=ring)
         gateway.gateway.phase = "ready"
         app = application(gateway, layers(gateway.settings))

@@ -33,6 +33,22 @@ async def test_without_a_key_a_page_leads_to_signing_in(console: Console) -> Non
         assert 'data-next="."' in await shown.page("sign-in?next=https://elsewhere.example"), "never to elsewhere"
 
 
+async def test_on_an_open_server_with_keys_a_key_opens_what_asking_models_does_not(console: Console) -> None:
+    async with console(ADMIN, is_open=True) as shown:
+        first = await shown.client.get("/console/", headers=HTML)
+        page = await shown.page(first.headers["location"])
+        assert 'href="sign-in"' in page
+        assert "no key needed" not in page
+        refused = await shown.client.get("/console/teams", headers=HTML)
+        assert (refused.status_code, refused.headers["location"]) == (303, "sign-in?next=teams")
+        assert (await shown.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)).status_code == 401
+        assert 'data-next="teams"' in await shown.page("sign-in?next=teams")
+        wrong = await sign_in(shown, "sk-of-somebody-else")
+        assert (wrong.status_code, "begin with 'rh-'" in wrong.text) == (400, True)
+        assert (await sign_in(shown, ADMIN[0])).status_code == 200
+        assert "team <b>ops</b>" in await shown.page("teams")
+
+
 async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> None:
     async with console(ADMIN) as shown:
         response = await sign_in(shown, ADMIN[0])

@@ -156,7 +156,10 @@ ROUTES: dict[str, set[Scope] | None] = {
 """Scopes of which one is needed; None: no key is."""
 
 KEYS = {scope: secret.make() for scope in Scope}
-LIMITED, EXPIRED = secret.make(), secret.make()
+LIMITED, EXPIRED, REVOKED = (secret.make() for _ in range(3))
+_FORGED = LIMITED.text[:12] + EXPIRED.text[12:55]
+WRONG = _FORGED + secret._checksum(_FORGED)
+"""A whole key, with an id that there is and another one's secret."""
 
 
 def keyring(*, is_open: bool = False) -> Keyring:
@@ -167,6 +170,7 @@ def keyring(*, is_open: bool = False) -> Keyring:
     limited = Caller("t", LIMITED.id, frozenset(INFER), ("embed", "gone-*"))
     known[LIMITED.id] = Known(secret.digest(PEPPER, LIMITED.text), limited, None, False)
     known[EXPIRED.id] = Known(secret.digest(PEPPER, EXPIRED.text), limited, 1.0, False)
+    known[REVOKED.id] = Known(secret.digest(PEPPER, REVOKED.text), limited, None, True)
     return Keyring(known, PEPPER, is_open=is_open)
 
 
@@ -269,30 +273,34 @@ def test_what_is_no_bearer_is_no_key() -> None:
 @pytest.mark.parametrize(
     ("path", "inside"),
     [
-        ("/v1/chat/completions", lambda b: b["error"]["code"] == "invalid_api_key" and b["error"]["param"] is None),
-        ("/v1/messages", lambda b: b["type"] == "error" and b["error"]["type"] == "authentication_error"),
-        ("/v2/rerank", lambda b: list(b) == ["message"]),
-        ("/v1/rerank", lambda b: b["error"]["code"] == "invalid_api_key" and isinstance(b["detail"], str)),
-        ("/embed", lambda b: isinstance(b["error"], str) and "error_type" in b),
-        ("/generate", lambda b: isinstance(b["error"], str) and "error_type" in b),
-        ("/api/chat", lambda b: list(b) == ["error"] and isinstance(b["error"], str)),
-        ("/v1/audio/transcriptions", lambda b: b["error"]["type"] == "invalid_request_error"),
+        ("/v1/chat/completions", lambda b, code: b["error"]["code"] == code and b["error"]["param"] is None),
+        ("/v1/messages", lambda b, _: b["type"] == "error" and b["error"]["type"] == "authentication_error"),
+        ("/v2/rerank", lambda b, _: list(b) == ["message"]),
+        ("/v1/rerank", lambda b, code: b["error"]["code"] == code and isinstance(b["detail"], str)),
+        ("/embed", lambda b, _: isinstance(b["error"], str) and "error_type" in b),
+        ("/generate", lambda b, _: isinstance(b["error"], str) and "error_type" in b),
+        ("/api/chat", lambda b, _: list(b) == ["error"] and isinstance(b["error"], str)),
+        ("/v1/audio/transcriptions", lambda b, _: b["error"]["type"] == "invalid_request_error"),
     ],
 )
 @pytest.mark.parametrize(
-    "key",
-    ["rh-wrong", EXPIRED.text, LIMITED.text[:-2], "x" * 9000],
-    ids=["made-up", "expired", "truncated", "oversized"],
+    ("key", "code"),
+    [
+        ("rh-wrong", "invalid_api_key"),
+        (EXPIRED.text, "api_key_expired"),
+        (REVOKED.text, "api_key_revoked"),
+        (WRONG, "invalid_api_key"),
+        (LIMITED.text[:-2], "invalid_api_key"),
+        ("x" * 9000, "invalid_api_key"),
+    ],
+    ids=["made-up", "expired", "revoked", "another-secret", "truncated", "oversized"],
 )
-async def test_a_401_is_in_the_dialect_of_its_path(server: Served, path: str, inside: Any, key: str) -> None:
+async def test_a_401_is_in_the_dialect_of_its_path(server: Served, path: str, inside: Any, key: str, code: str) -> None:
     found = await ask(server, f"POST {path}", f"x-api-key: {key}\r\n".encode(), {"model": "embed"})
     assert found.status == 401
     assert found.headers["www-authenticate"] == "Bearer"
     body = json.loads(found.body)
-    if key == EXPIRED.text and "error" in body and "code" in body["error"]:
-        assert body["error"]["code"] == "api_key_expired"
-    else:
-        assert inside(body), body
+    assert inside(body, code), body
     assert key not in found.body.decode()
 
 
@@ -324,8 +332,15 @@ async def test_an_unknown_path_is_no_secret_and_needs_a_key(server: Served) -> N
 
 async def test_an_open_server_with_keys(tmp_path: Path) -> None:
     async with served(tmp_path, callers=keyring(is_open=True)) as server:
-        assert (await ask(server, "GET /metrics")).status == 200
-        assert (await ask(server, "GET /metrics", b"Authorization: Bearer none\r\n")).status == 200
+        assert (await ask(server, "GET /v1/models")).status == 200
+        body = {"model": "nobody", "input": "a"}
+        for none in (b"", b"Authorization: Bearer none\r\n"):
+            assert (await ask(server, "POST /v1/embeddings", none, body)).error()["code"] == "model_not_found"
+            for line in ("GET /metrics", "POST /v1/adapters", "GET /v1/organization/admin_api_keys"):
+                refused = await ask(server, line, none)
+                assert (refused.status, refused.error()["code"]) == (403, "insufficient_scope")
+                assert "roundhouse keys create --scopes" in refused.error()["message"]
+        assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.MODELS]))).status == 200
         assert (await ask(server, "GET /metrics", bearer(KEYS[Scope.INFER]))).status == 403, "a key is who it is"
         assert (await ask(server, "GET /metrics", bearer(EXPIRED))).status == 401
         assert (await ask(server, "GET /v1/nothing")).status == 404

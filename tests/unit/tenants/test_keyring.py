@@ -4,6 +4,7 @@ import pytest
 
 from registry.errors import RoundhouseError, Unauthorized
 from tenants.caller import EVERYBODY, Caller, Scope
+from tenants.classes import ServiceClass
 from tenants.keys import secret
 from tenants.keys.keyring import OPEN, Keyring, Known
 from tests.unit.tenants.conftest import PEPPER, Clock
@@ -76,7 +77,9 @@ def test_what_is_refused(clock: Clock, is_open: bool, shown: list[str], code: st
 
 @pytest.mark.parametrize("shown", [[], [""], ["none"], ["sk-live-1234"], ["Bearer"], ["é" * 20]])
 def test_who_shows_no_key_of_ours(clock: Clock, shown: list[str]) -> None:
-    assert ring(clock, is_open=True).who(shown) is EVERYBODY
+    visitor = ring(clock, is_open=True).who(shown)
+    assert (visitor.team, visitor.key, visitor.scopes) == ("default", None, {Scope.INFER})
+    assert visitor.ceiling is ServiceClass.INTERACTIVE
     with pytest.raises(RoundhouseError) as error:
         ring(clock, is_open=False).who(shown)
     assert error.value.code == ("invalid_api_key" if shown else "missing_api_key")
