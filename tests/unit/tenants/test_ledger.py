@@ -2,7 +2,6 @@
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
@@ -10,18 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from registry.errors import BadRequest
-from registry.storage.database import Database, url_of
-from registry.storage.migration import upgrade
-from tenants.keys.table import KeyTable
+from registry.storage.database import Database
 from tenants.ledger import report
 from tenants.ledger.dates import span
 from tenants.ledger.organization import UsageQuery, page_of
 from tenants.ledger.report import By, Question, Used, parsed_by, used
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
-from tenants.place import FILE
-from tenants.storage.opening import MIGRATIONS, open_tables
-from tenants.storage.tables import VERSION_TABLE
+from tenants.storage.opening import open_tables
 
 HOUR, DAY = 3600, 86_400
 _UIDS = itertools.count()
@@ -199,30 +194,6 @@ def test_sums_are_those_of_rows_whatever_comes(data: st.DataObject, tmp_path_fac
     assert ledger.open_rows() == len(running)
     assert ledger.differences() == []
     database.close()
-
-
-@pytest.mark.parametrize("made_by", ["0001", "0002"])
-def test_an_older_database_gets_what_it_lacks(url: str | None, tmp_path: Path, made_by: str) -> None:
-    """One that was made by a release before: its teams, keys and rows stay."""
-    old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
-    upgrade(old, MIGRATIONS, VERSION_TABLE, made_by)
-    with old.write() as connection:
-        connection.execute(sa.text("INSERT INTO teams (id, name, created) VALUES ('search', 'Search', 5.0)"))
-        if made_by == "0002":
-            names = ("uid", "request", "team", "key", "endpoint", "model", "revision", "adapter", "service_class",
-                     "source", "state", "server")  # fmt: skip
-            numbers = ("attempt", "at", "hour", "prompt_tokens", "cached_tokens", "completion_tokens", "audio_ms",
-                       "queue_ms", "total_ms")  # fmt: skip
-            columns = ", ".join(f'"{name}"' for name in (*names, *numbers))
-            values = ", ".join([*("'open'" if name == "state" else "'s'" for name in names), *("7" for _ in numbers)])
-            connection.execute(sa.text(f"INSERT INTO ledger ({columns}) VALUES ({values})"))
-    old.close()
-    again = open_tables(tmp_path, url)
-    teams = KeyTable(again, b"p" * 64).list_teams()
-    assert [(team.id, team.weight) for team in teams] == [("search", 1.0), ("default", 1.0)]
-    ledger = LedgerTable(again, "s")
-    assert ledger.interrupt() == (made_by == "0002")
-    again.close()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,200 @@
+"""Databases as every version before left them, opened by this one: nothing is lost, and all of it still works.
+
+What a version knew of a table's rows is written out below by its migration, so that an old step that is changed fails.
+"""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+
+from registry.errors import Unauthorized
+from registry.storage.database import Database, url_of
+from registry.storage.migration import newest, revision, upgrade
+from tenants.caller import Scope
+from tenants.classes import ServiceClass
+from tenants.keys.accounts import AccountTable
+from tenants.keys.keyring import Keyring
+from tenants.keys.table import KeyTable, storing
+from tenants.ledger.report import Question, used
+from tenants.ledger.table import LedgerTable
+from tenants.limits.records import Kind, Mode
+from tenants.limits.table import LimitTable
+from tenants.place import FILE
+from tenants.storage.opening import MIGRATIONS, open_tables
+from tenants.storage.tables import METADATA, VERSION_TABLE
+from tests.unit.tenants.conftest import PEPPER
+
+Row = dict[str, Any]
+KEY = "rh-uFitsH7D_Yz3z9qiuRneUU6qDwhalwphpTsNKQarWnL21njxCXKv04QVWv"
+GONE = "rh-uPFNkAJG_HRFPgnTLTRLz42S3g1QfDnhitcLhyldNMhTGCuFWe7R2NN8yl"
+HASHES = (
+    "562d30789f772f0804f2ad9d260056f11cdb24d4e48cbe78196a7a9a79708220",
+    "9da345d833fbabb21a78cf75554b7d9c423a6f0d33f341398c19873eaad73f5b",
+)
+OWNER = "e8d0ef5efa2372b1385a3c9df319b0a36cce2c6e5ed67fa8d2872d44b6f66494"
+
+_ALIKE: Row = {
+    "hour": 7200, "team": "search", "key": "uFitsH7D", "endpoint": "/v1/chat/completions", "model": "m",
+    "adapter": "sql@sha256:1", "service_class": "interactive", "source": "api",
+}  # fmt: skip
+_COUNTS: Row = {"prompt_tokens": 100, "cached_tokens": 40, "completion_tokens": 7, "audio_ms": 1500, "queue_ms": 10,
+                "total_ms": 30}  # fmt: skip
+_BEGUN: Row = {**_ALIKE, "request": "req-1", "attempt": 1, "server": "s", "at": 7210.5, "revision": "rev"}
+_NONE: Row = dict.fromkeys(_COUNTS, 0)
+_KEY: Row = {"team": "search", "name": "index", "scopes": ["infer", "usage"], "models": ["m*"], "adapters": ["*"],
+             "created": 6.0}  # fmt: skip
+
+WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
+    "0001": {
+        "teams": [{"id": "search", "name": "Search", "created": 5.0}],
+        "api_keys": [
+            {**_KEY, "id": "uFitsH7D", "hash": bytes.fromhex(HASHES[0]), "replaces": "uPFNkAJG"},
+            {**_KEY, "id": "uPFNkAJG", "hash": bytes.fromhex(HASHES[1]), "revoked": 7.0},
+        ],
+    },
+    "0002": {
+        "ledger": [
+            {**_BEGUN, **_COUNTS, "uid": "ended", "state": "settled", "end": "done", "status": 200, "first_ms": 20},
+            {**_BEGUN, **_NONE, "uid": "killed", "state": "interrupted", "end": "interrupted"},
+            {**_BEGUN, **_NONE, "uid": "running", "state": "open"},
+        ],
+        "hours": [{**_ALIKE, **_COUNTS, "requests": 2, "interrupted": 1}],
+    },
+    "0003": {
+        "teams": [{"weight": 2.0}],
+        "api_keys": [{"service_class": "batch", "ceiling": "critical", "timeout": 30.0}],
+    },
+    "0004": {
+        "teams": [{"timezone": "Europe/Berlin"}],
+        "limits": [
+            {"id": "lim_1", "owner": "team", "subject": "search", "kind": "spend_per_month", "model": "",
+             "amount": 250, "mode": "warn", "emails": ["a@example.com"], "created": 8.0},
+            {"id": "lim_2", "owner": "key", "subject": "uPFNkAJG", "kind": "tokens_per_minute", "model": "m",
+             "amount": 60, "mode": "enforce", "emails": [], "created": 9.0},
+        ],
+        "prices": [{"version": "v1", "currency": "EUR", "input": 1, "cached": 2, "output": 3, "audio_hour": 4,
+                    "pairs": 5, "created": 8.0}],
+        "ledger": [
+            {"pairs": 1, "device_us": 2, "cold_ms": 3, "cost_micro": 4, "own_micro": 5, "price_version": "v1",
+             "accepted": True},
+            {"reserved_tokens": 6, "reserved_micro": 70, "reserved_audio_ms": 8},
+            {"reserved_tokens": 1, "reserved_micro": 2, "reserved_audio_ms": 3},
+        ],
+        "hours": [{"pairs": 1, "device_us": 2, "cold_ms": 3, "cost_micro": 4, "own_micro": 5, "lost_micro": 70,
+                   "accepted": 1, "rejected": 0}],
+    },
+    "0006": {
+        "ledger": [{"asked": "auto", "router": "auto@1", "target": "m:sql", "reason": "intent", "score": 0.5}],
+    },
+    "0007": {
+        "api_keys": [{"account": "svc_1"}],
+        "service_accounts": [{"id": "svc_1", "team": "search", "name": "nightly", "role": "member", "created": 6.0}],
+    },
+    "0008": {"teams": [{"store_texts": True}]},
+}  # fmt: skip
+"""By the migration with which a version could write it: new tables, and more of the rows that there were."""
+
+
+def rows(until: str) -> dict[str, list[Row]]:
+    """All that a version wrote."""
+    found: dict[str, list[Row]] = {}
+    for known, tables in WRITTEN.items():
+        for table, more in tables.items() if known <= until else ():
+            before = found.setdefault(table, [{} for _ in more])
+            for row, new in zip(before, more, strict=False):
+                row.update(new)
+    return found
+
+
+def lacking(connection: sa.Connection, wanted: dict[str, list[Row]]) -> list[tuple[str, Row]]:
+    """Rows that are not there, or say something else."""
+    found = []
+    for name, expected in wanted.items():
+        there = [row._asdict() for row in connection.execute(sa.select(METADATA.tables[name]))]
+        for row in expected:
+            if not any(all(one[column] == value for column, value in row.items()) for one in there):
+                found.append((name, row))
+    return found
+
+
+@pytest.fixture(params=WRITTEN)
+def left(request: pytest.FixtureRequest, url: str | None, tmp_path: Path) -> str:
+    """What a version left in the database; told is its last migration."""
+    version: str = request.param
+    old = Database(url_of(url or f"sqlite:///{tmp_path / FILE}"))
+    upgrade(old, MIGRATIONS, VERSION_TABLE, version)
+    with old.write() as connection:
+        connection.execute(
+            sa.text("UPDATE keyring SET revision = 4, pepper = :pepper"), {"pepper": bytes.fromhex(OWNER)}
+        )
+        for name, written in rows(version).items():
+            for row in written:
+                columns = [sa.column(column, METADATA.tables[name].c[column].type) for column in row]
+                connection.execute(sa.insert(sa.table(name, *columns)).values(row))
+    old.close()
+    return version
+
+
+@pytest.fixture
+def opened(left: str, url: str | None, tmp_path: Path) -> Iterator[Database]:
+    database = open_tables(tmp_path, url)
+    yield database
+    database.close()
+
+
+def test_every_migration_is_among_them() -> None:
+    there = sorted(file.name[:4] for file in (MIGRATIONS / "versions").glob("[0-9]*.py"))
+    assert list(WRITTEN) == there, "write down what a version with a new migration leaves in the tables"
+
+
+def test_nothing_of_an_older_database_is_lost(left: str, opened: Database) -> None:
+    assert revision(opened, VERSION_TABLE) == newest(MIGRATIONS)
+    with opened.read() as connection:
+        assert lacking(connection, rows(left)) == []
+
+
+def test_keys_of_an_older_database_are_who_they_were(left: str, opened: Database) -> None:
+    table = KeyTable(opened, PEPPER)
+    assert [(team.id, team.weight, team.timezone) for team in table.list_teams()] == [
+        ("search", 1.0 if left < "0003" else 2.0, "UTC" if left < "0004" else "Europe/Berlin"),
+        ("default", 1.0, "UTC"),
+    ]
+    assert storing(opened) == ([] if left < "0008" else ["search"])
+    told, known, _ = table.known()
+    ring = Keyring(known, PEPPER, is_open=False)
+    caller = ring.who([KEY])
+    assert (told, caller.team, caller.key, caller.metered) == (4, "search", "uFitsH7D", "uPFNkAJG")
+    assert (caller.scopes, caller.models, caller.adapters) == ({Scope.INFER, Scope.USAGE}, ("m*",), ("*",))
+    classes = (caller.service_class, caller.ceiling, caller.timeout)
+    if left < "0003":
+        assert classes == (ServiceClass.INTERACTIVE, ServiceClass.INTERACTIVE, None)
+    else:
+        assert classes == (ServiceClass.BATCH, ServiceClass.CRITICAL, 30.0)
+    with pytest.raises(Unauthorized, match="revoked"):
+        ring.who([GONE])
+    if left >= "0007":
+        AccountTable(opened).delete("search", "svc_1")
+        assert table.list_keys("search")[0].revoked is not None
+
+
+def test_limits_of_an_older_database_hold(left: str, opened: Database) -> None:
+    limits = [(one.subject, one.kind, one.amount, one.mode, one.model) for one in LimitTable(opened).all()]
+    assert limits == ([] if left < "0004" else [
+        ("search", Kind.MONTH, 250, Mode.WARN, ""), ("uPFNkAJG", Kind.TOKENS, 60, Mode.ENFORCE, "m"),
+    ])  # fmt: skip
+
+
+def test_the_ledger_of_an_older_database_goes_on(left: str, opened: Database) -> None:
+    ledger = LedgerTable(opened, "s")
+    assert ledger.differences() == []
+    (found,) = used(opened, Question(0, 86_400))
+    expected = (0, 0, 0, 0, 0) if left < "0002" else (2, 1, 100, 40, 7)
+    assert (found.requests, found.interrupted, found.prompt_tokens, found.cached_tokens, found.completion_tokens) == (
+        expected
+    )
+    assert (found.cost_micro, found.lost_micro, found.accepted) == ((0, 0, 0) if left < "0004" else (4, 70, 1))
+    assert ledger.interrupt() == (left >= "0002")
+    assert (ledger.differences(), ledger.open_rows()) == ([], 0)
