@@ -1,4 +1,4 @@
-"""What is a team's is no other's: prefix caches in every dialect, and adapters."""
+"""What is a team's is no other's: prefix caches in every dialect, adapters, and what is told of requests."""
 
 import json
 import subprocess
@@ -29,7 +29,7 @@ def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, st
     for team in ("search", "speech"):
         for command in (
             ["teams", "create", team],
-            ["keys", "create", "--team", team, "--scopes", "infer,models,adapters"],
+            ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,usage"],
         ):
             told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(server.data), "--json"]
             found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
@@ -121,3 +121,33 @@ def test_one_name_of_two_teams_is_two_adapters_and_never_the_others(keyed: tuple
     assert not http(search, "DELETE", "/tune/shared").json()["shared"]
     assert _said(server, speech, "search/tune") == (404, "model_not_found")
     assert _said(server, search, "tune") == (200, "HELLO WORLD")
+
+
+def test_what_a_team_asked_and_used_is_told_to_no_other(keyed: tuple[Server, str, str]) -> None:
+    server, search, speech = keyed
+    headers = [{"x-api-key": key} for key in (search, speech)]
+    body = {"model": "starter-chat", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 3}
+
+    def get(reader: dict[str, str], path: str, **params: str) -> Any:
+        return server.http.get(path, headers=reader, params=params)
+
+    def requests(reader: dict[str, str]) -> dict[str, int]:
+        told = get(reader, "/v1/usage", group_by="team", **{"from": "2026-01-01"}).json()["data"]
+        return {row["team_id"]: row["requests"] for row in told}
+
+    before = [sum(requests(reader).values()) for reader in headers]
+    asked = [server.http.post("/v1/chat/completions", json=body, headers=by) for by in (*headers, headers[0])]
+    assert [answer.status_code for answer in asked] == [200] * 3
+    assert [requests(reader) for reader in headers] == [{"search": before[0] + 2}, {"speech": before[1] + 1}]
+    ids = [answer.headers["x-request-id"] for answer in asked]
+    for team, reader, own, other in (("search", headers[0], ids[0], ids[1]), ("speech", headers[1], ids[1], ids[0])):
+        assert {row["team"] for row in get(reader, f"/v1/requests/{own}").json()["ledger"]} == {team}
+        unknown = get(reader, f"/v1/requests/{other}")
+        assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
+        elsewhere = "speech" if team == "search" else "search"
+        for path in ("/v1/usage", "/v1/usage/daily"):
+            refused = get(reader, path, team_id=elsewhere)
+            assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_scope"), path
+        assert get(reader, "/v1/organization/usage/completions", start_time="0").status_code == 403
+    judged = server.http.post("/v1/feedback", json={"request_id": ids[0], "accepted": True}, headers=headers[1])
+    assert judged.status_code == 404, "nor may it judge another's answer"
