@@ -1,7 +1,8 @@
 """One call to a provider's model, once: what is sent, its answer as the engine's events, what is known of its usage."""
 
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
 from typing import Any
 
@@ -19,7 +20,7 @@ from models.messages import (
 from registry.errors import BadRequest
 from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, tasks
-from routing.providers.connection import Reply
+from routing.providers.connection import FOREVER, Body, Reply, Until
 from routing.providers.passing import AnswerSoFar, BadAnswer, ErrorEvent, Passing, another
 from routing.providers.plan import Planned, audio, plan
 from routing.providers.upstream import Upstream
@@ -39,7 +40,7 @@ class Attempt:
 
     Args:
         shown: the name that the client is to see.
-        by: when the whole request has to be answered, on the loop's clock.
+        until: how long the client waits.
         trace: headers that are passed on.
     """
 
@@ -49,11 +50,13 @@ class Attempt:
         model: ProviderModel,
         shown: str,
         request_id: str,
-        by: float | None,
+        until: Until = FOREVER,
         trace: Mapping[str, str] = NO_TRACE,
     ) -> None:
         self._upstream, self._model, self._shown, self._request_id = upstream, model, shown, request_id
-        self._by, self._trace = by, trace
+        self._until, self._trace = until, trace
+        self._asked_at: float | None = None
+        """On the loop's clock; None: it was not asked yet, or its answer has a status."""
         self._heard: AnswerSoFar | None = None
         self._passing: Passing | None = None
         self._sent = 0
@@ -118,13 +121,19 @@ class Attempt:
             error = other
             raise
         finally:
-            self._upstream.ended(self._model, permit, error, self.begun)
+            quiet = 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
+            self._upstream.ended(self._model, permit, error, self.begun, quiet)
+
+    @asynccontextmanager
+    async def _asked(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
+        self._asked_at = asyncio.get_running_loop().time()
+        async with self._upstream.connection.post(surface, body, self._request_id, self._until, self._trace) as reply:
+            self._asked_at = None
+            yield reply
 
     # --- the chat family --------------------------------------------------------------------------------------------
     async def _chat(self, planned: Planned) -> Events:
-        async with self._upstream.connection.post(
-            planned.surface, planned.body, self._request_id, self._by, self._trace
-        ) as reply:
+        async with self._asked(planned.surface, planned.body) as reply:
             if reply.status != 200:
                 body = await self._refused(reply)
                 yield Started(reply.status, JSON)
@@ -197,8 +206,8 @@ class Attempt:
         return f"the provider says that model {shown} answered"
 
     # --- the other tasks --------------------------------------------------------------------------------------------
-    async def _asked(self, surface: Surface, body: Any) -> bytes:
-        async with self._upstream.connection.post(surface, body, self._request_id, self._by, self._trace) as reply:
+    async def _answer(self, surface: Surface, body: Body) -> bytes:
+        async with self._asked(surface, body) as reply:
             if reply.status == 200:
                 return await reply.whole()
             words = faults.read(await self._refused(reply))
@@ -213,14 +222,14 @@ class Attempt:
         return self._other_model()
 
     async def _embed(self, request: EmbedRequest, body: bytes) -> Events:
-        result, usage, said = tasks.embedded(await self._asked(Surface.EMBEDDINGS, body), len(request.inputs))
+        result, usage, said = tasks.embedded(await self._answer(Surface.EMBEDDINGS, body), len(request.inputs))
         self._answered_by(said)
         self._usage = usage
         yield result
         yield Finished(usage)
 
     async def _rerank(self, request: RerankRequest, body: bytes) -> Events:
-        result, usage, said = tasks.ranked(await self._asked(Surface.RERANK, body), len(request.documents))
+        result, usage, said = tasks.ranked(await self._answer(Surface.RERANK, body), len(request.documents))
         self._answered_by(said)
         self._usage = usage
         yield result
@@ -229,7 +238,7 @@ class Attempt:
     async def _transcribe(self, request: TranscribeRequest) -> Events:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
-        info, segments, usage = tasks.transcribed(await self._asked(surface, form))
+        info, segments, usage = tasks.transcribed(await self._answer(surface, form))
         self._usage = usage
         yield info
         for segment in segments:

@@ -11,6 +11,14 @@
 Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; or as long as the provider's Retry-After says, where
 that is up to 120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
 nowhere; a probe that ended so lets the next request be the probe.
+
+| given up, as                                             | it counts as                                             |
+|----------------------------------------------------------|----------------------------------------------------------|
+| `connect`, `first_byte` or `between_bytes` passed        | a failure                                                |
+| its client's time, its share of it or `whole` passed, a  | once words had come a success, else nothing; but if not  |
+| hedge was first, its client left                         | even a status had come within `between_bytes`, a failure |
+
+Clients with little time do not close a provider to others; and one that hangs is left alone, however little they have.
 """
 
 from enum import StrEnum

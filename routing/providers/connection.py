@@ -7,6 +7,7 @@
 | the variable of its key is not set             | provider_key                               |
 | no connection in time                          | provider_timeout, again                    |
 | silence before the first words, or in between  | provider_timeout                           |
+| the client's time is over, or that of `whole`  | deadline_exceeded: no fault of a provider  |
 | the connection breaks                          | provider_failed, again                     |
 | more than `max_answer` bytes                   | provider_answer                            |
 """
@@ -15,11 +16,12 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from typing import NamedTuple
 
 import aiohttp
 from yarl import URL
 
-from registry.errors import ProviderFailed, ProviderTimedOut
+from registry.errors import DeadlineExceeded, ProviderFailed, ProviderTimedOut
 from registry.recipes.provider import Protocol, Provider, Surface
 from routing.providers import address, faults
 
@@ -33,11 +35,31 @@ VERSION = "2023-06-01"
 """Of Anthropic's interface."""
 
 
+class Until(NamedTuple):
+    """How long a client waits, on the loop's clock; None: as long as the recipe says."""
+
+    first: float | None = None
+    """When words have to have come."""
+    whole: float | None = None
+    """When the whole answer has to be there."""
+
+
+FOREVER = Until()
+
+
+class _Bound(NamedTuple):
+    """The first one of several times that comes."""
+
+    at: float
+    is_the_requests: bool = False
+    """It tells of how long its client waits; else of how long a provider may be silent."""
+
+
 class Reply:
     """An answer that has begun. `chunks` once."""
 
-    def __init__(self, provider: Provider, response: aiohttp.ClientResponse, first_by: float, by: float) -> None:
-        self._provider, self._response, self._first_by, self._by = provider, response, first_by, by
+    def __init__(self, provider: Provider, response: aiohttp.ClientResponse, first: _Bound, whole: _Bound) -> None:
+        self._provider, self._response, self._first, self._whole = provider, response, first, whole
         self.status = response.status
         self.headers: Mapping[str, str] = {name.lower(): value for name, value in response.headers.items()}
         self.content_type = response.headers.get("content-type", "")
@@ -53,12 +75,14 @@ class Reply:
             raise faults.bad_answer(self._provider.id, f"answers with more than {most} bytes")
         loop, content = asyncio.get_running_loop(), self._response.content
         while True:
-            by = loop.time() + self._provider.timeouts.between_bytes if begun() else self._first_by
+            bound = self._first
+            if begun():
+                bound = min(self._whole, _Bound(loop.time() + self._provider.timeouts.between_bytes))
             try:
-                async with asyncio.timeout_at(min(by, self._by)):
+                async with asyncio.timeout_at(bound.at):
                     data = await content.readany()
             except TimeoutError:
-                raise silent(self._provider, begun(), by > self._by) from None
+                raise silent(self._provider, begun(), bound) from None
             except (aiohttp.ClientError, OSError) as error:
                 raise _broken(self._provider, error) from None
             if not data:
@@ -117,15 +141,16 @@ class Connection:
 
     @asynccontextmanager
     async def post(
-        self, surface: Surface, body: Body, request_id: str, by: float | None, trace: Mapping[str, str]
+        self, surface: Surface, body: Body, request_id: str, until: Until, trace: Mapping[str, str]
     ) -> AsyncIterator[Reply]:
-        """Raises ProviderFailed and what is below it. Leaving early closes the connection: the provider sees it.
+        """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
+        provider sees it.
 
         Args:
-            by: when the whole request has to be answered, on the loop's clock; the recipe's bound is another one.
+            until: how long the client waits; the recipe's bounds are others.
             trace: headers that name its place in a trace.
         """
-        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, by) as reply:
+        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, until) as reply:
             yield reply
 
     async def models(self) -> bytes:
@@ -137,28 +162,31 @@ class Connection:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, body: Body, passed: Mapping[str, str], by: float | None = None
+        self, method: str, path: str, body: Body, passed: Mapping[str, str], until: Until = FOREVER
     ) -> AsyncIterator[Reply]:
         provider, loop = self._provider, asyncio.get_running_loop()
         headers = {**passed, **self._headers()}
         if isinstance(body, bytes) and body:
             headers["content-type"] = "application/json"
-        first_by, whole_by = loop.time() + provider.timeouts.first_byte, loop.time() + provider.timeouts.whole
-        by = whole_by if by is None else min(by, whole_by)
+        now, times = loop.time(), provider.timeouts
+        whole = _Bound(min(now + times.whole, now + times.whole if until.whole is None else until.whole), True)
+        first = min(whole, _Bound(now + times.first_byte))
+        if until.first is not None:
+            first = min(first, _Bound(until.first, True))
         url = f"{provider.base_url}/{path}"
         self._check_literal()
         data = body or None if isinstance(body, bytes) else body()
         try:
-            async with asyncio.timeout_at(min(first_by, by)):
+            async with asyncio.timeout_at(first.at):
                 response = await self._session.request(method, url, data=data, headers=headers, allow_redirects=False)
         except aiohttp.ConnectionTimeoutError:
             raise ProviderTimedOut(f"Provider '{provider.id}' gave no connection in time.", again=True) from None
         except TimeoutError:
-            raise silent(provider, False, first_by > by) from None
+            raise silent(provider, False, first) from None
         except (aiohttp.ClientError, OSError) as error:
             raise _broken(provider, error) from None
         try:
-            yield Reply(provider, response, first_by, by)
+            yield Reply(provider, response, first, whole)
         finally:
             response.close() if not response.content.at_eof() else response.release()
 
@@ -184,11 +212,14 @@ class Connection:
             raise _refused(self._provider, wrong)
 
 
-def silent(provider: Provider, begun: bool, over: bool) -> ProviderTimedOut:
-    """over: the time of the whole request has passed."""
+def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut | DeadlineExceeded:
+    """What it means that this bound has passed."""
     times = provider.timeouts
-    if over:
-        return ProviderTimedOut(f"Provider '{provider.id}' had not answered when the request's time was over.")
+    if passed.is_the_requests:
+        return DeadlineExceeded(
+            f"The request's deadline passed before provider '{provider.id}' had answered. "
+            "Send it again with more time, or later."
+        )
     if begun:
         return ProviderTimedOut(f"Provider '{provider.id}' was silent for {times.between_bytes:g} s in mid-answer.")
     return ProviderTimedOut(f"Provider '{provider.id}' did not begin its answer within {times.first_byte:g} s.")

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from registry.errors import ProviderFailed, ProviderOverloaded, QueueFull
+from registry.errors import DeadlineExceeded, ProviderFailed, ProviderOverloaded, QueueFull
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers import breaker, retry
 from routing.providers.breaker import Breaker, CallOutcome, Permit
@@ -100,18 +100,29 @@ class Upstream:
             counts=False,
         )
 
-    def ended(self, model: ProviderModel, permit: Permit, error: BaseException | None, begun: bool) -> None:
-        """How an attempt ended. begun: words of an answer had come."""
+    def ended(
+        self, model: ProviderModel, permit: Permit, error: BaseException | None, begun: bool, quiet: float = 0.0
+    ) -> None:
+        """How an attempt ended.
+
+        Args:
+            begun: words of an answer had come.
+            quiet: seconds that it was waited for, where not even a status had come.
+        """
         after = None
         if error is None or (begun and not isinstance(error, ProviderFailed)):
             outcome = CallOutcome.SUCCESS  # who leaves in mid-answer was answered
         elif isinstance(error, ProviderFailed) and error.counts:
             outcome, after = CallOutcome.FAILURE, error.retry_after
+        elif quiet >= self.provider.timeouts.between_bytes:
+            outcome = CallOutcome.FAILURE  # whoever gave it up: else one that hangs is never left alone
         else:
             outcome = CallOutcome.NEITHER
         before = self.breakers[model.name]
         self.breakers[model.name] = breaker.ended(before, permit, outcome, self._clock(), self._chance(), after)
-        code = error.code if isinstance(error, ProviderFailed) else "left" if error is not None else "ok"
+        code = "ok" if error is None else "left"
+        if isinstance(error, ProviderFailed | DeadlineExceeded):
+            code = error.code
         self._told(self.provider.id, model.name, code)
 
 

@@ -1,12 +1,14 @@
 """Providers as a backend: a turn is a free connection, a call is one attempt."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager, nullcontext
 
 from models.messages import Event, Usage
-from registry.errors import DeadlineExceeded, NotFound, ProviderTimedOut
+from registry.errors import NotFound
 from routing.providers.attempt import Attempt
+from routing.providers.connection import Until
 from runtime.gateway.backend import LOCAL, Call, ChatPayload, Coming, Target, total
 from runtime.gateway.context import RequestContext
 from runtime.gateway.providers.directory import Directory, ProvidedModel
@@ -72,22 +74,18 @@ class ProviderLease:
         return total(attempt.usage for attempt in self._attempts)
 
     async def run(self, call: Call) -> AsyncIterator[Event]:
-        left = self._context.seconds_left()
-        by = None if left is None else asyncio.get_running_loop().time() + left
+        until = Until(_on_loop(self._context.first_by), _on_loop(self._context.deadline))
         trace, place = self._context.trace, self._place
         calling = trace.calling(self._target.backend, place.model.name) if trace is not None else nullcontext({})
-        try:
-            with calling as headers:
-                attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, by, headers)
-                self._attempts.append(attempt)
-                events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
-                async with aclosing(events):
-                    async for event in events:
-                        yield event
-        except ProviderTimedOut:
-            if self._context.seconds_left() == 0.0:
-                raise DeadlineExceeded(
-                    f"The request's deadline passed before '{self._target.model}' had answered. "
-                    "Send it again with more time, or later."
-                ) from None
-            raise
+        with calling as headers:
+            attempt = Attempt(place.upstream, place.model, self._target.asked, self._context.id, until, headers)
+            self._attempts.append(attempt)
+            events = attempt.chat(call.path, call.body) if isinstance(call, ChatPayload) else attempt.task(call)
+            async with aclosing(events):
+                async for event in events:
+                    yield event
+
+
+def _on_loop(at: float | None) -> float | None:
+    """Monotonic seconds by the event loop's clock, which may be another one."""
+    return None if at is None else asyncio.get_running_loop().time() + at - time.monotonic()

@@ -3,18 +3,22 @@
 import asyncio
 import json
 import socket
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+from httpx import Response
 
 from models.messages import Chunk, Finished, Started, Usage
 from routing.providers.breaker import RUN, Phase
 from tests.fakes import traces
-from tests.fakes.provider import HANG, Play
-from tests.unit.providers.plays import AFTER, BEFORE, FIRST, SHORT, WORDS, error_event, stream
-from tests.unit.providers.rig import rigged, rigged_with
+from tests.fakes.provider import GATE, HANG, Play
+from tests.unit.http.fakes import Wire
+from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, SHORT, WORDS, error_event, stream
+from tests.unit.providers.rig import Rig, rigged, rigged_with
+from tests.unit.providers.test_faults import asked
 
 COUNTS: dict[str, tuple[Play, bool, bool]] = {
     "500": (traces.error(500), False, True),
@@ -65,6 +69,56 @@ async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
             ended = await asyncio.gather(*faults)
         assert all("error" in found.text for found in ended)
         assert rig.gateway.providers.upstreams["there"].running == 0
+
+
+# --- a client's own time ---------------------------------------------------------------------------------------------
+SOON = {"X-Request-Timeout": "0.05"}
+
+
+async def impatient(rig: Rig, headers: dict[str, str], **more: Any) -> Response:
+    body = {"model": "there/big", "messages": [{"role": "user", "content": "hi"}], **more}
+    return await rig.http.post("/v1/chat/completions", json=body, headers=headers)
+
+
+def phase(rig: Rig) -> Phase:
+    return rig.gateway.providers.upstreams["there"].breakers["big"].phase
+
+
+@pytest.mark.parametrize("headers", [SOON, {"x-stainless-read-timeout": "0.05"}], ids=["whole", "beginning"])
+@pytest.mark.parametrize("parts", [[HANG], [WORDS[0], HANG]], ids=["no status", "no words"])
+async def test_a_client_with_little_time_closes_no_provider_to_others(
+    tmp_path: Path, headers: dict[str, str], parts: list[Any]
+) -> None:
+    async with rigged(tmp_path, lambda seen: stream(*parts), timeouts=LONG) as rig:
+        for _ in range(2 * RUN):
+            found = await impatient(rig, headers, stream=True)
+            assert (found.status_code, found.json()["error"]["code"]) == (504, "deadline_exceeded")
+        assert phase(rig) is Phase.CLOSED
+        assert rig.gateway.providers.upstreams["there"].breakers["big"].run == 0
+
+
+async def test_one_that_hangs_is_left_alone_though_all_have_little_time(tmp_path: Path) -> None:
+    """Not even a status for as long as silence is borne in mid-answer."""
+    timeouts = {**LONG, "between_bytes": 0.04}
+    async with rigged(tmp_path, lambda seen: Play([HANG]), timeouts=timeouts) as rig:
+        codes = [(await impatient(rig, SOON)).json()["error"]["code"] for _ in range(RUN + 1)]
+        assert codes == ["deadline_exceeded"] * RUN + ["provider_open"]
+
+
+@pytest.mark.long
+async def test_a_clients_read_timeout_bounds_only_the_beginning(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: stream(*WORDS, GATE, *EVENTS[2:]), timeouts=LONG) as rig:
+        headers = {"content-type": "application/json", "x-stainless-read-timeout": "2"}
+        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], headers)
+        began = time.monotonic()
+        async with asyncio.timeout(60):
+            task = asyncio.create_task(wire.run())
+            await wire.first.wait()
+            await asyncio.sleep(max(0.0, began + 2.1 - time.monotonic()))
+            rig.fake.gate.set()
+            await task
+        assert b"".join(part["body"] for part in wire.sent[1:]).endswith(b"data: [DONE]\n\n")
+        assert rig.gateway.records.all[0].code is None
 
 
 # --- the four time-outs ----------------------------------------------------------------------------------------------

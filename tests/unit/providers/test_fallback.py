@@ -11,6 +11,7 @@ import pytest
 
 from models.messages import Chunk, Event, Finished, Started, Usage
 from registry.errors import ProviderFailed, QueueFull, RoundhouseError, Unavailable
+from routing.providers.breaker import RUN, Phase
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.gateway.record import End, RequestRecord
@@ -188,6 +189,15 @@ async def test_one_budget_of_time(tmp_path: Path, routed: list[str]) -> None:
         async with asyncio.timeout(30):
             found = await _with_deadline(rig, 0.6)
         assert (found.status, json.loads(found.body)["error"]["code"]) == (504, "deadline_exceeded")
+
+
+async def test_one_that_hangs_for_its_share_of_the_time_is_left_alone(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("second/big")
+    scripts = two(Play([HANG]), traces.message("big"), timeouts={"between_bytes": 0.001})
+    async with rigged_with(tmp_path, scripts) as rig:
+        for _ in range(RUN):
+            await _with_deadline(rig, 0.6)
+        assert rig.gateway.providers.upstreams["first"].breakers["big"].phase is Phase.OPEN
 
 
 async def _with_deadline(rig: Rig, seconds: float) -> Answered:
