@@ -57,6 +57,8 @@ class Attempt:
         self._until, self._trace = until, trace
         self._asked_at: float | None = None
         """On the loop's clock; None: it was not asked yet, or its answer has a status."""
+        self._refusal: BadRequest | None = None
+        """The client's own fault, which tells nothing of the provider."""
         self._heard: AnswerSoFar | None = None
         self._passing: Passing | None = None
         self._sent = 0
@@ -122,7 +124,7 @@ class Attempt:
             raise
         finally:
             quiet = 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
-            self._upstream.ended(self._model, permit, error, self.begun, quiet)
+            self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet)
 
     @asynccontextmanager
     async def _asked(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
@@ -135,7 +137,7 @@ class Attempt:
     async def _chat(self, planned: Planned) -> Events:
         async with self._asked(planned.surface, planned.body) as reply:
             if reply.status != 200:
-                body = await self._refused(reply)
+                body, _ = await self._refused(reply)
                 yield Started(reply.status, JSON)
                 yield Chunk(body)
                 yield Finished(Usage())
@@ -147,11 +149,17 @@ class Attempt:
                 async for event in events:
                     yield event
 
-    async def _refused(self, reply: Reply) -> bytes:
-        """The body of what is the client's own fault. Raises what is not."""
+    async def _refused(self, reply: Reply) -> tuple[bytes, BadRequest]:
+        """The body of what is the client's own fault, and that as an error. Raises what is not."""
         body = await reply.error_body()
         if faults.is_the_clients(reply.status, body):
-            return body
+            words = faults.read(body)
+            self._refusal = BadRequest(
+                words.message or f"The provider refused this request with status {reply.status}.",
+                code=words.code if isinstance(words.code, str) else None,
+                param=words.param,
+            )
+            return body, self._refusal
         raise faults.failure(self._upstream.provider.id, reply.status, body, reply.headers)
 
     async def _whole(self, planned: Planned, reply: Reply) -> Events:
@@ -210,12 +218,8 @@ class Attempt:
         async with self._asked(surface, body) as reply:
             if reply.status == 200:
                 return await reply.whole()
-            words = faults.read(await self._refused(reply))
-            raise BadRequest(
-                words.message or f"The provider refused this request with status {reply.status}.",
-                code=words.code if isinstance(words.code, str) else None,
-                param=words.param,
-            )
+            _, refusal = await self._refused(reply)
+            raise refusal
 
     def _answered_by(self, said: str | None) -> str:
         self._heard = AnswerSoFar(self._shown, model=said)

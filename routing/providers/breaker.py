@@ -8,8 +8,8 @@
 |           | goes as the probe: half-open            |                       |                                        |
 | half-open | refused while the probe is under way    | the probe's: closed   | the probe's: open, for twice as long   |
 
-Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; or as long as the provider's Retry-After says, where
-that is up to 120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
+Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; longer where the provider's Retry-After says so, up to
+120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
 nowhere; a probe that ended so lets the next request be the probe.
 
 | given up, as                                             | it counts as                                             |
@@ -130,6 +130,6 @@ def _counted(buckets: tuple[Bucket, ...], second: int, failed: bool) -> tuple[Bu
 
 def _opened(state: Breaker, times: int, now: float, chance: float, retry_after: float | None) -> Breaker:
     seconds = min(LONGEST, FIRST * 2.0 ** min(times, 10)) * (1 + chance / 10)
-    if retry_after is not None and 0 < retry_after <= SANE:
-        seconds = retry_after
+    if retry_after is not None and retry_after <= SANE:
+        seconds = max(seconds, retry_after)
     return Breaker(phase=Phase.OPEN, opened=times, until=now + seconds, period=state.period + 1)

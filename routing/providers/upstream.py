@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 
-from registry.errors import DeadlineExceeded, ProviderFailed, ProviderOverloaded, QueueFull
+from registry.errors import BadRequest, DeadlineExceeded, ProviderFailed, ProviderOverloaded, QueueFull
 from registry.recipes.provider import Provider, ProviderModel
 from routing.providers import breaker, retry
 from routing.providers.breaker import Breaker, CallOutcome, Permit
@@ -120,7 +120,7 @@ class Upstream:
             outcome = CallOutcome.NEITHER
         before = self.breakers[model.name]
         self.breakers[model.name] = breaker.ended(before, permit, outcome, self._clock(), self._chance(), after)
-        code = "ok" if error is None else "left"
+        code = "ok" if error is None else "refused" if isinstance(error, BadRequest) else "left"
         if isinstance(error, ProviderFailed | DeadlineExceeded):
             code = error.code
         self._told(self.provider.id, model.name, code)

@@ -250,7 +250,8 @@ class Metrics:
         )  # fmt: skip
 
         self.provider_attempts = Counter(
-            "roundhouse_provider_attempts", "Attempts at a provider's model by outcome (ok, left, an error's code).",
+            "roundhouse_provider_attempts",
+            "Attempts at a provider's model by outcome (ok, left, refused, an error's code).",
             ["provider", "name", "outcome"], registry=r,
         )  # fmt: skip
         self.provider_state = Gauge(

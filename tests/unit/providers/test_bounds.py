@@ -44,6 +44,38 @@ async def test_what_the_breaker_counts(tmp_path: Path, name: str) -> None:
         assert phase is (Phase.OPEN if counts else Phase.CLOSED)
 
 
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({}, 5.0), ({"retry-after-ms": "1"}, 5.0), ({"retry-after": "1"}, 5.0), ({"retry-after": "33"}, 33.0)],
+)
+async def test_how_long_an_overloaded_one_is_left_alone(
+    tmp_path: Path, headers: dict[str, str], seconds: float
+) -> None:
+    """As it says, and never for less than a breaker's own time."""
+    play = traces.error(503, **headers)
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        upstream = rig.gateway.providers.upstreams["there"]
+        upstream._clock, upstream._chance = lambda: 100.0, lambda: 0.0
+        for _ in range(RUN):
+            await rig.chat()
+        found = upstream.breakers["big"]
+        assert (found.phase, found.until) == (Phase.OPEN, 100.0 + seconds)
+
+
+async def test_a_clients_fault_tells_nothing_of_a_provider(tmp_path: Path) -> None:
+    """It neither ends a run of failures nor closes what is half-open."""
+    plays = [*[traces.error(500)] * (RUN - 1), traces.error(400), traces.error(500), traces.error(422)]
+    async with rigged(tmp_path, lambda seen: plays[len(rig.fake.seen) - 1]) as rig:
+        upstream, now = rig.gateway.providers.upstreams["there"], [0.0]
+        upstream._clock = lambda: now[0]
+        for _ in range(RUN + 1):
+            await rig.chat()
+        assert phase(rig) is Phase.OPEN
+        now[0] = 10.0
+        assert (await rig.chat()).status_code == 422
+        assert phase(rig) is Phase.HALF_OPEN
+
+
 async def test_other_traffic_is_unaffected(tmp_path: Path) -> None:
     """All faults at once at one provider: another one and the models of this machine answer, and all faults end."""
     plays = [(play, False) for play, *_ in BEFORE.values()]

@@ -60,6 +60,8 @@ def test_what_tells_nothing_counts_nowhere() -> None:
         (0, 0.0, 120.0, 120.0),
         (0, 0.0, 121.0, 5.0),
         (0, 0.0, 0.0, 5.0),
+        (0, 0.0, 0.001, 5.0),
+        (3, 0.0, 33.0, 40.0),
     ],
 )
 def test_how_long_it_stays_open(opened: int, chance: float, after: float | None, seconds: float) -> None:
