@@ -15,7 +15,7 @@ class RetryBudget:
         self._tokens = 1.0
 
     def asked(self) -> None:
-        """A request comes, with its first attempt."""
+        """A request comes, with its first attempt here."""
         self._tokens = min(SAVED, self._tokens + SHARE)
 
     def take(self) -> bool:

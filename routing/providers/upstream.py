@@ -59,7 +59,7 @@ class Upstream:
         await self.close()
 
     def enter(self, first: bool) -> None:
-        """One request more. Raises QueueFull."""
+        """One attempt more. first: of its request at its model here. Raises QueueFull."""
         if self.running >= self.provider.connections:
             raise QueueFull(
                 f"Provider '{self.provider.id}' has {self.running} requests under way, as many as its recipe allows.",
@@ -75,7 +75,7 @@ class Upstream:
         self._left.set()
 
     def again(self, error: Exception, attempt: int, left: float | None) -> float | None:
-        """Seconds until the same request may be sent once more; None: it may not."""
+        """Seconds until the same request may be sent once more; None: it may not. attempt: that failed, here."""
         if not (isinstance(error, ProviderFailed) and error.again) or attempt > self.provider.retries:
             return None
         seconds = retry.wait(attempt, error.retry_after, left, self._chance())

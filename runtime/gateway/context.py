@@ -65,7 +65,8 @@ class RequestContext:
     first_by: float | None = None
     """When its client gives up if nothing has come: the answer has to begin before."""
     asked: Asked = field(default_factory=Asked)
-    attempt: int = 1
+    tried: tuple[str, ...] = ()
+    """Models of the attempts before this one."""
     source: Source = "api"
     """Who is charged, and what is counted."""
     preference: Preference = field(default_factory=Preference)
@@ -73,6 +74,11 @@ class RequestContext:
     """As they came, keys among them; routers look at those that they name."""
     trace: Trace | None = field(default=None, repr=False)
     """None: no traces are kept."""
+
+    @property
+    def attempt(self) -> int:
+        """From 1."""
+        return len(self.tried) + 1
 
     @property
     def begin_by(self) -> float | None:

@@ -64,7 +64,7 @@ class Recorder:
         code, model = error.code, self.target.model if self.target else "-"
         record = self._record(self._end_by(error), self._status or error.status, code, self._attempt_began)
         self._failures.append(f"{model} {code}")
-        self.context = replace(self.context, attempt=self.context.attempt + 1)
+        self.context = replace(self.context, tried=(*self.context.tried, model))
         self.entry, self._leases, self._first, self._status = None, [], None, None
         self._mark, self._cold = None, 0.0
         self._attempt_began = self._clock()
@@ -75,11 +75,12 @@ class Recorder:
     # --- two attempts at a time -------------------------------------------------------------------------------------
     def beside(self, target: Target) -> "Recorder":
         """Of a second attempt while this one is under way. It has no record of its own: see `take_over`, `lost`."""
-        context = replace(self.context, attempt=self.context.attempt + 1)
+        model = self.target.model if self.target else "-"
+        context = replace(self.context, tried=(*self.context.tried, model))
         other = Recorder(context, self.endpoint, (), self._clock, self._device)
         other.target, other._began = target, self._began
         other.admission = None if self.admission is None else self.admission.another()
-        other._failures = [*self._failures, f"{self.target.model if self.target else '-'} hedged"]
+        other._failures = [*self._failures, f"{model} hedged"]
         other._into = self
         return other
 

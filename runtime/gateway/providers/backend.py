@@ -28,7 +28,9 @@ class ProviderBackend:
 
     def again(self, context: RequestContext, target: Target, error: Exception) -> float | None:
         place = self._directory.at(target)
-        return None if place is None else place.upstream.again(error, context.attempt, context.seconds_left())
+        if place is None:
+            return None
+        return place.upstream.again(error, context.tried.count(target.model) + 1, context.seconds_left())
 
     def patience(self, target: Target) -> float | None:
         place = self._directory.at(target)
@@ -47,7 +49,7 @@ class ProviderBackend:
         place = self._directory.at(target)
         if place is None:
             raise NotFound(f"'{target.model}' was removed.", param="model")
-        place.upstream.enter(first=context.attempt == 1)
+        place.upstream.enter(first=target.model not in context.tried)
         try:
             yield ProviderLease(context, target, place)
         finally:

@@ -68,7 +68,7 @@ async def hedged(
             gateway.failed_attempt(second.recorder, failed)
             second.is_told = True
             found = await mine.task
-            recorder.context = replace(recorder.context, attempt=second.number)
+            recorder.context = replace(recorder.context, tried=(*recorder.context.tried, other.model))
             return found, mine.parts
         else:
             await mine.leave()
@@ -89,7 +89,7 @@ class _Attempt:
     """Under way until `leave`."""
 
     def __init__(self, recorder: Recorder, target: Target, answer: Answer, others: int) -> None:
-        self.recorder, self.number = recorder, recorder.context.attempt
+        self.recorder = recorder
         self.is_told = False
         """Its end is in the ledger, or will be with the request's."""
         self.parts = answer(target, recorder)

@@ -10,9 +10,12 @@ from routing.providers import retry
 from routing.providers.faults import failure, is_the_clients
 from routing.providers.faults import retry_after as read_after
 from routing.providers.upstream import Upstream
+from runtime.http import serving
+from runtime.http.attempts.again import attempts
+from runtime.http.dialect import Parts
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
-from tests.unit.providers.rig import rigged
+from tests.unit.providers.rig import rigged, rigged_with
 
 
 @pytest.mark.parametrize(
@@ -125,6 +128,49 @@ async def test_the_second_attempt_answers(tmp_path: Path, monkeypatch: pytest.Mo
         assert found.status_code == 200
         assert len(rig.fake.seen) == 2
         assert found.headers["x-roundhouse-failed-attempts"] == "there/big provider_failed"
+
+
+@pytest.mark.parametrize("is_fallback", [False, True])
+async def test_a_tenth_of_what_arrives_at_a_provider(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_fallback: bool
+) -> None:
+    """Of one that fails all the time, in a way that its breaker does not count; fall-backs have traffic, too."""
+    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
+    if is_fallback:
+        fall_back_to(monkeypatch, "there/big")
+    scripts: Any = {
+        "first": (lambda seen: traces.error(402), "openai", {}),
+        "there": (lambda seen: traces.error(429), "openai", {"retries": 2}),
+    }
+    requests = 100
+    async with rigged_with(tmp_path, scripts) as rig:
+        for _ in range(requests):
+            found = await rig.chat("first/big" if is_fallback else "there/big")
+            assert found.json()["error"]["code"] == "provider_busy"
+        arrived = len(rig.fakes[1].seen)
+    assert requests * 1.08 < arrived <= requests * 1.1 + 1
+
+
+async def test_attempts_elsewhere_are_none_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A last fall-back may be asked again as often as its own recipe says."""
+    monkeypatch.setattr(retry, "FIRST_SECONDS", 0.0)
+    fall_back_to(monkeypatch, "second/big", "there/big")
+    plays = [traces.error(429), traces.chat("big")]
+    scripts: Any = {
+        "first": (lambda seen: traces.error(402), "openai", {}),
+        "second": (lambda seen: traces.error(402), "openai", {}),
+        "there": (lambda seen: plays.pop(0), "openai", {"retries": 1}),
+    }
+    async with rigged_with(tmp_path, scripts) as rig:
+        assert (await rig.chat("first/big")).status_code == 200
+        assert len(rig.fakes[2].seen) == 2
+
+
+def fall_back_to(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    def attempted(gateway: Any, recorder: Any, target: Any, _none: Any, *more: Any) -> Parts:
+        return attempts(gateway, recorder, target, names, *more)
+
+    monkeypatch.setattr(serving, "attempts", attempted)
 
 
 async def test_an_outage_is_not_made_worse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
