@@ -4,8 +4,9 @@
  2. It is late, and a hedge is wanted and may be made            a second attempt beside it: `hedging.py`
  3. It failed, and may not be tried elsewhere or again           the error is the answer
  4. It failed, and a fall-back is left                           the next one of them, at once
- 5. It failed, none is left, its backend would try it again      the same target, after a pause
- 6. Otherwise                                                    the error is the answer
+ 5. It is a fall-back, refuses the request, and none is left     as if it had not been named: what failed before it
+ 6. It failed, none is left, its backend would try it again      the same target, after a pause
+ 7. Otherwise                                                    the error is the answer
 
 While fall-backs are left, an attempt has its share of what is left of the time: two targets get half of it each. A name
 that a router gave and that means nothing now, or that the caller may not use, is passed over.
@@ -15,14 +16,22 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
-from registry.errors import RoundhouseError
+from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.backend import Target
+from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
 from runtime.http.attempts.first import Answer, Resolve, first, resolved
 from runtime.http.attempts.hedging import Begun, delay, hedged
 from runtime.http.dialect import Parts
+
+
+class _Failure(NamedTuple):
+    error: RoundhouseError
+    target: Target
+    context: RequestContext
 
 
 async def attempts(
@@ -38,6 +47,7 @@ async def attempts(
     patience = gateway.patience(target)
     if recorder.context.deadline is None and patience is not None:
         recorder.within(patience)
+    failure: _Failure | None = None
     while True:
         recorder.target = target
         found, parts = await _begun(gateway, recorder, target, waiting, resolve, answer)
@@ -51,15 +61,21 @@ async def attempts(
         following = None
         while following is None and waiting:
             following = resolved(resolve, waiting.popleft(), target)
-        if following is None:
-            seconds = gateway.again(recorder.context, target, found)
-            if seconds is None:
-                raise found
+        if failure is None or not isinstance(found, BadRequest):
+            failure = _Failure(found, target, recorder.context)
+        is_passed_over = found is not failure.error
+        if following is not None or is_passed_over:
             gateway.failed_attempt(recorder, found)
-            await asyncio.sleep(seconds)
-        else:
-            gateway.failed_attempt(recorder, found)
+        if following is not None:
             target = following
+            continue
+        target = recorder.target = failure.target
+        seconds = gateway.again(failure.context, target, failure.error)
+        if seconds is None:
+            raise failure.error
+        if not is_passed_over:
+            gateway.failed_attempt(recorder, found)
+        await asyncio.sleep(seconds)
 
 
 async def _begun(

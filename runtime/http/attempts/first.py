@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from registry.errors import (
+    BadRequest,
     EngineFailed,
     Forbidden,
     LimitExceeded,
@@ -31,10 +32,13 @@ Answer = Callable[[Target, Recorder], Parts]
 async def first(recorder: Recorder, target: Target, parts: Parts, others: int) -> Part | RoundhouseError:
     """An answer's first part, or the error for which it may be tried elsewhere or again. Raises the others.
 
+    A fall-back may know less than the first target, such as no `seed`: that it refuses the request is its own failure.
+
     Args:
         others: targets that are left to be asked: this one has its share of the time.
     """
-    left = recorder.context.seconds_left()
+    left, tried = recorder.context.seconds_left(), recorder.context.tried
+    is_fallback = bool(tried) and target.model not in tried
     share = left / (others + 1) if others and left is not None else None
     try:
         async with asyncio.timeout(share) as limit:
@@ -49,8 +53,15 @@ async def first(recorder: Recorder, target: Target, parts: Parts, others: int) -
         if error.code == "shutting_down":
             raise
         return error
-    if others and isinstance(found, Head) and (found.status >= 500 or found.status == 429):
-        return EngineFailed(f"'{target.model}' answered with status {found.status}.")
+    except BadRequest as error:
+        if not is_fallback:
+            raise
+        return error
+    status = found.status if isinstance(found, Head) else 200
+    if is_fallback and 400 <= status < 500 and status != 429:
+        return BadRequest(f"'{target.model}' refused this request with status {status}.")
+    if others and (status >= 500 or status == 429):
+        return EngineFailed(f"'{target.model}' answered with status {status}.")
     return found
 
 

@@ -6,7 +6,8 @@
 | is late                   | may not be made    | it is waited for: no budget, an open breaker, nobody to ask       |
 | is late, begins           | has not begun      | it answers; the second is cancelled                               |
 | is late, has not begun    | begins             | the second answers; the first is cancelled                        |
-| is late, fails            | has not failed     | the second is the one attempt now                                 |
+| is late, fails            | has not failed     | the second is the one attempt now; that it refuses the request is |
+|                           |                    | no answer: the first one's error is                               |
 | is late, has not failed   | fails              | the first goes on alone                                           |
 
 Each of the two is a row of the ledger; the one that was cancelled has the code `hedged`. A second attempt takes one of
@@ -17,7 +18,7 @@ import asyncio
 from collections import deque
 from dataclasses import replace
 
-from registry.errors import RoundhouseError
+from registry.errors import BadRequest, RoundhouseError
 from runtime.gateway.backend import Target
 from runtime.gateway.core import Gateway
 from runtime.gateway.recorder import Recorder
@@ -62,6 +63,13 @@ async def hedged(
                 second.is_told = True
                 return error, mine.parts
             await mine.leave()
+            await asyncio.wait({second.task})
+            if isinstance(refusal := second.failed(), BadRequest):
+                await second.leave()
+                gateway.failed_attempt(second.recorder, refusal)
+                second.is_told = True
+                recorder.context = replace(recorder.context, tried=(*recorder.context.tried, other.model))
+                return error, mine.parts
             gateway.failed_attempt(recorder, error)
         elif (failed := second.failed()) is not None:
             await second.leave()

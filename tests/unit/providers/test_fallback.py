@@ -148,6 +148,47 @@ async def test_the_clients_fault_is_nobody_elses(tmp_path: Path, routed: list[st
         assert not rig.fakes[1].seen
 
 
+REFUSED: dict[str, tuple[dict[str, Any], Play]] = {
+    "here": ({"seed": 1}, traces.message("big")),
+    "there": ({}, traces.error(400, "invalid_request_error")),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_a_fallback_that_refuses_the_request_is_passed_over(tmp_path: Path, routed: list[str], name: str) -> None:
+    """Whether its dialect has no word for a field, or it says so itself."""
+    more, play = REFUSED[name]
+    routed += ["second/big", "chat"]
+    async with rigged_with(tmp_path, two(traces.error(500), play)) as rig:
+        rig.gateway.links["chat"].script = lambda _: LOCAL
+        found = await rig.chat("first/big", **more)
+        assert (found.status_code, found.headers["x-roundhouse-model"]) == (200, "chat@rev")
+        assert found.headers["x-roundhouse-failed-attempts"].startswith("first/big provider_failed, second/big ")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_if_the_others_refuse_it_the_first_error_is_told(tmp_path: Path, routed: list[str], name: str) -> None:
+    more, play = REFUSED[name]
+    routed.append("second/big")
+    async with rigged_with(tmp_path, two(traces.error(500), play)) as rig:
+        found = await rig.chat("first/big", **more)
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_failed")
+        (record,) = rig.gateway.records.all
+        assert (record.code, record.target and record.target.model) == ("provider_failed", "first/big")
+    plays = [traces.error(500), traces.chat("big")]
+    scripts = {**two(traces.error(500), play), "first": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
+    async with rigged_with(tmp_path / "again", scripts) as rig:
+        assert (await rig.chat("first/big", **more)).status_code == 200, "and its target may be asked again"
+
+
+async def test_what_the_first_cannot_express_is_the_clients_fault(tmp_path: Path, routed: list[str]) -> None:
+    routed.append("first/big")
+    async with rigged_with(tmp_path, two(traces.chat("big"), traces.message("big"))) as rig:
+        found = await rig.chat("second/big", seed=1)
+        assert (found.status_code, found.json()["error"]["param"]) == (400, "seed")
+        assert not rig.fakes[0].seen
+
+
 async def test_all_fail(tmp_path: Path, routed: list[str]) -> None:
     routed.append("second/big")
     async with rigged_with(tmp_path, two(traces.error(500), traces.error(529, "overloaded_error"))) as rig:

@@ -211,3 +211,17 @@ async def test_a_client_that_leaves_ends_both(tmp_path: Path, seconds: list[floa
 def test_a_hedge_asks_a_fall_back() -> None:
     with pytest.raises(ValueError, match="hedge_after"):
         RouterSpec.model_validate({"id": "r", "targets": [{"name": "a"}], "hedge_after": 1})
+
+
+async def test_a_second_one_that_refuses_the_request_is_no_answer(tmp_path: Path, seconds: list[float]) -> None:
+    """The first fails once the second was asked; its error is told, and both have a row."""
+    async with two(tmp_path, Play([GATE, b"{}"], status=500), Play()) as (rig, rows):
+
+        def refuses(seen: Seen) -> Play:
+            rig.fakes[0].gate.set()
+            return traces.error(400, "invalid_request_error")
+
+        rig.fakes[1].script = refuses
+        found = await rig.chat("first/big")
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_failed")
+        assert {(model, end) for _, model, end, _ in rows} == {("first/big", "failed"), ("second/big", "refused")}
