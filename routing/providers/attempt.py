@@ -106,9 +106,13 @@ class Attempt:
         """With the breaker before and after it, and a provider's nonsense as its error."""
         permit = self._upstream.admit(self._model)
         error: BaseException | None = None
+        is_first = True
         try:
             async with aclosing(events):
                 async for event in events:
+                    if is_first and self._refusal is None:
+                        self._upstream.begun(self._model, permit)
+                    is_first = False
                     yield event
         except BadAnswer as bad:
             error = faults.bad_answer(self._upstream.provider.id, str(bad))
@@ -185,7 +189,7 @@ class Attempt:
                     held += passed if planned.translator is None else planned.translator.event(passed)
                 if passing.ended:
                     break
-            if held and (opened or passing.begun or passing.ended or len(held) > HELD):
+            if held and (opened or passing.begun or len(held) > HELD):
                 if not opened:
                     yield Started(200, EVENTS, self._other_model())
                     opened = True
@@ -197,8 +201,13 @@ class Attempt:
             if splitter.has_rest:
                 raise BadAnswer("broke off within an event")
             passing.at_end()
-        if planned.translator is not None and (last := planned.translator.end()):
-            yield Chunk(last)
+        if not passing.begun:
+            raise BadAnswer("ended its answer before the first words")
+        held += b"" if planned.translator is None else planned.translator.end()
+        if not opened:
+            yield Started(200, EVENTS, self._other_model())
+        if held:
+            yield Chunk(bytes(held))
         await reply.spare()
         self._usage = self.usage
         yield Finished(self._usage)

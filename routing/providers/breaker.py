@@ -6,7 +6,8 @@
 |           |                                         |                       | more within 30 s: open                 |
 | open      | refused until its time is over, then it | of before: no matter  | of before: no matter                   |
 |           | goes as the probe: half-open            |                       |                                        |
-| half-open | refused while the probe is under way    | the probe's: closed   | the probe's: open, for twice as long   |
+| half-open | refused until the probe has words or    | who was let in:       | who was let in: open, for twice as     |
+|           | has ended; after its first words it goes | closed               | long                                   |
 
 Open for 5 s x 2^k, up to 60 s, and up to a tenth more by chance; longer where the provider's Retry-After says so, up to
 120 s. What tells nothing of the provider's health (its client's fault, money, a client that left) counts
@@ -66,6 +67,9 @@ class Breaker(Struct, frozen=True):
     until: float = 0.0
     """Seconds on the caller's clock; while open."""
     probing: bool = False
+    """While half-open: nothing has come of the probe yet."""
+    answers: bool = False
+    """While half-open: a probe had its first words."""
     period: int = 0
     """Goes up with each change of phase: what was let through before has no say after it."""
 
@@ -91,7 +95,14 @@ def admit(state: Breaker, now: float) -> tuple[Breaker, Permit | CallRefused]:
         state = replace(state, phase=Phase.HALF_OPEN, period=state.period + 1)
     elif state.probing:
         return state, CallRefused(PROBE_WAIT)
-    return replace(state, probing=True), Permit(state.period)
+    return replace(state, probing=not state.answers), Permit(state.period)
+
+
+def begun(state: Breaker, permit: Permit) -> Breaker:
+    """An answer has its first words: a probe may take minutes from here on, and others need not wait for its end."""
+    if state.phase is Phase.HALF_OPEN and permit.period == state.period:
+        return replace(state, probing=False, answers=True)
+    return state
 
 
 def ended(

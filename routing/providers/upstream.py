@@ -100,6 +100,10 @@ class Upstream:
             counts=False,
         )
 
+    def begun(self, model: ProviderModel, permit: Permit) -> None:
+        """An attempt has its first words."""
+        self.breakers[model.name] = breaker.begun(self.breakers[model.name], permit)
+
     def ended(
         self, model: ProviderModel, permit: Permit, error: BaseException | None, begun: bool, quiet: float = 0.0
     ) -> None:

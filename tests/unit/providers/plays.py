@@ -71,6 +71,7 @@ FIRST: dict[str, tuple[Play, int, str]] = {
     "a limit before words": (stream(error_event("rate_limit_error")), 429, "provider_busy"),
     "hangs before words": (stream(EVENTS[0], HANG), 504, "provider_timeout"),
     "ends before words": (stream(EVENTS[0]), 502, "provider_answer"),
+    "ends at once": (stream(b"data: [DONE]\n\n"), 502, "provider_answer"),
     "no stream": (traces.chat("big"), 502, "provider_answer"),
     "an event that does not end": (stream(b"data: ", *([MEGABYTE] * 6), HANG), 502, "provider_answer"),
 }

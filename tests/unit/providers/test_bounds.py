@@ -62,6 +62,24 @@ async def test_how_long_an_overloaded_one_is_left_alone(
         assert (found.phase, found.until) == (Phase.OPEN, 100.0 + seconds)
 
 
+async def test_a_probe_that_streams_holds_nobody_back(tmp_path: Path) -> None:
+    plays = [*[traces.error(500)] * RUN, stream(*WORDS, GATE, *EVENTS[2:]), traces.chat("big")]
+    async with rigged(tmp_path, lambda seen: plays[len(rig.fake.seen) - 1], timeouts=LONG) as rig:
+        upstream, now = rig.gateway.providers.upstreams["there"], [0.0]
+        upstream._clock = lambda: now[0]
+        for _ in range(RUN):
+            await rig.chat()
+        now[0] = 10.0
+        wire = Wire(rig.app, "/v1/chat/completions", [asked(True)], {"content-type": "application/json"})
+        probe = asyncio.create_task(wire.run())
+        await wire.first.wait()
+        assert phase(rig) is Phase.HALF_OPEN
+        assert (await rig.chat()).status_code == 200
+        assert phase(rig) is Phase.CLOSED
+        rig.fake.gate.set()
+        await probe
+
+
 async def test_a_clients_fault_tells_nothing_of_a_provider(tmp_path: Path) -> None:
     """It neither ends a run of failures nor closes what is half-open."""
     plays = [*[traces.error(500)] * (RUN - 1), traces.error(400), traces.error(500), traces.error(422)]

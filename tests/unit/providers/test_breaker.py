@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from routing.providers.breaker import PROBE_WAIT, Breaker, CallOutcome, CallRefused, Permit, Phase, admit, ended
+from routing.providers.breaker import PROBE_WAIT, Breaker, CallOutcome, CallRefused, Permit, Phase, admit, begun, ended
 
 OK, BAD, NEITHER = CallOutcome.SUCCESS, CallOutcome.FAILURE, CallOutcome.NEITHER
 
@@ -87,6 +87,22 @@ def test_the_probe_decides() -> None:
     neither = ended(state, probe, NEITHER, 6.0, 0.0)
     assert neither.phase is Phase.HALF_OPEN
     assert isinstance(admit(neither, 6.0)[1], Permit)
+
+
+def test_others_need_not_wait_for_the_end_of_a_probe_that_has_begun() -> None:
+    state = calls(Breaker(), [BAD] * 5, now=0.0)
+    state, probe = admit(state, 5.0)
+    assert isinstance(probe, Permit)
+    state = begun(state, probe)
+    for _ in range(3):
+        state, other = admit(state, 5.1)
+        assert isinstance(other, Permit)
+        assert state.phase is Phase.HALF_OPEN
+    assert ended(state, probe, OK, 6.0, 0.0).phase is Phase.CLOSED
+    again = ended(state, other, BAD, 6.0, 0.0)
+    assert (again.phase, again.until) == (Phase.OPEN, 16.0), "whoever of them failed"
+    assert begun(again, probe) == again, "of before: no matter"
+    assert begun(Breaker(), Permit(0)) == Breaker()
 
 
 def test_what_began_before_it_opened_has_no_say_afterwards() -> None:

@@ -36,6 +36,14 @@ def counted(rig: Rig) -> set[tuple[int, int, int]]:
     return {(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) for usage in usages}
 
 
+async def test_an_end_without_an_answer(tmp_path: Path) -> None:
+    play = Play([b"data: [DONE]\n\n"], content_type=traces.EVENTS)
+    asked = {"model": "there/big", "max_tokens": 9, "stream": True, "messages": [{"role": "user", "content": "hi"}]}
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        found = await rig.http.post("/v1/messages", json=asked)
+        assert (found.status_code, found.json()["error"]["type"]) == (502, "api_error")
+
+
 # --- OpenAI's SDK, Anthropic's provider ------------------------------------------------------------------------------
 async def test_openais_client_and_anthropics_provider(tmp_path: Path) -> None:
     asked: Any = {
