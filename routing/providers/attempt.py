@@ -1,6 +1,7 @@
 """One call to a provider's model, once: what is sent, its answer as the engine's events, what is known of its usage."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from types import MappingProxyType
@@ -17,7 +18,8 @@ from models.messages import (
     TranscribeRequest,
     Usage,
 )
-from registry.errors import BadRequest
+from registry.errors import BadRequest, ProviderFailed
+from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
 from routing.providers import faults, tasks
 from routing.providers.connection import FOREVER, Body, Reply, Until
@@ -31,6 +33,10 @@ HELD = 2**20
 """Bytes of events before the first words that are held back: until then an error can still be an error's status."""
 BYTES_PER_TOKEN = 4
 """Of a prompt, where the answer broke off before the provider told."""
+INLINE = re.compile(rb"(?<![A-Za-z0-9+/])[A-Za-z0-9+/]{1024,}")
+"""Pictures and sound within a prompt."""
+INLINE_TOKENS = 1000
+"""Of each of them: about what vendors count for a picture."""
 NO_TRACE: Mapping[str, str] = MappingProxyType({})
 Events = AsyncGenerator[Event, None]
 
@@ -61,23 +67,31 @@ class Attempt:
         """The client's own fault, which tells nothing of the provider."""
         self._heard: AnswerSoFar | None = None
         self._passing: Passing | None = None
-        self._sent = 0
+        self._prompt = b""
+        self._is_read = False
+        """Whether the provider has the prompt, and has not said that it did nothing with it."""
         self._usage: Usage | None = None
 
     @property
     def usage(self) -> Usage:
-        """As the provider told; of an answer that broke off before that, what can be seen of it."""
+        """As the provider told; of an answer that broke off or was left before that, what can be seen of it."""
         if self._usage is not None:
             return self._usage
         told = self._heard.usage if self._heard else Usage()
-        if self._passing is None or not self._passing.begun:
+        if not (self._is_read or self.begun):
             return told
         return Usage(
-            prompt_tokens=told.prompt_tokens or self._sent // BYTES_PER_TOKEN,
-            completion_tokens=max(told.completion_tokens, self._passing.pieces),
+            prompt_tokens=told.prompt_tokens or self._estimated,
+            completion_tokens=max(told.completion_tokens, self._passing.pieces if self._passing else 0),
             cached_tokens=told.cached_tokens,
             written_tokens=told.written_tokens,
         )
+
+    @property
+    def _estimated(self) -> int:
+        """Tokens of the prompt; of a conversation no more than its context."""
+        most = self._model.context_length if self._model.task is Task.CHAT else None
+        return estimated(self._prompt, most)
 
     @property
     def begun(self) -> bool:
@@ -85,7 +99,7 @@ class Attempt:
 
     async def chat(self, path: str, body: Mapping[str, Any]) -> Events:
         planned = plan(self._upstream.provider, self._model, path, body)
-        self._sent = len(planned.body)
+        self._prompt = planned.body
         async with aclosing(self._guarded(self._chat(planned))) as events:
             async for event in events:
                 yield event
@@ -93,9 +107,11 @@ class Attempt:
     async def task(self, request: EmbedRequest | RerankRequest | TranscribeRequest) -> Events:
         match request:
             case EmbedRequest():
-                events = self._embed(request, tasks.embed_body(request, self._model))
+                self._prompt = tasks.embed_body(request, self._model)
+                events = self._embed(request, self._prompt)
             case RerankRequest():
-                events = self._rerank(request, tasks.rerank_body(request, self._model))
+                self._prompt = tasks.rerank_body(request, self._model)
+                events = self._rerank(request, self._prompt)
             case TranscribeRequest():
                 events = self._transcribe(request)
         async with aclosing(self._guarded(events)) as guarded:
@@ -114,14 +130,8 @@ class Attempt:
                         self._upstream.begun(self._model, permit)
                     is_first = False
                     yield event
-        except BadAnswer as bad:
-            error = faults.bad_answer(self._upstream.provider.id, str(bad))
-            raise error from None
-        except sse.TooLong:
-            error = faults.bad_answer(self._upstream.provider.id, "sends an event that does not end")
-            raise error from None
-        except ErrorEvent as told:
-            error = faults.failure(self._upstream.provider.id, 200, told.data, {})
+        except (BadAnswer, ErrorEvent, sse.TooLong) as broken:
+            error, self._is_read = self._failure(broken), False
             raise error from None
         except BaseException as other:
             error = other
@@ -130,12 +140,27 @@ class Attempt:
             quiet = 0.0 if self._asked_at is None else asyncio.get_running_loop().time() - self._asked_at
             self._upstream.ended(self._model, permit, error or self._refusal, self.begun, quiet)
 
+    def _failure(self, broken: Exception) -> ProviderFailed:
+        provider = self._upstream.provider.id
+        match broken:
+            case ErrorEvent():
+                return faults.failure(provider, 200, broken.data, {})
+            case BadAnswer():
+                return faults.bad_answer(provider, str(broken))
+            case _:
+                return faults.bad_answer(provider, "sends an event that does not end")
+
     @asynccontextmanager
     async def _asked(self, surface: Surface, body: Body) -> AsyncIterator[Reply]:
         self._asked_at = asyncio.get_running_loop().time()
-        async with self._upstream.connection.post(surface, body, self._request_id, self._until, self._trace) as reply:
-            self._asked_at = None
+        async with self._upstream.connection.post(
+            surface, body, self._request_id, self._until, self._trace, self._is_sent
+        ) as reply:
+            self._asked_at, self._is_read = None, reply.status == 200
             yield reply
+
+    def _is_sent(self) -> None:
+        self._is_read = True
 
     # --- the chat family --------------------------------------------------------------------------------------------
     async def _chat(self, planned: Planned) -> Events:
@@ -174,6 +199,7 @@ class Attempt:
         warning = self._other_model()
         if planned.translator is not None:
             data = planned.translator.whole(data)
+        self._usage = heard.usage
         yield Started(200, JSON, warning)
         yield Chunk(data)
         yield Finished(heard.usage)
@@ -257,3 +283,10 @@ class Attempt:
         for segment in segments:
             yield segment
         yield Finished(usage)
+
+
+def estimated(prompt: bytes, most: int | None) -> int:
+    """Tokens of a prompt that nobody counted. most: there can be."""
+    inline = INLINE.findall(prompt)
+    tokens = (len(prompt) - sum(map(len, inline))) // BYTES_PER_TOKEN + INLINE_TOKENS * len(inline)
+    return tokens if most is None else min(tokens, most)

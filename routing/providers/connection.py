@@ -16,6 +16,7 @@ import asyncio
 import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import aiohttp
@@ -126,8 +127,11 @@ class Connection:
             resolver=address.Resolver(provider.private_addresses),
             keepalive_timeout=30,
         )
+        sending = aiohttp.TraceConfig()
+        sending.on_request_headers_sent.append(_is_sent)
         self._session = aiohttp.ClientSession(
             connector=connector,
+            trace_configs=[sending],
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             read_bufsize=BUFFER,
@@ -141,7 +145,13 @@ class Connection:
 
     @asynccontextmanager
     async def post(
-        self, surface: Surface, body: Body, request_id: str, until: Until, trace: Mapping[str, str]
+        self,
+        surface: Surface,
+        body: Body,
+        request_id: str,
+        until: Until,
+        trace: Mapping[str, str],
+        sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
         """Raises ProviderFailed, what is below it, and DeadlineExceeded. Leaving early closes the connection: the
         provider sees it.
@@ -149,8 +159,9 @@ class Connection:
         Args:
             until: how long the client waits; the recipe's bounds are others.
             trace: headers that name its place in a trace.
+            sent: told once there is a connection and the request is on it.
         """
-        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, until) as reply:
+        async with self._request("POST", surface, body, {"x-request-id": request_id, **trace}, until, sent) as reply:
             yield reply
 
     async def models(self) -> bytes:
@@ -162,7 +173,13 @@ class Connection:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, body: Body, passed: Mapping[str, str], until: Until = FOREVER
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        passed: Mapping[str, str],
+        until: Until = FOREVER,
+        sent: Callable[[], None] = lambda: None,
     ) -> AsyncIterator[Reply]:
         provider, loop = self._provider, asyncio.get_running_loop()
         headers = {**passed, **self._headers()}
@@ -178,7 +195,9 @@ class Connection:
         data = body or None if isinstance(body, bytes) else body()
         try:
             async with asyncio.timeout_at(first.at):
-                response = await self._session.request(method, url, data=data, headers=headers, allow_redirects=False)
+                response = await self._session.request(
+                    method, url, data=data, headers=headers, allow_redirects=False, trace_request_ctx=sent
+                )
         except aiohttp.ConnectionTimeoutError:
             raise ProviderTimedOut(f"Provider '{provider.id}' gave no connection in time.", again=True) from None
         except TimeoutError:
@@ -210,6 +229,10 @@ class Connection:
         host = URL(self._provider.base_url).host or ""
         if (found := address.literal(host)) and (wrong := address.fault(found, self._provider.private_addresses)):
             raise _refused(self._provider, wrong)
+
+
+async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _params: object) -> None:
+    context.trace_request_ctx()
 
 
 def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut | DeadlineExceeded:

@@ -149,9 +149,9 @@ async def test_a_client_with_little_time_closes_no_provider_to_others(
 
 async def test_one_that_hangs_is_left_alone_though_all_have_little_time(tmp_path: Path) -> None:
     """Not even a status for as long as silence is borne in mid-answer."""
-    timeouts = {**LONG, "between_bytes": 0.04}
+    timeouts, patient = {**LONG, "between_bytes": 0.001}, {"X-Request-Timeout": "0.3"}
     async with rigged(tmp_path, lambda seen: Play([HANG]), timeouts=timeouts) as rig:
-        codes = [(await impatient(rig, SOON)).json()["error"]["code"] for _ in range(RUN + 1)]
+        codes = [(await impatient(rig, patient)).json()["error"]["code"] for _ in range(RUN + 1)]
         assert codes == ["deadline_exceeded"] * RUN + ["provider_open"]
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from routing.providers.attempt import INLINE_TOKENS, estimated
 from runtime.gateway.record import End
 from tests.fakes import traces
-from tests.fakes.provider import HANG, Play
+from tests.fakes.provider import CUT, HANG, Play
 from tests.unit.http.fakes import Wire
-from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, WORDS, bounds, huge, stream
+from tests.unit.providers.plays import AFTER, BEFORE, EVENTS, FIRST, LONG, SHORT, WORDS, bounds, huge, stream
 from tests.unit.providers.rig import rigged
 
 
@@ -134,6 +135,57 @@ async def test_a_key_that_is_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_key")
         assert "TEST_PROVIDER_KEY" in found.json()["error"]["message"]
         assert not rig.fake.seen
+
+
+# --- what is known of usage ------------------------------------------------------------------------------------------
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "iVBO" * 10_000}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "UklG" * 10_000, "format": "wav"}}
+WITH_PICTURE = [{"role": "user", "content": [{"type": "text", "text": "what is this? " * 50}, PICTURE, SOUND]}]
+
+
+async def test_a_picture_is_not_charged_as_text(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: stream(*WORDS)) as rig:
+        await rig.chat(stream=True, messages=WITH_PICTURE)
+        (record,) = rig.gateway.records.all
+        assert 2 * INLINE_TOKENS < record.usage.prompt_tokens < 2 * INLINE_TOKENS + 500
+    short = [{"name": "big", "context_length": 1500}]
+    async with rigged(tmp_path / "short", lambda seen: stream(*WORDS), models=short) as rig:
+        await rig.chat(stream=True, messages=WITH_PICTURE)
+        assert rig.gateway.records.all[0].usage.prompt_tokens == 1500, "no prompt is longer than the context"
+
+
+def test_estimating_is_linear() -> None:
+    """Of bytes that are nearly a picture, over and over; a search that starts anew at each of them takes minutes."""
+    almost = b"A" * 1023 + b" "
+    assert estimated(almost * 4096, None) == 2**20
+
+
+@pytest.mark.parametrize(
+    ("play", "is_read"),
+    [
+        (Play([HANG]), True),
+        (Play([b"", CUT]), True),
+        (traces.error(500), False),
+        (traces.error(429), False),
+        (traces.error(400), False),
+        (Play([b"<html>"]), False),
+    ],
+    ids=["hangs", "breaks", "500", "429", "400", "garbage"],
+)
+async def test_a_prompt_that_was_read_is_charged(tmp_path: Path, play: Play, is_read: bool) -> None:
+    """Where nobody says what became of it; a failure that says so has done nothing with it."""
+    times = SHORT if play.parts == [HANG] else LONG
+    async with rigged(tmp_path, lambda seen: play, timeouts=times) as rig:
+        await rig.chat(messages=[{"role": "user", "content": "x" * 4000}])
+        (record,) = rig.gateway.records.all
+        assert record.usage.completion_tokens == 0
+        assert (1000 < record.usage.prompt_tokens < 1050) if is_read else record.usage.prompt_tokens == 0
+
+
+async def test_what_never_arrived_costs_nothing(tmp_path: Path) -> None:
+    async with rigged(tmp_path, lambda seen: Play(), base_url="http://127.0.0.1:9/v1") as rig:
+        await rig.chat()
+        assert rig.gateway.records.all[0].usage.prompt_tokens == 0
 
 
 # --- who leaves, and who is too many ---------------------------------------------------------------------------------
