@@ -8,6 +8,9 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
+TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+"""What NAT64 makes IPv4 of: the last 32 bits."""
+
 
 class AddressRefused(OSError):
     """A name that leads to where this provider must not be."""
@@ -18,14 +21,25 @@ def fault(address: str, private: bool) -> str | None:
 
     Link-local addresses are never connected to: in clouds, the machine's own credentials are told there.
     """
-    found: Address = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(found, ipaddress.IPv6Address):
-        found = found.ipv4_mapped or found.sixtofour or found
+    found = _meant(ipaddress.ip_address(address.partition("%")[0]))
     if found.is_link_local or found.is_multicast or found.is_unspecified:
         return f"{found} is no address of a provider"
-    if not private and not found.is_global:
+    is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
+    if not private and (not found.is_global or is_site_local):
         return f"{found} is private; `private_addresses: true` in the recipe allows it"
     return None
+
+
+def _meant(found: Address) -> Address:
+    """The IPv4 address that an IPv6 one leads to, where it does."""
+    if isinstance(found, ipaddress.IPv4Address):
+        return found
+    embedded = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    if any(found in network for network in TRANSLATED):
+        return embedded
+    if int(found) >> 32 == 0 and int(found) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
+        return embedded
+    return found.ipv4_mapped or found.sixtofour or found
 
 
 def literal(host: str) -> str | None:

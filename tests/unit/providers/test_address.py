@@ -1,0 +1,80 @@
+"""Where a connection may go: addresses, what they lead to, and names that lead to several or to others later."""
+
+import asyncio
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from routing.providers.address import AddressRefused, Resolver, fault
+from tests.fakes import traces
+from tests.unit.providers.rig import Rig, rigged
+
+PUBLIC = ["93.184.216.34", "2606:4700::1", "64:ff9b::5db8:d822", "::ffff:93.184.216.34", "2002:5db8:d822::1"]
+PRIVATE = [
+    "127.0.0.1", "10.1.2.3", "192.168.0.1", "::1", "fd00::1", "fec0::1", "feff::1", "::127.0.0.1", "::10.0.0.1",
+    "::ffff:10.0.0.1", "2002:0a00:0001::1", "64:ff9b::7f00:1", "64:ff9b::10.0.0.1", "64:ff9b:1::192.168.0.1",
+]  # fmt: skip
+NEVER = [
+    "169.254.169.254", "fe80::1", "fe80::1%eth0", "::ffff:169.254.169.254", "::169.254.169.254",
+    "64:ff9b::169.254.169.254", "64:ff9b:1::169.254.169.254", "2002:a9fe:a9fe::1", "0.0.0.0", "::", "224.0.0.1",
+    "64:ff9b::0.0.0.0",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("addresses", "by_itself", "with_private"),
+    [(PUBLIC, True, True), (PRIVATE, False, True), (NEVER, False, False)],
+    ids=["public", "private", "never"],
+)
+def test_what_may_be_connected_to(addresses: list[str], by_itself: bool, with_private: bool) -> None:
+    for address in addresses:
+        assert (fault(address, private=False) is None) is by_itself, address
+        assert (fault(address, private=True) is None) is with_private, address
+
+
+class Names:
+    """Answers by turns, in place of the machine's resolver."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *answers: list[str]) -> None:
+        self.answers, self.asked = list(answers), 0
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", self._look_up, raising=False)
+
+    async def _look_up(self, host: str, port: int, **_: Any) -> list[Any]:
+        found = self.answers[min(self.asked, len(self.answers) - 1)]
+        self.asked += 1
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in found]
+
+
+async def test_a_name_that_leads_to_both_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    Names(monkeypatch, ["93.184.216.34", "127.0.0.1"])
+    with pytest.raises(AddressRefused, match="private_addresses"):
+        await Resolver(private=False).resolve("a.example", 443)
+    Names(monkeypatch, ["127.0.0.1", "169.254.169.254"])
+    with pytest.raises(AddressRefused, match="no address of a provider"):
+        await Resolver(private=True).resolve("a.example", 443)
+
+
+def named(rig: Rig) -> None:
+    upstream = rig.gateway.providers.upstreams["there"]
+    url = f"http://a.example:{rig.fake.port}/v1"
+    upstream.provider = upstream.provider.model_copy(update={"base_url": url})
+
+
+async def test_a_name_that_leads_elsewhere_at_the_next_connection(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked up once a connection, and what was checked is what is connected to."""
+    play = traces.chat("big")
+    play.headers["connection"] = "close"
+    async with rigged(tmp_path, lambda seen: play) as rig:
+        named(rig)
+        names = Names(monkeypatch, ["127.0.0.1"], ["169.254.169.254"])
+        assert (await rig.chat()).status_code == 200
+        assert names.asked == 1
+        connector: Any = rig.gateway.providers.upstreams["there"].connection._session.connector
+        connector.clear_dns_cache()
+        found = await rig.chat()
+        assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_address")
+        assert (names.asked, len(rig.fake.seen)) == (2, 1)
