@@ -110,16 +110,20 @@ def rerank_body(request: RerankRequest, model: ProviderModel) -> bytes:
 
 
 def ranked(data: bytes, documents: int) -> tuple[RerankResult, Usage, str | None]:
-    """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits."""
+    """Raises BadAnswer. Relevance goes from 0 to 1 there; engines give logits, and so do some providers.
+
+    If any score is outside of 0 to 1 all of them are logits, as llama.cpp's are, and TEI's with `raw_scores`.
+    """
     try:
         found = msgspec.json.decode(data, type=_Ranked)
     except NOT_JSON:
         raise BadAnswer("answered with a ranking that is none") from None
     scores = {item.index: item.relevance_score for item in found.results}
-    if sorted(scores) != list(range(documents)) or not all(0 <= score <= 1 for score in scores.values()):
-        raise BadAnswer("answered with a ranking that does not score each document from 0 to 1")
+    if sorted(scores) != list(range(documents)) or not all(map(math.isfinite, scores.values())):
+        raise BadAnswer("answered with a ranking that does not score each document")
+    as_logit = logit if all(0 <= score <= 1 for score in scores.values()) else bounded
     tokens = max(0, found.usage.total_tokens or found.usage.prompt_tokens) if found.usage else 0
-    logits = [logit(scores[index]) for index in range(documents)]
+    logits = [as_logit(scores[index]) for index in range(documents)]
     result = RerankResult(logits, [1] * documents, [tokens, *([0] * (documents - 1))])
     return result, Usage(prompt_tokens=tokens), found.model
 
@@ -130,7 +134,11 @@ def logit(relevance: float) -> float:
         return -LARGEST
     if relevance >= 1.0:
         return LARGEST
-    return max(-LARGEST, min(LARGEST, math.log(relevance) - math.log1p(-relevance)))
+    return bounded(math.log(relevance) - math.log1p(-relevance))
+
+
+def bounded(score: float) -> float:
+    return max(-LARGEST, min(LARGEST, score))
 
 
 # --- transcription ---------------------------------------------------------------------------------------------------

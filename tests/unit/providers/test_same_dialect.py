@@ -103,6 +103,28 @@ async def test_rerank(tmp_path: Path) -> None:
         assert (refused.status_code, refused.json()["error"]["code"]) == (400, "unsupported_value")
 
 
+@pytest.mark.parametrize(
+    ("scores", "told"),
+    [
+        ([-11.5, 0.5, 3.0], [1 / (1 + math.exp(11.5)), 1 / (1 + math.exp(-0.5)), 1 / (1 + math.exp(-3.0))]),
+        ([-1e300, 0.0, 1e300], [0.0, 0.5, 1.0]),
+        ([1.5, 0.25], None),
+        ([1.5, 0.25, "1e999"], None),
+    ],
+    ids=["logits", "huge", "one is missing", "infinite"],
+)
+async def test_rerank_by_one_that_scores_in_logits(tmp_path: Path, scores: list[Any], told: list[float] | None) -> None:
+    rows = ", ".join(f'{{"index": {i}, "relevance_score": {score}}}' for i, score in enumerate(scores))
+    async with rigged(tmp_path, lambda seen: Play([f'{{"results": [{rows}]}}'.encode()])) as rig:
+        asked = {"model": "there/rerank", "query": "q", "documents": ["a", "b", "c"]}
+        found = await rig.http.post("/v1/rerank", json=asked)
+        if told is None:
+            assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+        else:
+            by_index = {item["index"]: item["relevance_score"] for item in found.json()["results"]}
+            assert [by_index[index] for index in range(3)] == pytest.approx(told, abs=1e-12)
+
+
 async def test_transcription(tmp_path: Path) -> None:
     segments = [{"id": 0, "start": 0.0, "end": 1.5, "text": " two words", "tokens": [1], "seek": 0}]
     answer = {"text": "two words", "language": "english", "duration": 1.5, "segments": segments}
