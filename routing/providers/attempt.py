@@ -256,29 +256,35 @@ class Attempt:
             _, refusal = await self._refused(reply)
             raise refusal
 
-    def _answered_by(self, said: str | None) -> str:
+    def _answered_by(self, said: str | None) -> list[Event]:
+        """The warning that another model answered, if one did. Raises as `_other_model`."""
         self._heard = AnswerSoFar(self._shown, model=said)
-        return self._other_model()
+        warning = self._other_model()
+        return [Started(200, JSON, warning)] if warning else []
 
     async def _embed(self, request: EmbedRequest, body: bytes) -> Events:
         result, usage, said = tasks.embedded(await self._answer(Surface.EMBEDDINGS, body), len(request.inputs))
-        self._answered_by(said)
         self._usage = usage
+        for started in self._answered_by(said):
+            yield started
         yield result
         yield Finished(usage)
 
     async def _rerank(self, request: RerankRequest, body: bytes) -> Events:
         result, usage, said = tasks.ranked(await self._answer(Surface.RERANK, body), len(request.documents))
-        self._answered_by(said)
         self._usage = usage
+        for started in self._answered_by(said):
+            yield started
         yield result
         yield Finished(usage)
 
     async def _transcribe(self, request: TranscribeRequest) -> Events:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
-        info, segments, usage = tasks.transcribed(await self._answer(surface, form))
+        info, segments, usage, said = tasks.transcribed(await self._answer(surface, form))
         self._usage = usage
+        for started in self._answered_by(said):
+            yield started
         yield info
         for segment in segments:
             yield segment

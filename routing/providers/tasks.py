@@ -171,6 +171,7 @@ class _Transcript(msgspec.Struct):
     segments: list[_Segment] | None = None
     words: list[_Word] | None = None
     usage: _AudioUsage | None = None
+    model: str | None = None
 
 
 def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callable[[], aiohttp.FormData]:
@@ -200,7 +201,7 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
     return form
 
 
-def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage]:
+def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str | None]:
     """Raises BadAnswer. A transcript without segments is one segment."""
     try:
         found = msgspec.json.decode(data, type=_Transcript)
@@ -216,7 +217,8 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage]:
         )
         for number, piece in enumerate(pieces)
     ]  # fmt: skip
-    return TranscriptInfo(found.language, 1.0, seconds, seconds), segments, Usage(audio_seconds=seconds)
+    info, usage = TranscriptInfo(found.language, 1.0, seconds, seconds), Usage(audio_seconds=seconds)
+    return info, segments, usage, found.model
 
 
 def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from console.texts import Texts
-from models.messages import Event
+from models.messages import Event, Started
 from registry.errors import EngineFailed, LimitExceeded, RoundhouseError
 from registry.names import DEFAULT_TEAM
 from registry.recipes.definition import Task
@@ -24,7 +24,7 @@ from runtime.http import errors as http_errors
 from runtime.http import wishes
 from runtime.http.attempts.again import attempts
 from runtime.http.bodies import count
-from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts, end_of
+from runtime.http.dialect import EVENT_STREAM, JSON, Endpoint, Head, Parsed, Part, Parts, end_of, warning
 from runtime.http.errors import Dialect
 from runtime.http.limit_headers import headers_of
 from runtime.http.routing.model_used import with_model_used
@@ -140,7 +140,8 @@ def _told(error: Exception, parsed: Parsed, recorder: Recorder) -> RoundhouseErr
 async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> Parts:
     """What makes an answer whole waits until the ledger, if there is one, holds its end: nobody has what it lacks."""
     gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
-    events, head, held = _events(gateway, recorder, parsed, target), None, b""
+    warned: dict[str, str] = {}
+    events, head, held = _events(gateway, recorder, parsed, target, warned), None, b""
     async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
@@ -150,7 +151,7 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
                     recorder.done()
                     await gateway.kept()
                 limits = headers_of(gateway.levels(recorder), parsed.dialect)
-                yield Head(part.status, part.content_type, {**part.headers, **recorder.headers(), **limits})
+                yield Head(part.status, part.content_type, {**warned, **part.headers, **recorder.headers(), **limits})
                 continue
             assert head is not None
             if recorder.entry is None or "content-length" in head.headers:
@@ -170,17 +171,23 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
         yield held
 
 
-async def _events(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target) -> AsyncGenerator[Event, None]:
-    """A turn on the target, held until its last event was read."""
+async def _events(
+    gateway: Gateway, recorder: Recorder, parsed: Parsed, target: Target, warned: dict[str, str]
+) -> AsyncGenerator[Event, None]:
+    """A turn on the target, held until its last event was read. warned: is given the warnings among the events."""
     async with gateway.lease(recorder, target) as lease:
         calls = parsed.calls(lease.context_length)
         recorder.pairs = pairs_of(calls)
         if len(calls) == 1:
             async for event in lease.run(calls[0]):
+                if isinstance(event, Started):
+                    warned |= warning(event)
                 yield event
             return
         for events in await _together(lease, calls):
             for event in events:
+                if isinstance(event, Started):
+                    warned |= warning(event)
                 yield event
 
 

@@ -8,6 +8,7 @@ import gc
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -108,6 +109,32 @@ async def test_another_models_name(tmp_path: Path, is_stream: bool) -> None:
     async with rigged(tmp_path, lambda seen: play, models=[{"name": "big", "exact": True}]) as rig:
         found = await rig.chat(stream=is_stream)
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_answer")
+
+
+VECTORS = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "model": "tiny"}
+TASKS: dict[str, tuple[str, dict[str, Any], Any]] = {
+    "/v1/embeddings": ("embed", {"input": "a"}, VECTORS),
+    "/api/embed": ("embed", {"input": "a"}, VECTORS),
+    "/v1/rerank": ("rerank", {"query": "q", "documents": ["a"]},
+                   {"results": [{"index": 0, "relevance_score": 0.5}], "model": "tiny"}),
+    "/v1/audio/transcriptions": ("transcribe", {}, {"text": "two words", "duration": 1.0, "model": "tiny"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("exact", [False, True])
+@pytest.mark.parametrize("path", TASKS)
+async def test_another_models_name_of_the_other_tasks(tmp_path: Path, path: str, exact: bool) -> None:
+    task, body, told = TASKS[path]
+    sent: dict[str, Any] = {"json": {"model": f"there/{task}", **body}}
+    if task == "transcribe":
+        sent = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.wav", b"RIFFdata")}}
+    models = [{"name": task, "task": task, "exact": exact}]
+    async with rigged(tmp_path, lambda seen: Play([json.dumps(told).encode()]), models=models) as rig:
+        found = await rig.http.post(path, **sent)
+        if exact:
+            assert found.status_code == 502, found.text
+        else:
+            assert found.headers["x-roundhouse-warning"] == "the provider says that model tiny answered"
 
 
 # --- where it may be -------------------------------------------------------------------------------------------------
