@@ -257,8 +257,10 @@ def _broken(provider: Provider, error: Exception) -> ProviderFailed:
     if isinstance(inner, address.AddressRefused):
         return _refused(provider, str(inner))
     if isinstance(error, aiohttp.ClientConnectorError | aiohttp.InvalidURL):
+        is_doubted = isinstance(error, aiohttp.ClientConnectorCertificateError)
+        why = "its certificate is not one that this machine trusts" if is_doubted else type(inner).__name__
         return ProviderFailed(
-            f"Provider '{provider.id}' cannot be reached: {type(inner).__name__}.",
+            f"Provider '{provider.id}' cannot be reached: {why}.",
             code="provider_unreachable",
             again=True,
         )
