@@ -9,7 +9,10 @@ SHARE, SAVED = 0.1, 10.0
 
 
 class RetryBudget:
-    """At most a tenth of a provider's traffic are further attempts, so that an outage is not made worse."""
+    """At most a tenth of the traffic are further attempts, so that an outage is not made worse.
+
+    One for each provider, of what is tried there again; one for each target that may be late, of what is asked beside.
+    """
 
     def __init__(self) -> None:
         self._tokens = 1.0

@@ -82,9 +82,9 @@ class Upstream:
         return seconds if seconds is not None and self._budget.take() else None
 
     def spare(self, model: ProviderModel) -> bool:
-        """Takes one further attempt of the budget, if there is one and the breaker is closed."""
+        """May one attempt more be made, beside another one?"""
         is_closed = self.breakers[model.name].phase is breaker.Phase.CLOSED
-        return is_closed and self.running < self.provider.connections and self._budget.take()
+        return is_closed and self.running < self.provider.connections
 
     # --- the breaker ------------------------------------------------------------------------------------------------
     def admit(self, model: ProviderModel) -> Permit:

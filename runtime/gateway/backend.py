@@ -161,7 +161,7 @@ class Backend(Protocol):
         ...
 
     def spare(self, target: Target) -> bool:
-        """May one attempt more be made there, beside one that is under way? What is taken is not given back."""
+        """May one attempt more be made there, beside one that is under way?"""
         ...
 
     def lease(self, context: RequestContext, target: Target) -> AbstractAsyncContextManager[Lease]:

@@ -4,6 +4,7 @@ A request: `record` it, `choose` what its name means, `lease` the target, run a 
 Everything else: `models`, `additions`, `editor`, `adapters`, `combiner`, `overview`, `routers`.
 """
 
+from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Literal
 from console.kept import Console
 from registry.errors import NotFound, RoundhouseError, Unavailable
 from registry.files.abilities import abilities_of
+from routing.providers.retry import RetryBudget
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.backend import LOCAL, Backend, Call, Coming, Lease, Target
 from runtime.gateway.charging.pricing import price_list
@@ -101,6 +103,8 @@ class Gateway:
         self._device = DeviceTime()
         self.routers, self.providers = routers, providers
         self.elsewhere = elsewhere
+        self.hedges = defaultdict[str, RetryBudget](RetryBudget)
+        """Second attempts beside late ones, by who is late: a fall-back that has no other traffic may be asked, too."""
         self.administration = administration
         targets = Targets(self.resolve, residency, queues, partial(limits.affords, context_of=self._context_length))
         self.switch = Switch(routers, targets, self.resolve, lambda c, target: self._backend(target).lease(c, target))

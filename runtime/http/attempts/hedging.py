@@ -10,8 +10,8 @@
 |                           |                    | no answer: the first one's error is                               |
 | is late, has not failed   | fails              | the first goes on alone                                           |
 
-Each of the two is a row of the ledger; the one that was cancelled has the code `hedged`. A second attempt takes one of
-its provider's further attempts (a tenth of its traffic), and a model of this machine is only asked where it is loaded.
+Each of the two is a row of the ledger; the one that was cancelled has the code `hedged`. At most a tenth of the
+requests to a target get a second attempt, and a model of this machine is only asked where it is loaded.
 """
 
 import asyncio
@@ -47,6 +47,8 @@ async def hedged(
     seconds: float,
 ) -> Begun:
     """As `first`, of one of two attempts. The fall-back that the second one asks is taken from `fallbacks`."""
+    if target.model not in recorder.context.tried:
+        gateway.hedges[target.model].asked()
     mine, second = _Attempt(recorder, target, answer, len(fallbacks)), None
     try:
         await asyncio.wait({mine.task}, timeout=seconds)
@@ -123,10 +125,14 @@ def _other(gateway: Gateway, target: Target, fallbacks: deque[str], resolve: Res
     if target.routed is not None and target.routed.decision.hedge_after is not None:
         while fallbacks:
             if (found := resolved(resolve, fallbacks[0], target)) is not None:
-                if not gateway.spare(found):
+                if not _may(gateway, target, found):
                     return None
                 fallbacks.popleft()
                 return found
             fallbacks.popleft()
         return None
-    return target if gateway.spare(target) else None
+    return target if _may(gateway, target, target) else None
+
+
+def _may(gateway: Gateway, late: Target, other: Target) -> bool:
+    return gateway.spare(other) and gateway.hedges[late.model].take()

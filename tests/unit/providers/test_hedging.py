@@ -16,6 +16,7 @@ from routing.providers.breaker import Phase
 from runtime.gateway.backend import Routed, Target
 from runtime.gateway.record import RequestRecord
 from runtime.http import serving
+from runtime.http.attempts import hedging
 from runtime.http.attempts.again import attempts
 from runtime.http.dialect import Parts
 from tenants.caller import EVERYBODY
@@ -185,7 +186,7 @@ async def test_a_model_that_was_named_itself_is_asked_twice_by_its_provider(tmp_
         assert found.headers["x-roundhouse-model"] == "there/big@v1"
 
 
-async def test_it_takes_from_the_budget_of_further_attempts(tmp_path: Path) -> None:
+async def test_at_most_a_tenth_get_a_second_one(tmp_path: Path) -> None:
     async with rigged(tmp_path, lambda seen: HANGS, hedge_after=SOON, timeouts={"first_byte": 0.2}) as rig:
         assert (await rig.chat()).json()["error"]["code"] == "provider_timeout"
         assert len(rig.fake.seen) == 2
@@ -193,12 +194,31 @@ async def test_it_takes_from_the_budget_of_further_attempts(tmp_path: Path) -> N
         assert len(rig.fake.seen) == 3
         upstream = rig.gateway.providers.upstreams["there"]
         (model, *_) = provider(rig.fake).models
-        for _ in range(100):
-            upstream._budget.asked()
         assert upstream.spare(model)
         while upstream.breakers[model.name].phase is Phase.CLOSED:
             upstream.ended(model, upstream.admit(model), ProviderFailed("x"), begun=False)
         assert not upstream.spare(model), "its breaker is open"
+
+
+async def test_a_fallback_without_other_traffic_is_asked_more_than_once(
+    tmp_path: Path, seconds: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of thirty requests is late: it answers once it is decided whether another one is asked."""
+    made, other = [], hedging._other
+    async with two(tmp_path, Play([GATE, *traces.chat("big").parts]), traces.message("big")) as (rig, _):  # type: ignore[misc]
+
+        def decided(*given: Any) -> Target | None:
+            found = other(*given)
+            made.append(found is not None)
+            rig.fakes[0].gate.set()
+            return found
+
+        monkeypatch.setattr(hedging, "_other", decided)
+        for _ in range(30):
+            rig.fakes[0].gate.clear()
+            assert (await rig.chat("first/big")).status_code == 200
+    assert len(made) == 30
+    assert 3 <= sum(made) <= 4
 
 
 async def test_a_client_that_leaves_ends_both(tmp_path: Path, seconds: list[float]) -> None:
