@@ -236,7 +236,8 @@ class Limiter:
             meter = one.meter = Rate(limit.amount, now - 120 * 10**9)
             for past in recent:
                 if _is_of(limit, past.team, past.key, past.model):
-                    meter.take(past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9))
+                    amount, at = past.used.of(limit.kind), now - int(max(0.0, past.age) * 1e9)
+                    meter.settle(meter.take(amount, at), amount, at)
         for admission, used in ended:
             if _is_of(limit, admission.caller.team, admission.caller.metered or "", admission.model):
                 one.meter.settle(one.meter.take(used.of(limit.kind), now), used.of(limit.kind), now)

@@ -1,6 +1,7 @@
 """How much of a limit is left. Times are monotonic nanoseconds, but for budgets, which go by the calendar."""
 
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +10,8 @@ from tenants.limits.records import MINUTE
 
 SECOND = 1_000_000_000
 _WINDOW = MINUTE * SECOND
+_JOINED = 1000
+"""Holds in a rate's line beyond those under way, before it is made shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,10 +25,11 @@ class LimitLeft:
 
 @dataclass(slots=True)
 class Hold:
-    """What a request has reserved. mark: the meter's own."""
+    """What a request has reserved. mark: the meter's own; is_over: settled, where the meter wants to know."""
 
     amount: int
     mark: int
+    is_over: bool = False
 
 
 class Meter(Protocol):
@@ -47,21 +51,48 @@ class Meter(Protocol):
 class Rate:
     """GCRA: a bucket of `limit` that `limit` a minute drains from. In whole numbers: a unit is one nanosecond's drain.
 
-    What drained while a request held it is not given back at its end: the next one may have it already.
+    It drains in the order in which it was filled: a hold's mark is what is still there of it. What drained while a
+    request held it is not given back at its end: the next one may have it already.
     """
 
     def __init__(self, limit: int, now: int) -> None:
-        self.limit, self._level, self._at, self._drained = limit, 0, now, 0
+        self.limit, self._level, self._at = limit, 0, now
+        self._line: deque[Hold] = deque()
+        """What drains next is the first; together they are the level."""
+        self._longest = _JOINED
 
     def change(self, limit: int, now: int) -> None:
         self._drain(now)
         self.limit = limit
 
     def _drain(self, now: int) -> None:
-        gone = min(self._level, max(0, now - self._at) * self.limit)
-        self._level -= gone
-        self._drained += gone
+        left = max(0, now - self._at) * self.limit
         self._at = max(now, self._at)
+        while left and self._line:
+            first = self._line[0]
+            gone = min(left, first.mark)
+            first.mark -= gone
+            left -= gone
+            self._level -= gone
+            if not first.mark:
+                self._line.popleft()
+
+    def _add(self, hold: Hold) -> Hold:
+        self._level += hold.mark
+        self._line.append(hold)
+        if len(self._line) > self._longest:
+            self._join()
+        return hold
+
+    def _join(self) -> None:
+        """Neighbours that are over become one, so that the line is no longer than the requests that are under way."""
+        line: deque[Hold] = deque()
+        for hold in self._line:
+            if hold.is_over and line and line[-1].is_over:
+                line[-1].mark += hold.mark
+            else:
+                line.append(hold)
+        self._line, self._longest = line, 2 * len(line) + _JOINED
 
     def wait(self, amount: int, now: int) -> float | None:
         if amount > self.limit:
@@ -72,16 +103,18 @@ class Rate:
 
     def take(self, amount: int, now: int) -> Hold:
         self._drain(now)
-        self._level += amount * _WINDOW
-        return Hold(amount, self._drained)
+        return self._add(Hold(amount, amount * _WINDOW))
 
     def settle(self, hold: Hold, used: int, now: int) -> None:
         self._drain(now)
-        if used >= hold.amount:
-            self._level += (used - hold.amount) * _WINDOW
+        hold.is_over = True
+        if used > hold.amount:
+            extra = used - hold.amount
+            self._add(Hold(extra, extra * _WINDOW, is_over=True))
             return
-        there = max(0, hold.amount * _WINDOW - (self._drained - hold.mark))
-        self._level = max(0, self._level - min((hold.amount - used) * _WINDOW, there))
+        unused = min((hold.amount - used) * _WINDOW, hold.mark)
+        hold.mark -= unused
+        self._level -= unused
 
     def left(self, now: int) -> LimitLeft:
         self._drain(now)

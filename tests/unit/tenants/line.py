@@ -1,0 +1,39 @@
+"""A rate's bucket told step by step, in whole numbers: what drains first stands first."""
+
+from tenants.limits.meters import SECOND
+
+MINUTE = 60 * SECOND
+
+
+class Line:
+    """Each part is a request's, or nobody's; a unit is what drains in a nanosecond at one a minute."""
+
+    def __init__(self, limit: int, now: int) -> None:
+        self.limit, self.now = limit, now
+        self.parts: list[list[int]] = []
+
+    def pass_to(self, now: int) -> None:
+        drained, self.now = (now - self.now) * self.limit, now
+        while drained > 0 and self.parts:
+            whose, units = self.parts.pop(0)
+            if units > drained:
+                self.parts.insert(0, [whose, units - drained])
+            drained -= units
+
+    def room(self) -> int:
+        """In its units; less than none where more is there than it holds."""
+        return self.limit * MINUTE - sum(units for _, units in self.parts)
+
+    def fits(self, amount: int) -> bool:
+        return amount * MINUTE <= self.room()
+
+    def take(self, whose: int, amount: int) -> None:
+        self.parts.append([whose, amount * MINUTE])
+
+    def end(self, whose: int, reserved: int, used: int) -> None:
+        """What it did not use is the last of it, and goes as far as it is there; what it used beyond comes last."""
+        if used > reserved:
+            self.take(0, used - reserved)
+        for part in self.parts:
+            if part[0] == whose:
+                part[1] -= min(part[1], max(0, reserved - used) * MINUTE)
