@@ -164,7 +164,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         keys,
         LedgerSink(ledger, round(settings.machine_price * MILLION), cold=settings.cold_starts == "caller"),
         UsageReport(ledger, settings.currency, settings.provider_prices),
-        LimitSink(limiter, settings.max_audio_seconds),
+        LimitSink(limiter, ledger, settings.max_audio_seconds),
         Administration(keys),
         routers,
         queues,

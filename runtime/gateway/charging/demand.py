@@ -50,6 +50,8 @@ class Demand:
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:
     """Of all calls of one request. audio_seconds: the longest recording that is taken."""
     found = [_of(call, context or UNKNOWN_CONTEXT, audio_seconds) for call in calls]
+    if len(found) == 1:
+        return found[0]
     fields: tuple[Callable[[Demand], int], ...] = (
         lambda d: d.prompt, lambda d: d.output, lambda d: d.wished, lambda d: d.audio_ms, lambda d: d.pairs,
     )  # fmt: skip

@@ -1,5 +1,8 @@
 """Limits of teams: a request is let in before it waits for its turn, and settled by its record, whatever its end.
 
+Where the ledger is kept that is done without any limit too: the ledger notes what each request may use at most, and a
+limit that is set while requests run counts them. A server without teams does nothing of it.
+
 A further attempt, at a fall-back or beside a late one, is let in for itself: it may be dearer, and both may run.
 """
 
@@ -12,6 +15,7 @@ from runtime.gateway.record import RequestRecord
 from runtime.gateway.recorder import Recorder
 from tenants.caller import Caller
 from tenants.costs.prices import PriceList
+from tenants.ledger.keeping import Ledger
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.meters import LimitLeft
 from tenants.limits.records import Kind
@@ -20,15 +24,16 @@ FREE = PriceList()
 
 
 class LimitSink:
-    def __init__(self, limiter: Limiter, audio_seconds: float) -> None:
-        self._limiter, self._audio_seconds = limiter, audio_seconds
+    def __init__(self, limiter: Limiter, ledger: Ledger, audio_seconds: float) -> None:
+        self._limiter, self._ledger, self._audio_seconds = limiter, ledger, audio_seconds
 
     def admit(
         self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]], context: int | None
     ) -> None:
         """Reserve the most that this attempt can use. Raises LimitExceeded, and what `calls` raises."""
         before = recorder.admission
-        if self._limiter.is_empty or (before is not None and not before.is_settled):
+        counts = self._ledger.is_kept or not self._limiter.is_empty
+        if not counts or (before is not None and not before.is_settled):
             return
         demand = demand_of(calls(None), context, self._audio_seconds)
         amounts = demand.amounts(target.price or FREE)

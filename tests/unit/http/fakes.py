@@ -229,7 +229,7 @@ class FakeGateway:
             callers or OPEN,
             LedgerSink(kept),
             UsageReport(kept),
-            LimitSink(limiter or Limiter(), self.settings.max_audio_seconds),
+            LimitSink(limiter or Limiter(), kept, self.settings.max_audio_seconds),
             Administration(watch or KeyWatch(self.settings.keys)),
             self.routers,
             self.queues,

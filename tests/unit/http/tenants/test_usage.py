@@ -20,6 +20,7 @@ from models.messages import Chunk, Finished, Started, Usage
 from registry.errors import EngineFailed, Unavailable
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
+from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
 from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
@@ -29,8 +30,11 @@ from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.view import UsageReport
+from tenants.limits.limiter import Limiter
+from tenants.limits.records import Kind, Limit
 from tenants.storage.opening import open_tables
 from tests.unit.http.fakes import FakeGateway, Wire, application
+from tests.unit.tenants.test_limiter import Clock
 
 PATH = "/v1/chat/completions"
 BODY: dict[str, Any] = {"model": "chat", "messages": []}
@@ -77,11 +81,16 @@ class Kept:
 
 
 @pytest.fixture
-async def kept(tmp_path: Path) -> AsyncIterator[Kept]:
+def limiter() -> Limiter:
+    return Limiter(clock=Clock())
+
+
+@pytest.fixture
+async def kept(tmp_path: Path, limiter: Limiter) -> AsyncIterator[Kept]:
     database = open_tables(tmp_path / "data")
     ledger = Ledger(tmp_path / "data")
     await ledger.keep(database)
-    gateway = FakeGateway(tmp_path, ledger=ledger)
+    gateway = FakeGateway(tmp_path, ledger=ledger, limiter=limiter)
     gateway.links["chat"].script = lambda _: [STREAM, CHUNK, END]
     gateway.links["chat"].tokens = (7, 1, 4)
     yield Kept(gateway, ledger, database, application(gateway))
@@ -94,6 +103,32 @@ async def test_an_engine_sees_no_request_before_the_ledger_has_it(kept: Kept) ->
     kept.gateway.links["chat"].look = lambda _: seen.extend((row.state, row.team) for row in kept.rows())
     assert await kept.ask() == 200
     assert seen == [("open", "search")]
+
+
+async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept: Kept, limiter: Limiter) -> None:
+    """It is what is lost at most if the server is killed under it, and what the first limit begins with."""
+    recipe = kept.gateway.entries["chat"].recipe
+    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=2)})
+    link, size = kept.gateway.links["chat"], len(json.dumps({**BODY, "max_tokens": 10}, separators=(",", ":")))
+    link.gate.clear()
+    task = asyncio.create_task(kept.ask(max_tokens=10))
+    await link.started.wait()
+    (row,) = kept.rows()
+    assert (row.state, row.reserved_tokens, row.reserved_micro) == ("open", size + 10, size + 20)
+    cap = Limit("t", "team", "search", Kind.TOKENS, 6000)
+    limiter.replace([cap], {})
+    assert limiter.levels(SEARCH, "chat")[Kind.TOKENS].remaining == 6000 - size - 10
+    link.gate.set()
+    assert await task == 200
+    assert limiter.levels(SEARCH, "chat")[Kind.TOKENS].remaining == 6000 - 10
+
+
+async def test_a_server_without_teams_asks_nobody_what_a_request_may_use(tmp_path: Path) -> None:
+    gateway = FakeGateway(tmp_path).gateway
+    target = Target("chat", "chat", "rev")
+    with gateway.record(RequestContext("r"), PATH) as recorder:
+        gateway.admit(recorder, target, lambda _: pytest.fail("worked out for nothing"))
+        assert recorder.admission is None
 
 
 async def test_who_has_an_answer_is_in_the_ledger(kept: Kept) -> None:
