@@ -276,14 +276,15 @@ def _refusal(
         waits.append(again if limit.kind.is_spend else min(CONTENTION, again))
         unit = limit.kind.unit
         reason = f"{limit.words} is {limit.shown:g}"
-        if wait is None and not limit.kind.is_spend:
-            reason += f", and this request alone may use {one.asked(most) / unit:g}: lower max_tokens"
+        if wait is None:
+            may = "cost" if limit.kind.is_spend else "use"
+            reason += f", and this request alone may {may} {one.asked(most) / unit:g}: lower max_tokens"
         elif limit.kind.is_spend:
             reason += f", of which {left.remaining / unit:g} is left; this request may cost {one.asked(most) / unit:g}"
         told.append(
             Refusal(limit.id, limit.kind, limit.owner, limit.subject, limit.shown, left.remaining / unit, again, reason)
         )
-    after = None if never and not spends else max(waits)
+    after = None if never else max(waits)
     kind = BudgetExceeded if spends else LimitExceeded
     error = kind(". ".join(one.reason for one in told) + ".", told, retry_after=after)
     error.should_retry = not (spends or never)

@@ -195,6 +195,17 @@ def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
     refused(of, Amounts(money=1))
 
 
+def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
+    """Also beside one that has room again tomorrow."""
+    of = limiter(Clock(), limit(Kind.DAY, 3 * MICRO), limit(Kind.MONTH, 50 * MICRO))
+    error = refused(of, Amounts(money=4 * MICRO))
+    assert (error.code, error.should_retry, error.retry_after) == ("project_spend_limit_exceeded", False, None)
+    assert "spend per day of team 'search' is 3, and this request alone may cost 4" in error.message
+    of.admit(CALLER, "m", Amounts(money=3 * MICRO))
+    assert refused(of, Amounts(money=2 * MICRO)).retry_after is not None
+    assert refused(of, Amounts(money=60 * MICRO)).retry_after is None
+
+
 def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
     clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     cap = limit(Kind.DAY, 100)

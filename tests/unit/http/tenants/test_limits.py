@@ -110,6 +110,8 @@ async def test_a_budget_that_is_spent_is_not_tried_again(tmp_path: Path) -> None
     assert found.status == 200
     assert "spend per month" in found.headers["X-Roundhouse-Limit-Warning"]
     assert held.left(Kind.DAY) == (300 - 13) * 10**6
+    for _ in range(6):
+        assert (await held.ask()).status == 200
     inner = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=held.app))
     asked = 0
 
@@ -120,7 +122,7 @@ async def test_a_budget_that_is_spent_is_not_tried_again(tmp_path: Path) -> None
     inner.event_hooks["request"].append(count)
     async with openai.AsyncOpenAI(base_url="http://test/v1", api_key="x", max_retries=2, http_client=inner) as client:
         with pytest.raises(openai.RateLimitError) as error:
-            await client.chat.completions.create(model="chat", messages=[], max_tokens=200)
+            await client.chat.completions.create(model="chat", messages=[], max_tokens=100)
     assert asked == 1
     assert (error.value.type, error.value.code) == ("insufficient_quota", "project_spend_limit_exceeded")
     assert error.value.response.headers["x-should-retry"] == "false"
