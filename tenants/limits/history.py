@@ -34,7 +34,7 @@ def history_of(
     with database.read() as connection:
         firsts = lines(connection)
         spent = {
-            limit.id: _spent(connection, limit, line_of(limit.subject, firsts), zones.get(limit.subject, UTC), now)
+            limit.id: spent_of(connection, limit, line_of(limit.subject, firsts), zones.get(limit.subject, UTC), now)
             for limit in limits
             if limit.kind.is_spend
         }
@@ -53,18 +53,30 @@ def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
     return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
 
 
-def _spent(connection: sa.Connection, limit: Limit, line: Sequence[str], zone: ZoneInfo, now: float) -> int:
-    """line: keys that a key's limit is for.
+def spent_of(
+    connection: sa.Connection,
+    limit: Limit,
+    line: Sequence[str],
+    zone: ZoneInfo,
+    now: float,
+    until: float | None = None,
+) -> int:
+    """In the period around `now`, or of it by what began before `until`. line: keys that a key's limit is for.
 
-    Sums of whole hours, and rows where the period begins within one: zones are not all whole hours apart.
+    Sums of whole hours, and rows where they begin or end within one: zones are not all whole hours apart.
     """
     begin, end = period_of(limit.kind, zone, now)
+    end_at = end if until is None else until
     whole = -(-begin // HOUR) * HOUR
-    hours = (HOURS.c.cost_micro + HOURS.c.lost_micro, [HOURS.c.hour >= whole, HOURS.c.hour < end])
-    lost = sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=LEDGER.c.cost_micro)
-    rows = (lost, [LEDGER.c.at >= begin, LEDGER.c.at < whole, LEDGER.c.state != "open"])
+    last = max(whole, int(end_at) // HOUR * HOUR)
+    summed = HOURS.c.cost_micro + HOURS.c.lost_micro
+    rows = sa.case((LEDGER.c.state == "interrupted", LEDGER.c.reserved_micro), else_=LEDGER.c.cost_micro)
     total = 0
-    for table, (amount, where) in ((HOURS, hours), (LEDGER, rows)):
+    for table, amount, where in (
+        (HOURS, summed, [HOURS.c.hour >= whole, HOURS.c.hour < last]),
+        (LEDGER, rows, [LEDGER.c.at >= begin, LEDGER.c.at < min(whole, end_at)]),
+        (LEDGER, rows, [LEDGER.c.at >= last, LEDGER.c.at < end_at]),
+    ):
         whose = table.c.team == limit.subject if limit.owner == "team" else table.c.key.in_(line)
         query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
         query = query.where(whose, *where)

@@ -1,6 +1,7 @@
 """A limit against what the ledger recorded: how many requests it would have refused."""
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from registry.errors import LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.lines import line_of, lines
-from tenants.limits.history import used_of
+from tenants.limits.history import spent_of, used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter
 from tenants.limits.records import Limit
 from tenants.storage.tables import LEDGER
@@ -29,41 +30,91 @@ class Outcome:
 
 
 def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end: float) -> Outcome:
-    """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable."""
-    query = sa.select(LEDGER).where(LEDGER.c.at >= begin, LEDGER.c.at < end)
+    """In the order in which they came; each held what it had reserved until it ended. Raises Unavailable.
+
+    A request is one, however often it was tried. Of a budget, what its period had spent before `begin` is spent.
+    """
+    replayed = [LEDGER.c.at >= begin, LEDGER.c.at < end]
     if limit.model:
-        query = query.where(LEDGER.c.model == limit.model)
+        replayed.append(LEDGER.c.model == limit.model)
     with database.read() as connection:
-        if limit.owner == "team":
-            query = query.where(LEDGER.c.team == limit.subject)
-        else:
-            query = query.where(LEDGER.c.key.in_(line_of(limit.subject, lines(connection))))
-        rows = connection.execution_options(yield_per=1000).execute(query.order_by(LEDGER.c.at, LEDGER.c.uid))
-        return _replayed(rows, limit, zone)
+        line = line_of(limit.subject, lines(connection))
+        replayed.append(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))
+        query = sa.select(LEDGER).where(*replayed).order_by(LEDGER.c.at, LEDGER.c.uid)
+        spent = spent_of(connection, limit, line, zone, begin, begin) if limit.kind.is_spend else 0
+        tried = sa.select(LEDGER.c.request).where(*replayed, LEDGER.c.attempt > 1)
+        further = Counter(connection.execute(tried).scalars())
+        rows = connection.execution_options(yield_per=1000).execute(query)
+        return _Replay(limit, zone, begin, spent, further).of(rows)
 
 
-def _replayed(rows: Iterable[Any], limit: Limit, zone: ZoneInfo) -> Outcome:
-    now = 0.0
-    limiter = Limiter(clock=lambda: round(now * 1e9), wall=lambda: now)
-    running: list[tuple[float, int, Admission, Amounts]] = []
-    came, refused, first, last = 0, 0, None, None
-    for row in rows:
-        while running and running[0][0] <= row.at:
-            now, _, admission, used = heapq.heappop(running)
-            limiter.settle(admission, used)
-        now = row.at
-        if not came:
-            limiter.replace([limit], {limit.subject: zone})
-        came += 1
+@dataclass(slots=True)
+class _Request:
+    """further: attempts at it that are still to come."""
+
+    further: int
+    admission: Admission | None = None
+    running: int = 0
+    is_refused: bool = False
+
+
+class _Replay:
+    """further: by the request, how many rows are not its first attempt."""
+
+    def __init__(self, limit: Limit, zone: ZoneInfo, begin: float, spent: int, further: Counter[str]) -> None:
+        self._now, self._further = begin, further
+        self._limiter = Limiter(clock=lambda: round(self._now * 1e9), wall=lambda: self._now)
+        self._limiter.replace([limit], {limit.subject: zone}, (), {limit.id: spent})
+        self._running: list[tuple[float, str, _Request, Admission, Amounts]] = []
+        self._tried: dict[str, _Request] = {}
+        """Of which attempts are still to come. A client may send one id twice: it is its first request's then."""
+
+    def of(self, rows: Iterable[Any]) -> Outcome:
+        came, refused, first, last = 0, 0, None, None
+        for row in rows:
+            self._end_until(row.at)
+            self._now = row.at
+            request, is_new = self._request(row)
+            came += is_new
+            if not request.is_refused and not self._is_let_in(row, request):
+                refused, first, last = refused + 1, row.at if first is None else first, row.at
+        return Outcome(came, refused, first, last)
+
+    def _request(self, row: Any) -> tuple[_Request, bool]:
+        """Whose attempt it is, and whether that one is seen for the first time."""
+        is_further = row.attempt > 1
+        found = self._tried.get(row.request) if is_further else None
+        request = found or _Request(self._further.pop(row.request, 0))
+        request.further -= is_further
+        if found is None and request.further > 0:
+            self._tried[row.request] = request
+        elif found is not None and request.further == 0:
+            del self._tried[row.request]
+        return request, found is None
+
+    def _is_let_in(self, row: Any, request: _Request) -> bool:
         used = used_of(row)
         most = Amounts(
             max(used.tokens, row.reserved_tokens),
             max(used.audio_ms, row.reserved_audio_ms),
             max(used.money, row.reserved_micro),
         )
+        before = request.admission
         try:
-            admission = limiter.admit(Caller(row.team, limit.subject), row.model, most)
-            heapq.heappush(running, (row.at + row.total_ms / 1e3, came, admission, used))
+            caller = Caller(row.team, row.key or None, line=limit.subject if limit.owner == "key" else None)
+            request.admission = admission = self._limiter.admit(caller, row.model, most, before)
         except LimitExceeded:
-            refused, first, last = refused + 1, row.at if first is None else first, row.at
-    return Outcome(came, refused, first, last)
+            request.is_refused = True
+            if before is not None and not request.running:
+                self._limiter.settle(before, Amounts())
+            return False
+        request.running += 1
+        heapq.heappush(self._running, (row.at + row.total_ms / 1e3, row.uid, request, admission, used))
+        return True
+
+    def _end_until(self, at: float) -> None:
+        while self._running and self._running[0][0] <= at:
+            self._now, _, request, admission, used = heapq.heappop(self._running)
+            request.running -= 1
+            is_last = not request.running and (request.is_refused or not request.further)
+            self._limiter.settle(admission, used, last=is_last)

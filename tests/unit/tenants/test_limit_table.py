@@ -25,10 +25,12 @@ NOW = 1_792_782_600.0  # 2026-10-23 19:10 UTC
 KOLKATA = ZoneInfo("Asia/Kolkata")  # its days begin at 18:30 UTC
 
 
-def entry(uid: str, at: float, team: str = "search", *, tokens: int = 0, micro: int = 0) -> Entry:
+def entry(
+    uid: str, at: float, team: str = "search", *, tokens: int = 0, micro: int = 0, request: str = "", attempt: int = 1
+) -> Entry:
     return Entry(
-        uid, uid, 1, at, team, "key00001", "/v1/chat/completions", "m", "r", "", "interactive", "api", None,
-        tokens, micro,
+        uid, request or uid, attempt, at, team, "key00001", "/v1/chat/completions", "m", "r", "", "interactive", "api",
+        None, tokens, micro,
     )  # fmt: skip
 
 
@@ -137,3 +139,36 @@ def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable,
     again = limits.set(Limit("", "key", newest.id, Kind.REQUESTS, 7))
     assert (again.id, again.subject) == ("old", key.id), "it takes the place of the one that was there"
     assert len(limits.all()) == 2
+
+
+@pytest.mark.parametrize(("begin", "refused"), [(NOW - 50 * 60, 6), (NOW - 20 * 60, 5), (NOW, 5), (NOW + 5.5, 4)])
+def test_a_budget_begins_with_what_its_period_had_spent_before(database: Database, begin: float, refused: int) -> None:
+    """From 18:20, 18:50 and 19:10 UTC, and from among the ten. 500 were spent before the day begins at 18:30."""
+    ledger = LedgerTable(database, "s")
+    yesterday, early, later = entry("a", NOW - 41 * 60), entry("b", NOW - 39 * 60), entry("c", NOW - 15 * 60)
+    entries = [entry(f"{number}", NOW + number) for number in range(10)]
+    ledger.write([yesterday, early, later, *entries], [])
+    ledger.write([], [done(yesterday, 1, 500), done(early, 1, 30), done(later, 1, 20)])
+    ledger.write([], [done(one, 1, 10, ms=1) for one in entries])
+    found = simulate(database, Limit("", "team", "search", Kind.DAY, 100), KOLKATA, begin, NOW + 100)
+    assert found.refused == refused
+
+
+def test_attempts_at_one_request_are_one(database: Database) -> None:
+    """Each second a request whose second attempt begins as the first one fails, and beside which nothing else runs."""
+    ledger = LedgerTable(database, "s")
+    firsts = [entry(f"{number}-1", NOW + number, request=f"r{number}") for number in range(10)]
+    seconds = [entry(f"{number}-2", NOW + number + 0.5, request=f"r{number}", attempt=2) for number in range(10)]
+    again = [entry(f"{number}-3", NOW + 20 + number, request="r3") for number in range(10)]
+    ledger.write([*firsts, *seconds, *again], [])
+    ledger.write([], [done(one, 100, 7, ms=400) for one in (*firsts, *seconds, *again)])
+
+    def found(kind: Kind, amount: int) -> tuple[int, int]:
+        limit = Limit("", "team", "search", kind, amount)
+        told = simulate(database, limit, ZoneInfo("UTC"), NOW, NOW + 100)
+        return told.requests, told.refused
+
+    assert found(Kind.REQUESTS, 60) == (20, 0)
+    assert found(Kind.REQUESTS, 6) == (20, 20 - 6 - 2)
+    assert found(Kind.AT_ONCE, 1) == (20, 0)
+    assert found(Kind.DAY, 7 * 5) == (20, 18), "the third one's second attempt is refused"
