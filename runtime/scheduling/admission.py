@@ -9,6 +9,9 @@ from runtime.scheduling.fair.claim import Claim
 from runtime.scheduling.fair.pace import Pace
 from runtime.scheduling.placement import Placement
 
+LONGEST = 60.0
+"""Seconds that are the most that a client is told to wait for others: whoever is before it may leave."""
+
 
 @dataclass(slots=True)
 class WaitingBound:
@@ -48,8 +51,8 @@ class QueueAdmission:
         )
 
     def predicted_wait(self, claim: Claim) -> float:
-        """Seconds until a request that comes now would start, for Retry-After: at least 1."""
-        return max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.max_requests))
+        """Seconds until a request that comes now would start, for Retry-After: from 1 to `LONGEST`."""
+        return min(LONGEST, max(1.0, self._pace.seconds(self._policy.work_before(claim), self._policy.max_requests)))
 
     def _start_in(self, claim: Claim, *, exactly: bool = False) -> float:
         """Seconds until a request that comes now would start; 0 where that is at once, or nothing was measured yet."""
@@ -72,5 +75,5 @@ def unreachable(model: str, wait: float, left: float) -> Unreachable:
         f"A request for '{model}' would wait about {wait:.1f} s now, and this one has {max(0.0, left):.1f} s. "
         "Send it again with more time, or later.",
         wait,
-        retry_after=min(60.0, max(1.0, wait - left)),
+        retry_after=min(LONGEST, max(1.0, wait - left)),
     )

@@ -170,6 +170,19 @@ async def test_a_removed_adapter_does_not_break_those_who_still_wait_for_it(worl
             await asyncio.sleep(0.001)
 
 
+async def test_nobody_is_told_to_come_back_later_than_in_a_minute(world: World) -> None:
+    """However slow the model is: what is foreseen for so long is no more than a guess."""
+    world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=1)}))
+    world.queue._pace.ended(3600.0, 1.0)
+    world.queue.close()
+    waiting = asyncio.create_task(world.queue.acquire(None))
+    await asyncio.sleep(0)
+    with pytest.raises(QueueFull) as error:
+        await world.queue.acquire(None)
+    assert error.value.retry_after == 60
+    waiting.cancel()
+
+
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) -> None:
     assert await ask(world, None) == 5
     for _ in range(500):
