@@ -23,9 +23,11 @@ class Limits:
         table = LimitTable(database)
         limits = await asyncio.to_thread(table.all)
         zones = await asyncio.to_thread(table.zones)
-        if not limits and self.limiter.is_empty:
+        new = self.limiter.new(limits, zones)
+        if not new:  # their meters go on: the ledger tells nothing that they do not know
+            self.limiter.replace(limits, zones)
             return
         self.limiter.collect()
         await self._ledger.written()
-        told = await asyncio.to_thread(history_of, database, limits, zones, time.time())
+        told = await asyncio.to_thread(history_of, database, new, zones, time.time())
         self.limiter.replace(limits, zones, told.recent, told.spent)

@@ -192,6 +192,11 @@ class Limiter:
             log.warning("over a limit", extra={"limit": one.limit.id, "words": one.limit.words})
 
     # --- which limits there are -------------------------------------------------------------------------------------
+    def new(self, limits: Iterable[Limit], zones: Mapping[str, ZoneInfo]) -> list[Limit]:
+        """Those whose meters `replace` would begin: that were not there before, or counted something else."""
+        before = {one.limit.id: one for many in self._metered.values() for one in many}
+        return [limit for limit in limits if _goes_on(before.get(limit.id), limit, zones) is None]
+
     def collect(self) -> None:
         """From now on until `replace`, keep what ends: the ledger may not tell of it yet."""
         self._ended = []
@@ -216,15 +221,15 @@ class Limiter:
         ended, self._ended, self._metered = self._ended or [], None, {}
         now = self._clock()
         for limit in limits:
-            old, zone = before.get(limit.id), zones.get(limit.subject, UTC)
-            if old is not None and _is_alike(old.limit, limit) and (old.zone == zone or not limit.kind.is_spend):
-                if isinstance(old.meter, Rate):
-                    old.meter.change(limit.amount, now)
-                elif isinstance(old.meter, AtOnce | Budget):
-                    old.meter.limit = limit.amount
-                old.limit, one = limit, old
-            else:
+            one = _goes_on(before.get(limit.id), limit, zones)
+            if one is None:
+                zone = zones.get(limit.subject, UTC)
                 one = self._begun(limit, zone, recent, (spent or {}).get(limit.id, 0), ended)
+            elif isinstance(one.meter, Rate):
+                one.meter.change(limit.amount, now)
+            elif isinstance(one.meter, AtOnce | Budget):
+                one.meter.limit = limit.amount
+            one.limit = limit
             self._metered.setdefault((limit.owner, limit.subject), []).append(one)
 
     def _begun(
@@ -254,9 +259,14 @@ class Limiter:
         return AtOnce(limit.amount) if limit.kind is Kind.AT_ONCE else Rate(limit.amount, self._clock())
 
 
-def _is_alike(old: Limit, new: Limit) -> bool:
-    """The same thing is counted."""
-    return (old.owner, old.subject, old.kind, old.model) == (new.owner, new.subject, new.kind, new.model)
+def _goes_on(before: _Metered | None, limit: Limit, zones: Mapping[str, ZoneInfo]) -> _Metered | None:
+    """It, where the same thing is counted, of a budget in the same days."""
+    if before is None:
+        return None
+    old = before.limit
+    if (old.owner, old.subject, old.kind, old.model) != (limit.owner, limit.subject, limit.kind, limit.model):
+        return None
+    return before if before.zone == zones.get(limit.subject, UTC) or not limit.kind.is_spend else None
 
 
 def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:

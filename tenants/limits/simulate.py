@@ -63,6 +63,7 @@ class _Replay:
 
     def __init__(self, limit: Limit, zone: ZoneInfo, begin: float, spent: int, further: Counter[str]) -> None:
         self._now, self._further = begin, further
+        self._line = limit.subject if limit.owner == "key" else None
         self._limiter = Limiter(clock=lambda: round(self._now * 1e9), wall=lambda: self._now)
         self._limiter.replace([limit], {limit.subject: zone}, (), {limit.id: spent})
         self._running: list[tuple[float, str, _Request, Admission, Amounts]] = []
@@ -101,7 +102,7 @@ class _Replay:
         )
         before = request.admission
         try:
-            caller = Caller(row.team, row.key or None, line=limit.subject if limit.owner == "key" else None)
+            caller = Caller(row.team, row.key or None, line=self._line)
             request.admission = admission = self._limiter.admit(caller, row.model, most, before)
         except LimitExceeded:
             request.is_refused = True

@@ -1,6 +1,8 @@
 """Limits in the database, where meters begin after a kill, and what a limit would have done."""
 
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -11,9 +13,12 @@ from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
+from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
+from tenants.limits import history
 from tenants.limits.history import history_of
+from tenants.limits.keeping import Limits
 from tenants.limits.limiter import Amounts, Limiter
 from tenants.limits.records import Kind, Limit, Mode
 from tenants.limits.simulate import simulate
@@ -87,6 +92,37 @@ def test_meters_begin_after_a_kill_with_what_was_used_and_at_most_used(database:
     with pytest.raises(LimitExceeded):
         limiter.admit(Caller("search"), "m", Amounts(money=915))
     assert ledger.differences() == []
+
+
+async def test_the_ledger_is_asked_of_new_limits_only(
+    database: Database, table: KeyTable, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[list[str]] = []
+
+    def told(_database: Database, limits: Sequence[Limit], *_: object) -> history.SpendingHistory:
+        asked.append([limit.id for limit in limits])
+        return history.SpendingHistory((), {})
+
+    monkeypatch.setattr(history, "history_of", told)
+    table.create_team("search")
+    limits, limiter = LimitTable(database, clock), Limiter()
+    kept = Limits(limiter, Ledger(tmp_path))
+    day = limits.set(Limit("", "team", "search", Kind.DAY, 100))
+    await kept.read(database)
+    admission = limiter.admit(Caller("search"), "m", Amounts(money=30))
+    rate = limits.set(Limit("", "team", "search", Kind.TOKENS, 100))
+    await kept.read(database)
+    limits.set(Limit("", "team", "search", Kind.DAY, 50))
+    table.create(KeyRequest("search"))
+    await kept.read(database)
+    assert limiter.levels(Caller("search"), "m")[Kind.DAY].remaining == 50 - 30
+    limits.remove(rate.id)
+    await kept.read(database)
+    assert set(limiter.levels(Caller("search"), "m")) == {Kind.DAY}
+    table.edit_team("search", timezone="Asia/Kolkata")
+    await kept.read(database)
+    assert asked == [[day.id], [rate.id], [day.id]], "its days are others now"
+    limiter.settle(admission, Amounts())
 
 
 def test_what_a_limit_would_have_done(database: Database) -> None:
