@@ -1,0 +1,95 @@
+"""`roundhouse limits`, on a data directory without a server."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenants.ledger.table import LedgerTable
+from tenants.storage.opening import open_tables
+from tests.unit.cli.conftest import Run
+from tests.unit.tenants.test_ledger import DAY, done, entry
+
+
+@pytest.fixture(autouse=True)
+def data_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> Path:
+    monkeypatch.setenv("ROUNDHOUSE_DATA_DIR", str(tmp_path))
+    assert run("teams", "create", "search").exit_code == 0
+    return tmp_path
+
+
+def told(run: Run, *arguments: str) -> dict[str, Any]:
+    done = run(*arguments, "--json")
+    assert done.exit_code == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_from_its_setting_to_its_removal(run: Run) -> None:
+    key = told(run, "keys", "create", "--team", "search")["id"]
+    first = told(run, "limits", "set", "tokens-per-minute", "60000", "--team", "search")
+    cap = told(run, "limits", "set", "spend_per_month", "12.50", "--team", "search", "--mode", "warn", "--model", "m")
+    told(run, "limits", "set", "audio_seconds_per_minute", "0.5", "--key", key)
+    changed = told(run, "limits", "set", "tokens_per_minute", "30000", "--team", "search", "--mode", "shadow")
+    assert changed["id"] == first["id"]
+    assert {(one["subject"], one["kind"], one["amount"], one["mode"], one["model"]) for one in listed(run)} == {
+        ("search", "tokens_per_minute", 30000, "shadow", None),
+        ("search", "spend_per_month", 12.5, "warn", "m"),
+        (key, "audio_seconds_per_minute", 0.5, "enforce", None),
+    }
+    assert [one["owner"] for one in listed(run, "--team", "search")] == ["team", "team"]
+    assert [one["subject"] for one in listed(run, "--key", key)] == [key]
+    shown = run("limits", "list").stdout
+    assert [line.split()[3:] for line in shown.splitlines() if cap["id"] in line] == [
+        ["spend_per_month", "12.5", "warn", "m"]
+    ]
+    done = run("limits", "remove", cap["id"])
+    assert done.stdout.strip() == f"{cap['id']}: removed (spend per month of team 'search' on 'm')"
+    assert cap["id"] not in {one["id"] for one in listed(run)}
+
+
+def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = told(run, "limits", "list", *arguments)["data"]
+    return found
+
+
+def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
+    """Ten requests of the first day, one a second, of 100 tokens each."""
+    database = open_tables(data_dir)
+    entries = [entry(float(second)) for second in range(10)]
+    LedgerTable(database, "s").write([*entries, entry(5.0, team="default")], [done(one, 60, 40) for one in entries])
+    database.close()
+    arguments = ("limits", "simulate", "tokens_per_minute", "300", "--team", "search", "--from", "1970-01-01")
+    assert told(run, *arguments, "--to", str(DAY)) == {
+        "object": "simulation", "requests": 10, "refused": 7, "first_refused": 3.0, "last_refused": 9.0,
+    }  # fmt: skip
+    assert run(*arguments, "--to", str(DAY)).stdout.splitlines() == [
+        "tokens per minute of team 'search' of 300 would have refused 7 of 10 requests",
+        "from 1970-01-01 00:00:03 to 1970-01-01 00:00:09",
+    ]
+    assert told(run, *arguments, "--to", "4")["requests"] == 4
+    assert told(run, *arguments[:6])["requests"] == 0, "the last 7 days"
+    assert listed(run) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "what"),
+    [
+        (("set", "tokens_per_minute", "5"), 2, "--team or --key"),
+        (("set", "tokens_per_minute", "5", "--team", "search", "--key", "Ab3dE6gH"), 2, "--team or --key"),
+        (("set", "tokens_per_hour", "5", "--team", "search"), 2, "spend_per_month"),
+        (("set", "tokens_per_minute", "5", "--team", "search", "--mode", "never"), 2, "enforce, warn or shadow"),
+        (("set", "tokens_per_minute", "0", "--team", "search"), 2, "1 or more"),
+        (("set", "requests_at_once", "1.5", "--team", "search"), 2, "no amount"),
+        (("set", "tokens_per_minute", "5", "--team", "nobody"), 1, "roundhouse teams list"),
+        (("set", "tokens_per_minute", "5", "--key", "nobody00"), 1, "roundhouse keys list"),
+        (("remove", "lim_0"), 1, "roundhouse limits list"),
+        (("simulate", "tokens_per_minute", "5", "--team", "search", "--from", "soon"), 1, "soon"),
+    ],
+)
+def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, what: str) -> None:
+    done = run("limits", *arguments)
+    assert done.exit_code == code, done.stderr
+    assert what in done.stderr
+    assert listed(run) == []
