@@ -1,14 +1,13 @@
-"""Limits on the real server: a hundred that race for one cap, a client that waits, and a window that a kill does not
-open again.
-"""
+"""Limits on the real server: a hundred that race for one cap, and a window that a kill does not open again."""
 
 import threading
 import time
-from pathlib import Path
+from collections.abc import Iterator
 
 import httpx
 import psutil
 import pytest
+import yaml
 
 from tests.eventually import eventually
 from tests.system.serving import STARTER, Server
@@ -17,6 +16,30 @@ from tests.system.tenants.test_keys import EMBED, keys
 pytestmark = pytest.mark.real
 CAP = 20
 """A minute: one more every three seconds."""
+RESERVED, USED = 7, 3
+"""Tokens of a request: a letter each and what begins and ends a text; what the model counts."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A token costs a millionth. The last test kills it."""
+    folder = tmp_path_factory.mktemp("limits")
+    recipe = yaml.safe_load((STARTER / "starter-embed.yaml").read_text()) | {"price": {"input": 1.0}}
+    (folder / "starter-embed.yaml").write_text(yaml.safe_dump(recipe))
+    found = Server(folder / "a" / "data", [folder / "starter-embed.yaml"])
+    yield found.wait_ready()
+    found.close()
+
+
+def limited(server: Server, team: str, kind: str, amount: str) -> str:
+    """The key of a new team whose limit holds. It is about noon there: no day ends while a test runs."""
+    keys(server, "teams", "create", team, "--timezone", f"Etc/GMT{time.gmtime().tm_hour - 12:+d}")
+    keys(server, "limits", "set", kind, amount, "--team", team)
+    for _ in range(2):  # once the second key is known, all that came with the first one is
+        key: str = keys(server, "keys", "create", "--team", team, "--scopes", "infer,models")["value"]
+        headers = {"Authorization": f"Bearer {key}"}
+        eventually(lambda shown=headers: server.http.get("/v1/models", headers=shown).status_code == 200)  # type: ignore[misc]
+    return key
 
 
 def race(server: Server, key: str, requests: int) -> list[httpx.Response]:
@@ -34,33 +57,46 @@ def race(server: Server, key: str, requests: int) -> list[httpx.Response]:
     return found
 
 
-def test_never_more_than_the_cap_also_after_a_kill(tmp_path: Path) -> None:
-    server = Server(tmp_path / "a" / "data", [STARTER / "starter-embed.yaml"]).wait_ready()
+def used(answers: list[httpx.Response]) -> int:
+    """Tokens of those that were let in."""
+    return sum(answer.json()["usage"]["total_tokens"] for answer in answers if answer.status_code == 200)
+
+
+def test_a_hundred_spend_no_more_than_a_day_has(server: Server) -> None:
+    """30 millionths: at least four have room at the worst."""
+    answers = race(server, limited(server, "money", "spend_per_day", "0.000030"), 100)
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert 30 // RESERVED * USED <= used(answers) <= 30
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["error"]["code"] == "project_spend_limit_exceeded"
+    assert refused.headers["x-should-retry"] == "false"
+
+
+def test_a_hundred_use_no_more_tokens_than_a_minute_has(server: Server) -> None:
+    key, began = limited(server, "tokens", "tokens_per_minute", "70"), time.monotonic()
+    answers = race(server, key, 100)
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert 70 // RESERVED * USED <= used(answers) <= 70 * (1 + (time.monotonic() - began) / 60)
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert (refused.json()["error"]["type"], refused.headers["x-ratelimit-limit-tokens"]) == ("tokens", "70")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+
+
+def test_never_more_than_the_cap_also_after_a_kill(server: Server) -> None:
+    key = limited(server, "search", "requests_per_minute", str(CAP))
+    began = time.monotonic()
+    answers = race(server, key, 100)
+    let_in = sum(answer.status_code == 200 for answer in answers)
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert CAP <= let_in <= CAP * (1 + (time.monotonic() - began) / 60)
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    status = server.http.get("/v1/status", headers={"Authorization": f"Bearer {key}"})
+    psutil.Process(status.json()["pid"]).kill()
+    server.process.wait(600)
+    again = Server(server.data, [STARTER / "starter-embed.yaml"]).wait_ready()
     try:
-        keys(server, "teams", "create", "search")
-        key = keys(server, "keys", "create", "--team", "search", "--scopes", "infer,models")["value"]
-        keys(server, "limits", "set", "requests_per_minute", str(CAP), "--team", "search")
-        headers = {"Authorization": f"Bearer {key}"}
-
-        def limited() -> bool:
-            answer = server.http.post("/v1/embeddings", json=EMBED, headers=headers)
-            return answer.headers.get("x-ratelimit-limit-requests") == str(CAP)
-
-        eventually(limited)
-        began = time.monotonic()
-        answers = race(server, key, 100)
-        let_in = sum(answer.status_code == 200 for answer in answers)
-        assert {answer.status_code for answer in answers} == {200, 429}
-        assert CAP - 4 <= let_in <= CAP * (1 + (time.monotonic() - began) / 60)
-        refused = next(answer for answer in answers if answer.status_code == 429)
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
-        psutil.Process(server.http.get("/v1/status", headers=headers).json()["pid"]).kill()
-        server.process.wait(600)
-        again = Server(server.data, [STARTER / "starter-embed.yaml"]).wait_ready()
-        try:
-            let_in += sum(answer.status_code == 200 for answer in race(again, key, 40))
-            assert let_in <= CAP * (1 + (time.monotonic() - began) / 60) + 1, "no second window"
-        finally:
-            again.close()
+        let_in += sum(answer.status_code == 200 for answer in race(again, key, 40))
+        assert let_in <= CAP * (1 + (time.monotonic() - began) / 60) + 1, "no second window"
     finally:
-        server.close()
+        again.close()
