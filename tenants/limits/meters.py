@@ -10,7 +10,7 @@ from tenants.limits.records import MINUTE
 
 SECOND = 1_000_000_000
 _WINDOW = MINUTE * SECOND
-_JOINED = 1000
+_JOINED = 64
 """Holds in a rate's line beyond those under way, before it is made shorter."""
 
 
