@@ -19,6 +19,7 @@ from registry.wording import quoted
 from routing.intents.files import Kind
 from routing.routers.replay import Replayed, ReplayOutcome, outcomes, replay
 from runtime.gateway.routing.keeper import Kept, RouterView
+from runtime.http import wishes
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AliasBody, RollbackBody
 from runtime.http.bodies import decode, parse_object, read_body
@@ -163,7 +164,8 @@ async def route(request: Request, gateway: CurrentGateway, context: CurrentConte
     endpoint = EXPLAINED.get(path) if isinstance(path, str) else None
     if endpoint is None:
         raise BadRequest(f"'endpoint' must be one of {', '.join(EXPLAINED)}.", param="endpoint")
-    parsed = endpoint.parse(msgspec.json.encode(data), {})
+    context, body = wishes.read(context, path, msgspec.json.encode(data))
+    parsed = endpoint.parse(body, {})
     router = await gateway.routers.ready(parsed.wanted.name)
     if router is None:
         name = quoted(str(parsed.wanted.name))

@@ -1,21 +1,18 @@
-"""One decision for traffic and for explain, whatever the dialect; conversations; what a request tells."""
+"""A decision and what it looks at; conversations; what a request tells."""
 
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from random import Random
 from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import numpy as np
-import pytest
 
 from models.messages import EmbedResult
 from registry.errors import NotFound
 from registry.files.abilities import Ability
 from registry.recipes.definition import Task
 from registry.recipes.router import Intents, RouterSpec
-from routing.intents.training import Example, TrainingOptions, train
 from routing.routers.router import Router
 from runtime.gateway.backend import Target
 from runtime.gateway.context import RequestContext
@@ -25,13 +22,9 @@ from runtime.gateway.routing.switch import Switch
 from runtime.gateway.routing.targets import Targets
 from runtime.http.chat.endpoints import ENDPOINTS
 from tenants.caller import Caller
+from tests.unit.routing.made import CHAT, MESSAGES, RESPONSES, routers
 
-WORDS = ("rain", "snow", "euros", "lima", "rome", "send", "will", "it", "the", "tomorrow", "ten", "of")
 BY_PATH = {endpoint.path: endpoint for endpoint in ENDPOINTS}
-CHAT, MESSAGES, RESPONSES, COMPLETIONS = (
-    f"/v1/{name}" for name in ("chat/completions", "messages", "responses", "completions")
-)
-IMAGE = {"type": "image_url", "image_url": {"url": "data:,"}}
 
 
 @dataclass
@@ -69,74 +62,6 @@ class World:
     def switch(self) -> Switch:
         queues: Any = {}
         return Switch(None, Targets(self.resolve, self, queues, self.budgets), self.resolve, self.lease)  # type: ignore[arg-type]
-
-
-def routers() -> list[Router]:
-    rng = Random(3)
-    forms = (("weather", "will it {} tomorrow in {}"), ("money", "send {} to {}"), ("-", "the {} of {}"))
-    examples = [Example(form.format(a, b), label) for label, form in forms for a in WORDS for b in WORDS]
-    rng.shuffle(examples)
-    vectors = np.random.default_rng(1).normal(size=(len(examples), 8)).astype(np.float32)
-    half = len(examples) // 2
-    fitted = train(
-        examples[:half], examples[half:], (vectors[:half], vectors[half:]), "vectors", TrainingOptions(iterations=15)
-    ).model
-    targets = [{"name": "small", "price": 1}, {"name": "big", "price": 3}, {"name": "cold"}, {"name": "away"}]
-    rules = [
-        {"name": "gold", "when": {"headers": {"x-tier": "gold|silver"}}, "to": ["big", "away"]},
-        {"name": "schema", "when": {"json_schema": True}, "stay_inside": True},
-        {"name": "tools", "when": {"tools": True}, "to": ["away", "cold"]},
-        {"name": "long", "when": {"longer_than": 120}, "to": ["cold"]},
-    ]
-    intents = {"routes": {"weather": ["small", "big"], "money": ["away"]}, "embedding": "vectors"}
-    specs = (
-        {"rules": rules, "intents": intents, "default": "small", "fallbacks": ["away", "big"]},
-        {"intents": {**intents, "threshold": 0.3}, "stay_inside": True},
-        {"rules": rules[:1]},
-    )
-    made = [RouterSpec.model_validate({"id": f"r{n}", "targets": targets, **spec}) for n, spec in enumerate(specs)]
-    return [Router(spec, intents=fitted if spec.intents else None) for spec in made]
-
-
-def body(rng: Random) -> tuple[str, dict[str, Any]]:
-    path = rng.choice((CHAT, MESSAGES, RESPONSES, COMPLETIONS))
-    texts = [" ".join(rng.choices(WORDS, k=rng.randint(1, 30))) for _ in range(rng.choice((1, 1, 2, 3)))]
-    turns: list[dict[str, Any]] = []
-    for text in texts:
-        parts = [{"type": "text", "text": text}, *([IMAGE] if rng.random() < 0.1 else [])]
-        turns += [{"role": "user", "content": parts if rng.random() < 0.5 else text}]
-        turns += [{"role": "assistant", "content": "yes"}]
-    found: dict[str, Any] = {"model": "r", "user": rng.choice(("", "anna", None))}
-    if rng.random() < 0.2:
-        found["tools"] = [{"type": "function"}]
-    if rng.random() < 0.2:
-        found["response_format"] = {"type": rng.choice(("text", "json_schema"))}
-    said = {CHAT: {"messages": turns[:-1]}, MESSAGES: {"system": "be kind", "messages": turns[:-1]},
-            RESPONSES: {"input": turns[:-1]}, COMPLETIONS: {"prompt": texts[0]}}  # fmt: skip
-    return path, {**found, **said[path]}
-
-
-@pytest.mark.long
-async def test_traffic_and_explain_agree_on_ten_thousand_requests() -> None:
-    rng, made, world = Random(10_000), routers(), World()
-    switch, reasons = world.switch(), set()
-    for number in range(10_000):
-        world.gone = set(rng.sample(("big", "cold", "away"), rng.choice((0, 0, 1, 2))))
-        world.resident = set(rng.sample(("small", "big", "vectors"), rng.randint(0, 3)))
-        headers = [(b"x-tier", rng.choice((b"gold", b"iron")))] if rng.random() < 0.3 else []
-        headers += [(b"X-Conversation-Id", b"c%d" % rng.randint(0, 50))] if rng.random() < 0.2 else []
-        context = RequestContext(str(number), headers=tuple(headers))
-        path, sent = body(rng)
-        parsed = BY_PATH[path].parse(msgspec.json.encode(sent), {})
-        router = rng.choice(made)
-        _, told = await switch.explain(router, path, parsed.calls(None), Task.CHAT, context)
-        target = await switch.route(router, path, parsed.calls(None), parsed.wanted, context)
-        assert target.routed is not None
-        assert target.routed.decision == told
-        assert (target.asked, target.model) == ("r", told.target)
-        reasons.add(told.reason)
-    seen = {"rule:gold", "rule:tools", "rule:long", "conversation", "intent:weather", "intent:money", "abstained"}
-    assert seen | {"state"} <= reasons
 
 
 def test_all_dialects_tell_the_same() -> None:
