@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from registry.recipes.kinds import kind_of
 from registry.recipes.yaml_nodes import Document, Fault, Loc
 
-PROVIDER = "provider"
+PROVIDER, ROUTER = "provider", "router"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,10 @@ class _Use:
     @property
     def place(self) -> str:
         return f"{self.document.file}:{self.document.line(self.loc)}"
+
+    @property
+    def what(self) -> str:
+        return ROUTER if kind_of(self.document.data) == ROUTER else "model"
 
     def fault(self, text: str) -> Fault:
         return self.document.fault(self.loc, text)
@@ -42,7 +46,9 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
     aliases: dict[str, _Use] = {}
     for use in _aliases(documents):
         if (model := models.get(use.name)) is not None:
-            faults.append(use.fault(f"alias '{use.name}' is a model's id in {model.place}; choose another alias"))
+            faults.append(
+                use.fault(f"alias '{use.name}' is a {model.what}'s id in {model.place}; choose another alias")
+            )
         elif (first := aliases.setdefault(use.name, use)) is not use:
             faults.append(use.fault(f"alias '{use.name}' is used twice, first in {first.place}; choose another alias"))
     models |= aliases
@@ -55,7 +61,7 @@ def find_clashes(documents: Sequence[Document]) -> list[Fault]:
                 faults.append(use.fault(text))
             for name in (use.name, *(f"{spelling}:{use.name}" for spelling in sorted(spellings))):
                 if (model := models.get(name)) is not None:
-                    text = f"adapter '{use.name}' clashes with the model name '{name}' in {model.place}"
+                    text = f"adapter '{use.name}' clashes with the {model.what} name '{name}' in {model.place}"
                     faults.append(use.fault(f"{text}; choose another name"))
     return faults
 

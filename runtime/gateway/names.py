@@ -43,6 +43,8 @@ class Names:
 
     def __init__(self, recipes: Sequence[Recipe], state: State) -> None:
         self.recipes, self._state = tuple(recipes), state
+        self.elsewhere: frozenset[str] = frozenset()
+        """Names and aliases of providers' models; who serves those says so."""
         self._seen: LRUCache[Caller, Catalog] = LRUCache(SEEN)
         self._labelled: Catalog | None = None
         self._labels: dict[str, dict[str, str]] = {}
@@ -88,13 +90,36 @@ class Names:
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
         """As the catalog's, and Conflict (name_in_use) for a router's name."""
-        if any(router.key.name == key.name for router in self._state.routers.all()):
-            raise Conflict(
-                f"'{key.name}' is a router's name. Choose another name for the adapter.",
-                code="name_in_use",
-                param="name",
-            )
+        self.check_no_router(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
+
+    def check_no_router(self, name: str, what: str, param: str) -> None:
+        """Raises Conflict (name_in_use) for a router's name: requests for it would have two meanings."""
+        if any(router.key.name == name for router in self._state.routers.all()):
+            raise Conflict(
+                f"'{name}' is a router's name. Choose another name for the {what}, or remove the router: "
+                f"roundhouse routers remove {name}.",
+                code="name_in_use",
+                param=param,
+            )
+
+    def check_router(self, name: str) -> None:
+        """Raises Conflict (name_in_use) for what means a model or an adapter: named directly, that stays what it is."""
+        used = {
+            "a model's id": name in self.catalog.recipes,
+            "a model's alias": name in self.catalog.aliases,
+            "a provider's model": name in self.elsewhere,
+            "an adapter's name": self.catalog.is_adapter(name),
+        }
+        for what, taken in used.items():
+            if taken:
+                raise Conflict(
+                    f"'{name}' is {what} already. Choose another name for the router.", code="name_in_use", param="id"
+                )
+
+    def is_model(self, name: str) -> bool:
+        """Of this machine or of a provider, by id or alias."""
+        return name in self.catalog.recipes or name in self.catalog.aliases or name in self.elsewhere
 
     def find(self, name: str, caller: Caller) -> Resolved:
         """What a name means for a caller, whatever the task. Raises NotFound, BadRequest, Forbidden."""

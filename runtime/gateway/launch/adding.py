@@ -139,9 +139,11 @@ class Additions:
                 code="name_in_use",
                 param="id",
             )
+        self._names.check_no_router(recipe.id, "model", "id")
         if recipe.id in self._names.catalog.aliases:
             raise Conflict(f"'{recipe.id}' is an alias already. Give another id.", code="name_in_use", param="id")
         for alias in recipe.aliases:
+            self._names.check_no_router(alias, "model", "overrides")
             if alias in self._names.catalog.aliases or alias in self._names.catalog.recipes:
                 raise Conflict(
                     f"'{alias}' is a model's name already. Give another alias.", code="name_in_use", param="overrides"

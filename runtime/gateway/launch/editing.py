@@ -88,6 +88,8 @@ class Editor:
         data = _applied(plain(before), changes)
         draft = recipe_of(data)
         keys = tuple(changed(plain(draft), plain(before)))
+        for alias in draft.aliases:
+            self._names.check_no_router(alias, "model", "changes")
         if not keys:
             return Edited(before, before.version, (), False)
         highest = max(version for id_, version in self._roster.versions() if id_ == before.id)

@@ -53,6 +53,7 @@ class Directory:
         ]
         self._places = {place.name: place for place in places}
         self._aliases = {alias: place for place in places for alias in place.model.aliases}
+        self._names.elsewhere = frozenset((*self._places, *self._aliases))
         for upstream in before.values():
             if upstream not in self.upstreams.values() and upstream.is_open:
                 task = asyncio.get_running_loop().create_task(upstream.leave_behind())

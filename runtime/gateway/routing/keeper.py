@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from registry.bounds import USUAL, Bounds
-from registry.errors import BadRequest, Conflict, NotFound, RoundhouseError, TooLarge, Unfit
+from registry.errors import BadRequest, NotFound, RoundhouseError, TooLarge, Unfit
 from registry.files.sources import locate
 from registry.names import ADAPTER
 from registry.recipes.router import RouterSpec
@@ -77,7 +77,8 @@ class Keeper:
     def find(self, name: object) -> Router | None:
         """The router that `name`, `name@v2` or `name@alias` means; None: there is none of that name.
 
-        Raises NotFound where there is no such version. Models and adapters come first: their names are refused here.
+        Raises NotFound where there is no such version. Models come first: a router whose name a file gave to one of
+        them later is out of use.
         """
         version = self._meant(name)
         return None if version is None else self._router(version)
@@ -95,7 +96,9 @@ class Keeper:
             return None
         head, at, ref = name.partition("@")
         record = self._records.get(head)
-        return None if record is None else record.version(ref if at else None)
+        if record is None or self._names.is_model(head):
+            return None
+        return record.version(ref if at else None)
 
     def _router(self, version: Version) -> Router:
         found = self._ready.get(version.digest)
@@ -162,14 +165,22 @@ class Keeper:
         for record in self._records.values():
             with contextlib.suppress(Unfit):  # who asks for it is told
                 await self._read(record.current)
+            with self._left_out(record.key.name):
+                self._names.check_router(record.key.name)
         for spec in given:
-            try:
+            with self._left_out(spec.id):
                 await self._given(spec)
-            except RoundhouseError as error:
-                told = "; ".join(error.faults) if isinstance(error, Unfit) else ""
-                self.faults[spec.id] = f"{error.message} {told}".strip()
-                log.error("a router is left out", extra={"router": spec.id, "cause": self.faults[spec.id]})
         await asyncio.to_thread(self._contents.tidy, {v.digest for r in self._records.values() for v in r.versions})
+
+    @contextlib.contextmanager
+    def _left_out(self, name: str) -> Iterator[None]:
+        """An error is this router's fault, and keeps no other away."""
+        try:
+            yield
+        except RoundhouseError as error:
+            told = "; ".join(error.faults) if isinstance(error, Unfit) else ""
+            self.faults[name] = f"{error.message} {told}".strip()
+            log.error("a router is left out", extra={"router": name, "cause": self.faults[name]})
 
     async def _given(self, spec: RouterSpec) -> None:
         """A file's router becomes a version when its content is new. One that was rolled back stays rolled back."""
@@ -209,14 +220,7 @@ class Keeper:
     def _check(self, name: str) -> None:
         if not ADAPTER.match(name):
             raise BadRequest(f"{quoted(name)} is no router's name.", param="id")
-        catalog = self._names.catalog
-        if name not in catalog.recipes and name not in catalog.aliases and not catalog.is_adapter(name):
-            return
-        raise Conflict(
-            f"'{name}' is the name of a model or an adapter. Choose another name for the router.",
-            code="name_in_use",
-            param="id",
-        )
+        self._names.check_router(name)
 
     def _check_room(self, content: Content) -> None:
         """Raises TooLarge."""

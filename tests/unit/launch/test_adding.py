@@ -10,9 +10,11 @@ import pytest
 
 from launch.proposal.trust import check_flags
 from launch.request import ModelRequest
-from registry.errors import DoesNotFit, Forbidden
+from registry.errors import Conflict, DoesNotFit, Forbidden
 from registry.recipes.source import PackageSource
+from registry.records import ROUTERS, AdapterKey
 from runtime.gateway.launch.adding import Additions, advice
+from runtime.gateway.names import Names
 from runtime.server.device import Device
 from tests.unit.residency.scripted import World
 
@@ -23,7 +25,10 @@ MIB = 2**20
 def additions(folder: Path, budget: int, roster: Any = None) -> tuple[World, Additions]:
     world = World(folder, budget=budget)
     roster = roster or SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False)
-    names: Any = SimpleNamespace(catalog=SimpleNamespace(aliases={}, recipes={}))
+    table = SimpleNamespace(all=lambda: (), ever=lambda: ())
+    routers = SimpleNamespace(all=lambda: [SimpleNamespace(key=AdapterKey(ROUTERS, "auto"))])
+    state: Any = SimpleNamespace(adapters=table, models=SimpleNamespace(aliases=dict), routers=routers)
+    names = Names((), state)
     return world, Additions(roster, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
 
 
@@ -35,6 +40,13 @@ async def test_a_model_that_does_not_fit_is_refused_with_the_bytes_that_lack(tmp
     assert f"It lacks {found.short_by:,} bytes" in advice(found)
     with pytest.raises(DoesNotFit, match="It lacks"):
         [step async for step in adding.add(RERANK)]
+
+
+@pytest.mark.parametrize("wanted", [{"id": "auto"}, {"overrides": {"aliases": ["auto"]}}], ids=["id", "alias"])
+async def test_one_that_is_named_like_a_router_is_refused(tmp_path: Path, wanted: dict[str, Any]) -> None:
+    _, adding = additions(tmp_path, 2048 * MIB)
+    with pytest.raises(Conflict, match=r"'auto' is a router's name. Choose another name for the model"):
+        [step async for step in adding.add(replace(RERANK, **wanted))]
 
 
 async def test_weights_that_are_larger_than_all_ask_for_a_smaller_model(tmp_path: Path) -> None:

@@ -66,6 +66,21 @@ def test_what_is_wrong_with_a_provider(write: Write, was: str, text: str, said: 
     assert faults(write(PROVIDER.replace(was, text))) == said
 
 
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("fast", "r.yaml:6: alias 'fast' is a router's id in r.yaml:20; choose another alias"),
+        ("big", "r.yaml:16: alias 'big' is a router's id in r.yaml:20; choose another alias"),
+        ("small", "r.yaml:20: id 'small' is used twice, first in r.yaml:1; choose another id"),
+    ],
+)
+def test_a_name_is_a_routers_or_a_models(write: Write, name: str, said: str) -> None:
+    text = (
+        f"{GOOD.format('small')}aliases: [fast]\n---\n{PROVIDER}---\nkind: router\nid: {name}\ntargets: [{{name: m}}]\n"
+    )
+    assert faults(write(text)) == [said]
+
+
 def test_names_that_mean_two_things(write: Write) -> None:
     text = GOOD.format("there/vectors") + "aliases: [big]\n---\n" + PROVIDER + "---\n" + PROVIDER.replace("big", "huge")
     assert faults(write(text)) == [

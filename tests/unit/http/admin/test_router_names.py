@@ -1,0 +1,90 @@
+"""A name means a router or a model, never both, whichever came first."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from models.messages import Chunk, Finished, Started, Usage
+from registry.recipes.router import RouterSpec
+from registry.records import AdapterKey, NewVersion
+from registry.state.database import State
+from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.providers.rig import provider
+from tests.unit.registry.makers import digest, recipe
+
+MODELS = [{"name": "big", "aliases": ["haiku"]}]
+FAKE: Any = SimpleNamespace(url="http://127.0.0.1:1/v1")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+    with State(tmp_path / "data") as state:
+        recipes = [recipe("small", aliases=("tiny",))]
+        yield FakeGateway(tmp_path, recipes, state=state, providers=[provider(FAKE, models=MODELS)])
+
+
+@pytest.fixture
+async def client(gateway: FakeGateway) -> AsyncIterator[httpx.AsyncClient]:
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        yield client
+
+
+def router(name: str) -> dict[str, Any]:
+    return {"id": name, "targets": [{"name": "small"}]}
+
+
+def told(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["error"]["code"]
+
+
+@pytest.mark.parametrize("name", ["small", "tiny", "haiku", "own", "fine"])
+async def test_no_router_gets_the_name_of_a_model(name: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """By id, by an alias of its recipe, of a provider's or of one made by a call; nor an adapter's."""
+    gateway.state.adapters.register(AdapterKey("small", "fine"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+    assert (await client.put("/v1/models/small/aliases/own")).status_code == 200
+    refused = await client.post("/v1/routers", json=router(name))
+    assert told(refused) == (409, "name_in_use")
+    assert "Choose another name for the router" in refused.json()["error"]["message"]
+    assert not gateway.routers.names()
+
+
+async def test_no_model_gets_the_name_of_a_router(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    assert (await client.post("/v1/routers", json=router("auto"))).status_code == 201
+    for refused in (
+        await client.put("/v1/models/small/aliases/auto"),
+        await client.patch("/v1/models/small", json={"changes": {"aliases": ["tiny", "auto"]}}),
+    ):
+        assert told(refused) == (409, "name_in_use")
+        assert "roundhouse routers remove auto" in refused.json()["error"]["message"]
+    assert not gateway.names.is_model("auto")
+
+
+async def test_a_router_whose_name_a_file_gave_to_a_model_is_out_of_use(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    """A model that is named directly never becomes another one."""
+    assert (await client.post("/v1/routers", json=router("poem"))).status_code == 201
+    gateway.links["small"].script = lambda _: [Started(200, "application/json"), Chunk(b"{}"), Finished(Usage())]
+    body = {"model": "poem", "messages": [{"role": "user", "content": "hi"}]}
+    assert "x-roundhouse-route" in (await client.post("/v1/chat/completions", json=body)).headers
+    gateway.names.serve([recipe("small", aliases=("tiny", "poem"))])
+    await gateway.routers.open([])
+    named = await client.post("/v1/chat/completions", json=body)
+    assert (named.status_code, named.headers["x-roundhouse-model"]) == (200, "small@rev")
+    assert "x-roundhouse-route" not in named.headers
+    assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["small", "there/big"]
+    assert "a model's alias already" in gateway.routers.faults["poem"]
+    assert (await client.delete("/v1/routers/poem")).status_code == 200
+
+
+async def test_a_file_names_no_router_like_a_model(gateway: FakeGateway) -> None:
+    spec = RouterSpec.model_validate(router("haiku"))
+    await gateway.routers.open([spec])
+    assert "'haiku' is a provider's model already" in gateway.routers.faults["haiku"]
+    assert not gateway.routers.names()
