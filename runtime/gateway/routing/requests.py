@@ -13,6 +13,8 @@ from runtime.gateway.routing.conversations import key_of
 
 SCHEMAS = ("response_format", "structured_outputs", "guided_json", "guided_regex", "guided_grammar", "output_format")
 """Fields of chat bodies that bind the form of an answer."""
+FORMATS = ("text", "output_config")
+"""Fields whose `format` binds it: of OpenAI's responses, of Anthropic's messages."""
 IMAGES = ("image", "image_url", "input_image")
 
 
@@ -49,14 +51,18 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
     )
     named = headers.get(router.conversation.header)
     if named:
-        return RouteInput(features, key_of("header", context.caller.team, named), True)
+        return RouteInput(features, key_of("header", router.id, context.caller.team, named), True)
     if not said.first:
         return RouteInput(features, None, False)
-    who = body.get("user")
-    who = who if isinstance(who, str) else ""
-    return RouteInput(
-        features, key_of("turns", context.caller.team, who, "".join(said.systems), said.first), said.turns > 1
-    )
+    key = key_of("turns", router.id, context.caller.team, _who(body), "".join(said.systems), said.first)
+    return RouteInput(features, key, said.turns > 1)
+
+
+def _who(body: Mapping[str, Any]) -> str:
+    """The client's own user, as OpenAI's bodies name one, or Anthropic's."""
+    metadata = body.get("metadata")
+    named = body.get("user") or (metadata.get("user_id") if isinstance(metadata, dict) else None)
+    return named if isinstance(named, str) else ""
 
 
 @dataclass(slots=True)
@@ -133,6 +139,9 @@ def _is_bound(body: Mapping[str, Any]) -> bool:
         found = body.get(name)
         if found and not (isinstance(found, dict) and found.get("type") == "text"):
             return True
-    text = body.get("text")  # of OpenAI's responses
-    form = text.get("format") if isinstance(text, dict) else None
-    return isinstance(form, dict) and form.get("type") not in (None, "text")
+    for name in FORMATS:
+        found = body.get(name)
+        form = found.get("format") if isinstance(found, dict) else None
+        if isinstance(form, dict) and form.get("type") not in (None, "text"):
+            return True
+    return False

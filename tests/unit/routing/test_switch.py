@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import pytest
 
 from models.messages import EmbedResult
 from registry.errors import NotFound
@@ -80,16 +81,48 @@ def test_all_dialects_tell_the_same() -> None:
 
 
 def test_a_conversation_is_its_first_turns_its_user_and_its_team() -> None:
-    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
-
-    def key(text: str, team: str = "a", **more: Any) -> bytes | None:
+    def key(text: str, team: str = "a", router: str = "r", **more: Any) -> bytes | None:
+        spec = RouterSpec.model_validate({"id": router, "targets": [{"name": "small"}]})
         turns = [{"role": "user", "content": text}, {"role": "assistant", "content": "x"}]
         sent = {"model": "r", "messages": [*turns, {"role": "user", "content": "more"}], **more}
         calls = BY_PATH[CHAT].parse(msgspec.json.encode(sent), {}).calls(None)
         return read(CHAT, calls, RequestContext("1", Caller(team)), spec).conversation
 
     assert key("one") == key("one")
-    assert len({key("one"), key("two"), key("one", "b"), key("one", user="anna")}) == 4
+    anna, ben = key("one", user="anna"), key("one", user="ben")
+    assert (
+        len({key("one"), key("two"), key("one", "b"), key("one", router="s"), anna, ben, key("two", user="anna")}) == 7
+    )
+    assert key("one", metadata={"user_id": "anna"}) == anna, "as Anthropic's bodies name a user"
+
+
+async def test_a_conversation_that_a_header_names_is_one_routers() -> None:
+    """Two routers have other targets: what one of them chose is no matter of the other."""
+    made = {}
+    for name in ("r", "s"):
+        spec = RouterSpec.model_validate({"id": name, "targets": [{"name": "small"}]})
+        context = RequestContext("1", headers=((b"x-conversation-id", b"c"),))
+        made[name] = read(CHAT, (), context, spec).conversation
+    assert made["r"] != made["s"]
+
+
+@pytest.mark.parametrize(
+    ("path", "more", "bound"),
+    [
+        (CHAT, {"response_format": {"type": "json_schema"}}, True),
+        (CHAT, {"response_format": {"type": "text"}}, False),
+        (MESSAGES, {"output_config": {"format": {"type": "json_schema", "schema": {}}}}, True),
+        (MESSAGES, {"output_config": {"effort": "low"}}, False),
+        (MESSAGES, {"output_format": {"type": "json_schema"}}, True),
+        (RESPONSES, {"text": {"format": {"type": "json_schema"}}}, True),
+        (RESPONSES, {"text": {"format": {"type": "text"}}}, False),
+    ],
+)
+def test_each_dialects_schema_is_seen(path: str, more: dict[str, Any], bound: bool) -> None:
+    said = {"input": "hi"} if path == RESPONSES else {"messages": [{"role": "user", "content": "hi"}]}
+    calls = BY_PATH[path].parse(msgspec.json.encode({"model": "r", "max_tokens": 5, **said, **more}), {}).calls(None)
+    spec = RouterSpec.model_validate({"id": "r", "targets": [{"name": "small"}]})
+    assert read(path, calls, RequestContext("1"), spec).features.json_schema is bound
 
 
 async def test_to_look_at_a_text_sends_it_nowhere() -> None:
