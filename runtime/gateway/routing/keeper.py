@@ -36,7 +36,7 @@ class RouterVersionView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RouterView(msgspec.Struct, frozen=True, kw_only=True):
-    """One router: its current version, all versions, aliases, and its definition."""
+    """One router: its current version or the one that was asked for, all versions, aliases, and its definition."""
 
     object: Literal["router"] = "router"
     name: str
@@ -117,18 +117,25 @@ class Keeper:
         return self._contents.read(version.digest).router(version.tag)
 
     def all(self) -> list[RouterView]:
-        return [self._view(record) for record in self._records.values()]
+        return [self._view(record, record.current) for record in self._records.values()]
 
     def names(self) -> list[str]:
         return list(self._records)
 
     def show(self, name: str) -> RouterView:
-        return self._view(self._record(name))
+        record = self._record(name)
+        return self._view(record, record.current)
+
+    async def version(self, name: str) -> RouterView:
+        """As `name@v2` or `name@alias` has it; `name`: as it counts. Raises NotFound."""
+        record, version = self._version(name)
+        await self._read(version)
+        return self._view(record, version)
 
     async def model(self, name: str, kind: Kind) -> bytes:
-        """A fitted model as a file. Raises NotFound."""
-        record = self._record(name)
-        found = (await asyncio.to_thread(self._contents.read, record.current.digest)).model(kind)
+        """A fitted model of a version as a file. Raises NotFound."""
+        _, version = self._version(name)
+        found = (await asyncio.to_thread(self._contents.read, version.digest)).model(kind)
         if found is None:
             raise NotFound(f"Router '{name}' has no {kind} fitted: roundhouse routers fit.", code="router_not_found")
         return found
@@ -140,13 +147,18 @@ class Keeper:
             raise NotFound(f"There is no router {quoted(name)}. There are: {there}.", code="router_not_found")
         return found
 
-    def _view(self, record: Adapter) -> RouterView:
-        router = self._router(record.current)
+    def _version(self, name: str) -> tuple[Adapter, Version]:
+        head, at, ref = name.partition("@")
+        record = self._record(head)
+        return record, record.version(ref if at else None)
+
+    def _view(self, record: Adapter, version: Version) -> RouterView:
+        router = self._router(version)
         fitted = {"intents": router.intents, "complexity": router.complexity}
         return RouterView(
             name=record.key.name,
-            version=record.current.tag,
-            digest=record.current.digest,
+            version=version.tag,
+            digest=version.digest,
             versions=[
                 RouterVersionView(version=v.tag, digest=v.digest, created=v.created, bytes=v.bytes, source=v.source)
                 for v in record.versions

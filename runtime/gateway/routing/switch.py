@@ -68,7 +68,7 @@ class Switch:
 
     def priced(self, view: RouterView, caller: Caller) -> RouterView:
         """With what its decisions compare its targets by."""
-        router = self.keeper.find(view.name)
+        router = self.keeper.find(f"{view.name}@{view.version}")
         facts = {} if router is None else self._targets.facts(router.spec, caller).targets
         return msgspec.structs.replace(view, prices={name: fact.price for name, fact in facts.items() if fact.usable})
 

@@ -92,7 +92,8 @@ async def list_(gateway: CurrentGateway, context: CurrentContext) -> Response:
 
 
 async def show(gateway: CurrentGateway, context: CurrentContext, name: Name) -> Response:
-    return json_answer(gateway.switch.priced(gateway.routers.show(name), context.caller))
+    """`name@v2` and `name@alias` too: as that version is."""
+    return json_answer(gateway.switch.priced(await gateway.routers.version(name), context.caller))
 
 
 async def put(request: Request, gateway: CurrentGateway, alias: Annotated[str | None, Query()] = None) -> Response:

@@ -60,8 +60,8 @@ def vectors(client: Client, model: str, texts: Sequence[str], shown: bool) -> "A
     return np.stack(made).astype(np.float32)
 
 
-def router(client: Client, name: str) -> "Router":
-    """As the server has it, ready to decide here."""
+def router(client: Client, name: str) -> tuple["Router", Json]:
+    """As the server has it, ready to decide here; and its targets' prices."""
     from registry.recipes.router import RouterSpec
     from routing.intents.files import Kind
     from routing.routers.content import Content
@@ -72,4 +72,4 @@ def router(client: Client, name: str) -> "Router":
     models = tuple(
         (kind, base64.b64decode(client.get(f"/v1/routers/{part(name)}/fitted/{kind}")["safetensors"])) for kind in kinds
     )
-    return Content(spec, models).router(view["version"])
+    return Content(spec, models).router(view["version"]), view["prices"]

@@ -62,8 +62,7 @@ def evaluate(
 
     given = rows(file)
     with Client(url) as client:
-        found = router(client, name)
-        prices = client.get(f"/v1/routers/{part(name.partition('@')[0])}")["prices"]
+        found, prices = router(client, name)
         model = None if letters else found.embedding
         made = None if model is None else vectors(client, model, [row["text"] for row in given], not as_json)
     facts = Facts({t.name: TargetFacts(price=prices.get(t.name, 0.0), takes_images=True) for t in found.spec.targets})

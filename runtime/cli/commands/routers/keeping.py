@@ -137,7 +137,7 @@ def _told(router: Json, as_json: bool) -> None:
     pairs(
         [
             ("router", router["name"]),
-            ("current", f"{router['version']} {router['digest']}"),
+            ("version", f"{router['version']} {router['digest']}"),
             ("fitted", ", ".join(router["models"]) or "nothing"),
             ("targets", ", ".join(target["name"] for target in definition["targets"])),
             ("default", definition.get("default", "by state and price")),

@@ -1,0 +1,61 @@
+"""`roundhouse routers` against the application as it is, its models left out."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from registry.state.database import State
+from tests.unit.cli.conftest import Run
+from tests.unit.cli.fake_server import Answer, Asked, FakeServer
+from tests.unit.cli.test_routers import examples
+from tests.unit.http.fakes import FakeGateway, application, recipe
+
+INTENTS = {"routes": {"weather": ["small"], "money": ["big"]}, "threshold": 0.4}
+
+
+@pytest.fixture
+def served(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
+    """What the command line asks is asked of the application."""
+    with State(tmp_path / "state") as state:
+        gateway = FakeGateway(tmp_path, [recipe(name, "chat") for name in ("small", "big")], state=state)
+        with TestClient(application(gateway)) as client:
+
+            def answer(asked: Asked) -> Answer:
+                path = f"{asked.path}?{asked.query}"
+                found = client.request(asked.method, path, content=asked.body, headers={"x-request-id": "t"})
+                return Answer(found.text, found.status_code)
+
+            monkeypatch.setattr(server, "answer", answer)
+            yield client
+
+
+def router(**more: Any) -> dict[str, Any]:
+    return {"id": "support", "targets": [{"name": "small", "price": 1}, {"name": "big"}], "default": "small", **more}
+
+
+def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run, tmp_path: Path) -> None:
+    data = examples(tmp_path)
+    served.post("/v1/routers", json=router(intents=INTENTS)).raise_for_status()
+    fitted = run("routers", "fit", "support", str(data))
+    assert "support: v2 counts now" in fitted.stdout, fitted.output
+    other = {"routes": {"weather": ["big"], "money": ["small"]}, "threshold": 0.4}
+    served.post("/v1/routers?alias=next", json=router(intents=other)).raise_for_status()
+    for name, label, target in (
+        ("support@v2", "support@v2", "small"),
+        ("support@next", "support@v3", "big"),
+        ("support", "support@v3", "big"),
+    ):
+        told = json.loads(run("routers", "eval", name, str(data), "--json").stdout)
+        assert told["router"] == label
+        assert told["right"] > 0.9
+        assert {"wanted": target, "target": target} in [{k: p[k] for k in ("wanted", "target")} for p in told["pairs"]]
+        rain = json.loads(run("routers", "explain", name, "rain again please", "--json").stdout)
+        assert (rain["router"], rain["target"]) == (label, target)
+    assert json.loads(run("routers", "show", "support@v1", "--json").stdout)["models"] == []
+    missing = run("routers", "eval", "support@v9", str(data))
+    assert missing.exit_code != 0
+    assert "no version 'v9'" in missing.stderr
