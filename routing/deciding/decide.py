@@ -136,7 +136,7 @@ class _Deciding:
         if not known:
             return None
         self.scores |= {name: round(p, 4) for name, p in known.items()}
-        threshold = model.threshold if spec.threshold is None else spec.threshold
+        threshold = model.threshold_for(self.features.vector) if spec.threshold is None else spec.threshold
         self.saw["complexity"] = f"expected acceptance, threshold {threshold:.3f}"
         enough = [name for name, p in known.items() if p >= threshold]
         if enough:

@@ -8,7 +8,7 @@ import numpy as np
 from registry.errors import BadRequest
 from routing.intents.head import Array, Heads, LettersHead, Mix, VectorHead
 from routing.intents.model import Acceptance
-from routing.intents.training import DEFAULTS, Example, TrainingOptions, letters_head, vector_head
+from routing.intents.training import DEFAULTS, Example, TrainingOptions, counted, idf_of, letters_head, vector_head
 
 YES, NO = "yes", "no"
 STEPS = 21
@@ -45,14 +45,15 @@ def train_acceptance(
 ) -> Acceptance:
     """A head of its own for each target. Raises BadRequest."""
     targets = sorted({name for one in judged for name in one.accepted})
+    buckets = options.buckets or 1 << 13
+    idf = idf_of(counted([one.text for one in judged], buckets))  # one for all heads, whichever rows each one has
     letters, heads = list[LettersHead](), list[VectorHead]()
     for target in targets:
         mine = [place for place, one in enumerate(judged) if target in one.accepted]
         examples = [Example(judged[p].text, YES if judged[p].accepted[target] >= 0.5 else NO) for p in mine]
         if len({example.label for example in examples}) < 2:
             raise BadRequest(f"Of '{target}' there are only accepted answers, or none: there is nothing to learn.")
-        buckets = options.buckets or 1 << 13
-        letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False)))
+        letters.append(letters_head(examples, [NO, YES], replace(options, buckets=buckets, typos=False), idf))
         if vectors is not None:
             heads.append(vector_head(examples, vectors[mine], [NO, YES], options))
     vector = None
@@ -60,9 +61,8 @@ def train_acceptance(
         weights = np.stack([head.weights[:, 1] - head.weights[:, 0] for head in heads], axis=1)
         bias = np.array([head.bias[1] - head.bias[0] for head in heads], np.float32)
         vector = VectorHead(weights, bias, np.zeros((len(targets), weights.shape[0]), np.float32))
-    idf = np.max([head.idf for head in letters], axis=0)
     joined = LettersHead(
-        idf,
+        idf.astype(np.float32),
         np.stack([head.weights[:, 1] - head.weights[:, 0] for head in letters], axis=1).astype(np.float16),
         np.array([head.bias[1] - head.bias[0] for head in letters], np.float32),
     )
@@ -100,10 +100,11 @@ def chosen(points: Sequence[Point]) -> Point:
     return min((point for point in points if point.accepted >= best - LOSS), key=lambda p: (p.price, -p.accepted))
 
 
-def with_threshold(model: Acceptance, threshold: float) -> Acceptance:
+def with_thresholds(model: Acceptance, alone: float, both: float | None = None) -> Acceptance:
+    """Of letters alone, and of both: what each set of features expects has a scale of its own."""
     heads = model.heads
-    both = None if heads.both is None else replace(heads.both, threshold=threshold)
-    return Acceptance(replace(heads, alone=replace(heads.alone, threshold=threshold), both=both))
+    mix = heads.both if heads.both is None or both is None else replace(heads.both, threshold=both)
+    return Acceptance(replace(heads, alone=replace(heads.alone, threshold=alone), both=mix))
 
 
 def _cheapest(expected: Mapping[str, float], threshold: float, prices: Mapping[str, float]) -> str:

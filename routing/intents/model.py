@@ -68,8 +68,12 @@ class Acceptance:
 
     @property
     def threshold(self) -> float:
-        """That is enough, as it was chosen on held-out texts."""
+        """That is enough, by all that it can look at, as it was chosen on held-out texts."""
         return (self.heads.both or self.heads.alone).threshold
+
+    def threshold_for(self, vector: Vector | None) -> float:
+        """The same by what there is to look at."""
+        return self.heads.mix_for(vector).threshold
 
     def expected(self, text: str, vector: Vector | None = None) -> dict[str, float]:
         found = sigmoid(self.heads.logits(text, vector))

@@ -108,16 +108,17 @@ def train(
 
 
 # --- the heads -------------------------------------------------------------------------------------------------------
-def letters_head(examples: Sequence[Example], labels: Sequence[str], options: TrainingOptions) -> LettersHead:
+def letters_head(
+    examples: Sequence[Example], labels: Sequence[str], options: TrainingOptions, idf: Matrix | None = None
+) -> LettersHead:
+    """idf: of more texts than these, as `idf_of` tells it; of heads that are to be one."""
     texts, names = [e.text for e in examples], [e.label for e in examples]
     buckets = options.buckets or min(1 << 16, max(1 << 12, 1 << (len(texts) * 8 - 1).bit_length()))
     if options.typos:
         rng = Random(SEED)
         texts, names = texts + [mistyped(text, rng) for text in texts], names * 2
     counts = counted(texts, buckets)
-    having = np.asarray((counts > 0).sum(0)).ravel()
-    least = 2 if len(texts) > 200 else 1
-    idf = np.where(having >= least, np.log((1 + len(texts)) / (1 + having)) + 1, 0.0)
+    idf = idf_of(counts) if idf is None else idf
     weighted = counts @ diags(idf)
     norms = np.sqrt(np.asarray(weighted.multiply(weighted).sum(1)).ravel())
     used = np.flatnonzero(idf)
@@ -126,6 +127,13 @@ def letters_head(examples: Sequence[Example], labels: Sequence[str], options: Tr
     weights = np.zeros((buckets, len(labels)), np.float16)
     weights[used] = made
     return LettersHead(idf.astype(np.float32), weights, bias)
+
+
+def idf_of(counts: csr_matrix) -> Matrix:
+    """(buckets,), of texts that were counted; 0: too few of them have it."""
+    texts = counts.shape[0]
+    having = np.asarray((counts > 0).sum(0)).ravel()
+    return np.where(having >= (2 if texts > 200 else 1), np.log((1 + texts) / (1 + having)) + 1, 0.0)
 
 
 def vector_head(

@@ -70,39 +70,96 @@ def test_fit_that_changes_nothing(server: FakeServer, run: Run, tmp_path: Path) 
 
 
 def test_fit_looks_with_the_servers_embedding_model(server: FakeServer, run: Run, tmp_path: Path) -> None:
-    def embed(asked: Asked) -> Answer:
-        """Of rain and of rent: two directions."""
-        rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in asked.json["input"]]
-        return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
-
     server.on("POST", "/v1/embeddings", embed)
     result = fitted(server, run, tmp_path, "--embedding", "vectors", "--json")
     assert result.exit_code == 0, result.output
     assert [one["features"] for one in json.loads(result.stdout)["measured"]] == ["letters", "letters and vector"]
 
 
-def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run, tmp_path: Path) -> None:
+def embed(asked: Asked) -> Answer:
+    """Of rain and of rent: two directions."""
+    rows = [np.eye(4, dtype="<f4")[sum(w in text for w in WHERE["money"])] for text in asked.json["input"]]
+    return Answer({"data": [{"embedding": base64.b64encode(row.tobytes()).decode()} for row in rows]})
+
+
+def judged(folder: Path) -> Path:
     rows = [
         {"text": form.format(word), "accepted": {"small": int(label == "weather"), "big": 1 if n else 0}}
         for label, words in WHERE.items()
         for form in FORMS
         for n, word in enumerate(words)
     ]
-    file = tmp_path / "judged.jsonl"
+    file = folder / "judged.jsonl"
     file.write_text("\n".join(map(json.dumps, rows)))
-    server.on("GET", "/v1/routers/support", router())
+    return file
+
+
+def good_enough(server: FakeServer) -> None:
+    definition = {**router()["definition"], "complexity": {}}
+    server.on("GET", "/v1/routers/support", router(definition=definition))
     server.on("PUT", "/v1/routers/support/fitted/complexity", router(version="v2"))
-    told = json.loads(run("routers", "fit", "support", str(file), "--json").stdout)
+    server.on("POST", "/v1/embeddings", embed)
+
+
+def test_fit_of_what_is_good_enough_shows_its_cost(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    """And chooses a threshold for what it may have to look at: each has its own scale."""
+    good_enough(server)
+    file = judged(tmp_path)
+    told = json.loads(run("routers", "fit", "support", str(file), "--embedding", "vectors", "--json").stdout)
     assert told["kind"] == "complexity"
-    points = told["measured"]["curve"]
-    assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the prices that the server told"
-    best = max(point["accepted"] for point in points)
     model: Any = from_bytes(base64.b64decode(server.asked[-1].json["safetensors"]))
-    assert model.threshold == told["measured"]["threshold"]
-    (chosen,) = [point for point in points if point["threshold"] == model.threshold]
-    assert chosen["accepted"] >= best - 0.01
-    assert chosen["price"] == min(point["price"] for point in points if point["accepted"] >= best - 0.01)
+    letters, both = told["measured"]
+    assert [one["features"] for one in told["measured"]] == ["letters", "letters and vector"]
+    for one, threshold in ((letters, model.threshold_for(None)), (both, model.threshold_for(np.eye(4)[0]))):
+        points = one["curve"]
+        assert all(1.0 <= point["price"] <= 3.0 for point in points), "by the prices that the server told"
+        best = max(point["accepted"] for point in points)
+        assert threshold == one["threshold"]
+        (chosen,) = [point for point in points if point["threshold"] == threshold]
+        assert chosen["accepted"] >= best - 0.01
+        assert chosen["price"] == min(point["price"] for point in points if point["accepted"] >= best - 0.01)
+    assert letters["curve"] != both["curve"]
     assert "chosen: " in run("routers", "fit", "support", str(file)).stdout
+
+
+def test_fit_of_what_is_good_enough_holds_out_what_it_is_told_to(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    good_enough(server)
+    held = tmp_path / "held.jsonl"
+    held.write_text(json.dumps({"text": "is there rain today", "accepted": {"small": 0, "big": 0}}))
+    result = run("routers", "fit", "support", str(judged(tmp_path)), "--held-out", str(held), "--json")
+    (letters,) = json.loads(result.stdout)["measured"]
+    assert {point["accepted"] for point in letters["curve"]} == {0.0}, "of that one row"
+
+
+@pytest.mark.parametrize("option", [("--precision", "0.9"), ("--picture", "x.svg")])
+def test_fit_refuses_what_only_intents_have(
+    server: FakeServer, run: Run, tmp_path: Path, option: tuple[str, str]
+) -> None:
+    good_enough(server)
+    result = run("routers", "fit", "support", str(judged(tmp_path)), *option)
+    assert result.exit_code == 2
+    assert "for examples of intents" in result.stderr
+    assert not server.asked
+
+
+@pytest.mark.parametrize("kind", ["intents", "complexity"])
+def test_fit_for_a_stage_that_is_not_there_says_what_to_add(
+    server: FakeServer, run: Run, tmp_path: Path, kind: str
+) -> None:
+    server.on("GET", "/v1/routers/support", router(definition={"id": "support", "targets": [{"name": "small"}]}))
+    file = str(examples(tmp_path) if kind == "intents" else judged(tmp_path))
+    result = run("routers", "fit", "support", file)
+    assert result.exit_code == 1
+    assert f"has no `{kind}`" in result.stderr
+    assert f"Write `{kind}: {{" in result.stderr
+    assert [asked.method for asked in server.asked] == ["GET"], "nothing was trained or sent"
+    assert run("routers", "fit", "support", file, "--dry-run").exit_code == 0
+
+
+def test_fit_of_a_version_says_that_it_makes_one(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    result = run("routers", "fit", "support@v1", str(examples(tmp_path)))
+    assert result.exit_code == 2
+    assert "without a version" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from registry.recipes.router import RouterSpec
 from routing.deciding.decide import decide
 from routing.facts import Facts, TargetFacts
 from routing.features import Features
-from routing.intents.acceptance import Judged, train_acceptance, with_threshold
+from routing.intents.acceptance import Judged, train_acceptance, with_thresholds
 from routing.intents.model import OUT, IntentModel
-from routing.intents.training import Example, TrainingOptions, train
+from routing.intents.training import Example, TrainingOptions, letters_head, train
 from routing.routers.router import Router
 
 HERE = TargetFacts(price=1.0)
@@ -144,11 +144,41 @@ def test_the_cheapest_that_is_good_enough() -> None:
     easy, hard = (decide(Features(f"{kind} question number 7"), made, facts()) for kind in ("easy", "hard"))
     assert (easy.target, easy.reason) == ("small", "enough:small")
     assert (hard.target, hard.reason) == ("big", "enough:big")
-    fitted = router(acceptance=with_threshold(model, 0.6), complexity={}, default=None)
+    fitted = router(acceptance=with_thresholds(model, 0.6), complexity={}, default=None)
     assert decide(Features("hard question number 7"), fitted, facts()).reason == "enough:big"
     assert fitted.threshold == 0.6
     none = router(acceptance=model, complexity={"threshold": 1.0}, default=None)
     assert decide(Features("hard question number 7"), none, facts()).reason == "best:big"
+
+
+def test_what_is_good_enough_is_told_by_what_was_looked_at() -> None:
+    """Where no vector came, letters alone decide: by their own threshold, as their scores have another scale."""
+    rng = np.random.default_rng(1)
+    judged = [Judged(f"question {n}", {"small": float(n % 2), "big": 1.0 - float(n % 7 == 0)}) for n in range(60)]
+    vectors = rng.normal(size=(60, 8)).astype(np.float32)
+    model = with_thresholds(train_acceptance(judged, vectors, "vectors"), 0.0, 1.0)
+    made = router(acceptance=model, complexity={}, default=None)
+    told = [decide(Features("question 7", vector=vector), made, facts()) for vector in (None, vectors[0])]
+    assert [one.reason.partition(":")[0] for one in told] == ["enough", "best"]
+    assert [one.saw["complexity"] for one in told] == [
+        f"expected acceptance, threshold {threshold}" for threshold in ("0.000", "1.000")
+    ]
+
+
+def test_a_target_with_few_rows_is_asked_with_what_it_was_fitted_on() -> None:
+    """One weight of a piece of text for all targets, whichever rows each one has."""
+    judged = [
+        Judged(f"{word} {n}", {"big": float(n % 3 > 0), **({"small": float(word == "easy")} if n < 20 else {})})
+        for n in range(130)
+        for word in ("easy", "hard")
+    ]
+    letters = train_acceptance(judged).heads.letters
+    rows = [Example(one.text, "yes" if one.accepted["small"] else "no") for one in judged if "small" in one.accepted]
+    idf = letters.idf.astype(np.float64)
+    alone = letters_head(rows, ["no", "yes"], TrainingOptions(buckets=len(idf), typos=False), idf)
+    for text in ("easy 7", "hard 90", "neither"):
+        no, yes = alone.logits(text)
+        assert letters.logits(text)[1] == pytest.approx(yes - no, abs=0.02)
 
 
 def test_state_before_price_and_price_before_order() -> None:

@@ -2,7 +2,7 @@
 
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,10 +11,6 @@ from runtime.cli.failures import Refused, UsageError
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, note
 from runtime.cli.remote.client import Client, Json, part
-
-if TYPE_CHECKING:
-    from routing.intents.acceptance import Point
-    from routing.intents.model import Acceptance
 
 
 def fit(
@@ -31,12 +27,13 @@ def fit(
         Path | None, typer.Option("--held-out", help="Choose thresholds on these; else on a fifth of EXAMPLES.")
     ] = None,
     precision: Annotated[
-        float, typer.Option(min=0.5, max=1.0, help="The threshold is chosen so that this share of answers is right.")
-    ] = 0.99,
+        float | None,
+        typer.Option(min=0.5, max=1.0, help="Of intents: this share of answers is to be right. 0.99 if left out."),
+    ] = None,
     embedding: Annotated[
         str | None, typer.Option(help="Embedding model to look with; none: as the router says; '-': letters alone.")
     ] = None,
-    picture: Annotated[Path | None, typer.Option(help="Write the confusion table as an SVG.")] = None,
+    picture: Annotated[Path | None, typer.Option(help="Of intents: write the confusion table as an SVG.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Measure, and change nothing.")] = False,
     url: Url = DEFAULT_URL,
     as_json: AsJson = False,
@@ -48,16 +45,24 @@ def fit(
     """
     from registry.errors import RoundhouseError
 
+    if "@" in name:
+        raise UsageError("Name the router without a version: what is fitted becomes a new one.")
     given = rows(file)
+    of_complexity = any("accepted" in row for row in given)
+    if of_complexity and (precision is not None or picture is not None):
+        raise UsageError('--precision and --picture are for examples of intents: these rows have "accepted".')
     with Client(url) as client:
         view = client.get(f"/v1/routers/{part(name)}")
+        if not dry_run:
+            _check_stage(name, view, "complexity" if of_complexity else "intents")
         wanted = embedding or (view["definition"].get("intents") or {}).get("embedding") or "-"
         model = None if wanted == "-" else wanted
         try:
-            if any("accepted" in row for row in given):
-                kind, data, measured = _complexity(client, view, given, model, not as_json)
+            if of_complexity:
+                kind, data, measured = _complexity(client, view, given, held, model, not as_json)
             else:
-                kind, data, measured = _intents(client, given, held, model, precision, picture, not as_json)
+                share = 0.99 if precision is None else precision
+                kind, data, measured = _intents(client, given, held, model, share, picture, not as_json)
         except RoundhouseError as error:
             raise Refused(error.message) from None
         if not dry_run:
@@ -69,6 +74,18 @@ def fit(
         print("Nothing was changed.")
     else:
         print(f"{name}: {view['version']} counts now. Back to the one before: roundhouse routers rollback {name}")
+
+
+STAGES = {"intents": "intents: {routes: {INTENT: [TARGET]}}", "complexity": "complexity: {}"}
+
+
+def _check_stage(name: str, view: Json, kind: str) -> None:
+    """A model of a stage that the router does not have decides nothing. Raises Refused."""
+    if kind not in view["definition"]:
+        raise Refused(
+            f"Router '{name}' has no `{kind}`: what is fitted for it would decide nothing. Write `{STAGES[kind]}` into "
+            f"its YAML, then roundhouse routers add FILE, then this again. --dry-run only measures."
+        )
 
 
 def _intents(
@@ -110,28 +127,40 @@ def _intents(
 
 
 def _complexity(
-    client: Client, view: Json, given: list[Json], model: str | None, shown: bool
+    client: Client, view: Json, given: list[Json], held: Path | None, model: str | None, shown: bool
 ) -> tuple[str, bytes, Any]:
     import msgspec
 
-    from routing.intents.acceptance import Judged, chosen, curve, train_acceptance, with_threshold
+    from routing.intents.acceptance import Judged, chosen, curve, train_acceptance, with_thresholds
     from routing.intents.files import to_bytes
     from routing.intents.report import curve_text
     from routing.intents.training import split
 
     judged = [Judged(row["text"], _accepted(row)) for row in given]
-    fitting, holding = split([str(sorted(one.accepted.items())) for one in judged], 0.2)
-    made = vectors(client, model, [one.text for one in judged], shown) if model is not None else None
-    fitted: Acceptance = train_acceptance([judged[p] for p in fitting], None if made is None else made[fitting], model)
-    holdout = None if made is None else made[holding]
-    points: list[Point] = curve(fitted, [judged[p] for p in holding], holdout, view["prices"])
-    best = chosen(points)
+    if held is None:
+        fitting, holding = split([str(sorted(one.accepted.items())) for one in judged], 0.2)
+        holdout, judged = [judged[place] for place in holding], [judged[place] for place in fitting]
+    else:
+        holdout = [Judged(row["text"], _accepted(row)) for row in rows(held)]
+    if not holdout:
+        raise UsageError("There is nothing to hold out: give more rows, or --held-out.")
+    made = None
+    if model is not None:
+        made = vectors(client, model, [one.text for one in (*judged, *holdout)], shown)
+    fitted = train_acceptance(judged, None if made is None else made[: len(judged)], model)
+    looks = [("letters", None), *([] if made is None else [("letters and vector", made[len(judged) :])])]
+    measured: list[Json] = []
+    for features, looked in looks:
+        points = curve(fitted, holdout, looked, view["prices"])
+        best = chosen(points)
+        measured.append({"features": features, "threshold": best.threshold, "curve": msgspec.to_builtins(points)})
+        if shown:
+            print(f"by {features}, on {len(holdout)} held-out rows:")
+            print(curve_text(points))
+            print(f"chosen: {best.threshold:.2f}, the cheapest that loses at most 1 % of acceptance")
     if shown:
-        print(curve_text(points))
-        print(f"chosen: {best.threshold:.2f}, the cheapest that loses at most 1 % of acceptance")
         note("The router's `complexity.threshold` is another one, where it is written.")
-    measured = {"threshold": best.threshold, "curve": msgspec.to_builtins(points)}
-    return "complexity", to_bytes(with_threshold(fitted, best.threshold)), measured
+    return "complexity", to_bytes(with_thresholds(fitted, *(one["threshold"] for one in measured))), measured
 
 
 def _accepted(row: Json) -> dict[str, float]:
