@@ -24,6 +24,8 @@ class Features:
     """The answer is to follow a JSON schema or grammar."""
     team: str = ""
     service_class: str = "interactive"
+    language: str | None = None
+    """As the request names it, in two letters; None: the text tells."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Names in lower case."""
     vector: Vector | None = None

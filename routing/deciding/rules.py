@@ -42,7 +42,7 @@ class Rules:
             and (not when.team or features.team in when.team)
             and (not when.service_class or features.service_class in when.service_class)
             and self._headers(when.headers, features.headers)
-            and (not when.language or language(features.text) in when.language)
+            and (not when.language or (features.language or language(features.text)) in when.language)
         )
 
     def _headers(self, wanted: Mapping[str, str], sent: Mapping[str, str]) -> bool:
@@ -53,7 +53,9 @@ class Rules:
 
 
 def language(text: str) -> str:
-    """Two letters, as ISO 639-1 has them; a guess where the text is short."""
+    """Two letters, as ISO 639-1 has them; a guess where the text is short, '' where there is none."""
+    if not text:
+        return ""
     import py3langid  # 0.1 s and 30 MB, which only routers with such a rule need
 
     return str(py3langid.classify(text[:2000])[0])

@@ -133,6 +133,11 @@ class Gateway:
         abilities, price = abilities_of(entry.recipe, entry.path), price_list(entry.recipe.price)
         return Target(name, entry.id, entry.revision, found.adapter_name, found.version, LOCAL, abilities, price)
 
+    def check_name(self, wanted: Wanted, caller: Caller) -> None:
+        """Before the rest of a request has come: raises as `resolve` for what is no router's name either."""
+        if not self.routers.knows(self._names.bare(wanted)):
+            self.resolve(wanted, caller)
+
     def admit(self, recorder: Recorder, target: Target, calls: Callable[[int | None], Sequence[Call]]) -> None:
         """Reserve what the team's and the key's limits must hold for it. Raises LimitExceeded, what `calls` raises."""
         self._limits.admit(recorder, target, calls, self._context_length(target))

@@ -91,6 +91,10 @@ class Keeper:
         await self._read(version)
         return self._router(version)
 
+    def knows(self, name: object) -> bool:
+        """Whether it is a router's name, without reading its files. Raises NotFound where there is no such version."""
+        return self._meant(name) is not None
+
     def _meant(self, name: object) -> Version | None:
         if not isinstance(name, str):
             return None

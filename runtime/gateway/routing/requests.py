@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from models.messages import EmbedRequest, RerankRequest
+from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from registry.recipes.router import RouterSpec
 from routing.features import Features
 from runtime.gateway.backend import Call, ChatPayload
@@ -47,6 +47,7 @@ def read(endpoint: str, calls: Sequence[Call], context: RequestContext, router: 
         json_schema=_is_bound(body),
         team=context.caller.team,
         service_class=context.service_class.name.lower(),
+        language=call.language if isinstance(call, TranscribeRequest) else None,
         headers=headers,
     )
     named = headers.get(router.conversation.header)

@@ -4,6 +4,7 @@ The model is looked up as soon as its field has arrived: where it stands before 
 without waiting for the upload. The engine reads the recording from a temporary file that lives as long as the request.
 """
 
+import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
@@ -25,7 +26,8 @@ from runtime.gateway.names import Wanted
 from runtime.gateway.recorder import Recorder
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
 from runtime.http.audio.formats import MEDIA_TYPES, delta, render
-from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Head, Parts, whole
+from runtime.http.bodies import parse_object
+from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parts, whole
 from runtime.http.errors import Dialect
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import Answer, error_response
@@ -132,7 +134,7 @@ class RecordingResponse(Response):
 
         def on_field(name: str, value: str) -> None:
             if name == "model":
-                gateway.resolve(_wanted(value), recorder.context.caller)
+                gateway.check_name(_wanted(value), recorder.context.caller)
 
         folder = settings.run_dir / "uploads"
         request = Request(scope, receive_)
@@ -141,12 +143,38 @@ class RecordingResponse(Response):
             size = upload.path.stat().st_size
             recorder.context = replace(recorder.context, asked=replace(recorder.context.asked, size=size))
             wanted = _wanted(next(iter(upload.fields.get("model", ())), None))
-            gateway.resolve(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
+            gateway.check_name(wanted, recorder.context.caller)  # a missing or unknown name before any other fault
             options = parse(upload.fields, TASKS[self._path])
             if gateway.console.texts.keeps(context_of(scope).caller.team):
                 recorder.texts = Texts()  # what was asked is a sound
             asked = AudioQuestion(options, options.request(str(upload.path), settings.max_audio_seconds), wanted)
             await Answer(serve_parsed(gateway, recorder, asked))(scope, receive_, send)
+
+
+def _unheard(path: str) -> Endpoint:
+    """The form's fields as JSON, without a recording: enough to tell whom a router would choose."""
+
+    def understood(body: bytes, _query: Mapping[str, str]) -> AudioQuestion:
+        data = parse_object(body)
+        data.pop("file", None)
+        model = data.get("model")
+        fields = {name: [_text(one) for one in _listed(value)] for name, value in data.items() if value is not None}
+        options = parse(fields, TASKS[path])
+        return AudioQuestion(options, options.request(os.devnull, 0.0), Wanted(recipe.Task.TRANSCRIBE, model))
+
+    return Endpoint(path, understood, Dialect.OPENAI)
+
+
+def _listed(value: object) -> list[object]:
+    return value if isinstance(value, list) else [value]
+
+
+def _text(value: object) -> str:
+    """As a form has it."""
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
+
+
+UNHEARD = tuple(map(_unheard, TASKS))
 
 
 def _wanted(name: str | None) -> Wanted:

@@ -22,6 +22,7 @@ from runtime.gateway.routing.keeper import Kept, RouterView
 from runtime.http import wishes
 from runtime.http.admin.answers import json_answer
 from runtime.http.admin.bodies import AliasBody, RollbackBody
+from runtime.http.audio.endpoints import UNHEARD
 from runtime.http.bodies import decode, parse_object, read_body
 from runtime.http.chat.endpoints import ENDPOINTS as CHAT
 from runtime.http.embeddings.endpoints import ENDPOINTS as EMBEDDINGS
@@ -30,7 +31,7 @@ from runtime.http.rerank.endpoints import ENDPOINTS as RERANK
 from runtime.http.sending import Route
 from tenants.ledger.routes import chosen
 
-EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK)}
+EXPLAINED = {endpoint.path: endpoint for endpoint in (*CHAT, *EMBEDDINGS, *RERANK, *UNHEARD)}
 Name = Annotated[str, Path(alias="name", description="router's name")]
 FITTED = "/v1/routers/{name}/fitted/{kind}"
 FittedKind = Annotated[Kind, Path(alias="kind", description="which of its models")]

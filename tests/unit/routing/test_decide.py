@@ -91,6 +91,9 @@ def test_rules_see_what_a_request_has() -> None:
     german = router(rules=[{"name": "de", "when": {"language": ["de"]}, "to": ["big"]}])
     assert decide(Features("Bitte sag mir, wie spät es gerade ist"), german, facts()).target == "big"
     assert decide(Features("Please tell me how late it is now"), german, facts()).target == "small"
+    assert decide(Features(language="de"), german, facts()).target == "big", "as a recording's request names it"
+    nothing = router(rules=[{"name": "af", "when": {"language": ["af"]}, "to": ["big"]}])
+    assert decide(Features(), nothing, facts()).target == "small", "no text is of no language"
 
 
 def test_a_pattern_that_would_never_end_is_linear() -> None:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from runtime.cli.commands.routers.data import label_of, router, rows, vectors
+from runtime.cli.failures import Refused
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, table
 from runtime.cli.remote.client import Client, part
@@ -56,6 +57,7 @@ def evaluate(
 
     Example: roundhouse routers eval auto held-out.jsonl
     """
+    from registry.recipes.definition import Task
     from routing.deciding.decide import decide
     from routing.facts import Facts, TargetFacts
     from routing.features import Features
@@ -63,6 +65,11 @@ def evaluate(
     given = rows(file)
     with Client(url) as client:
         found, prices = router(client, name)
+        if found.spec.task is Task.TRANSCRIBE:
+            raise Refused(
+                f"Router '{found.spec.id}' is for recordings, and these rows are texts. Ask POST /v1/route where each "
+                'goes: {"model", "endpoint": "/v1/audio/transcriptions", "language"}.'
+            )
         model = None if letters else found.embedding
         made = None if model is None else vectors(client, model, [row["text"] for row in given], not as_json)
     facts = Facts({t.name: TargetFacts(price=prices.get(t.name, 0.0), takes_images=True) for t in found.spec.targets})

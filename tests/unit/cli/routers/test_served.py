@@ -59,3 +59,10 @@ def test_eval_of_a_version_decides_as_that_version(served: TestClient, run: Run,
     missing = run("routers", "eval", "support@v9", str(data))
     assert missing.exit_code != 0
     assert "no version 'v9'" in missing.stderr
+
+
+def test_eval_of_a_router_for_recordings_says_how_to_ask(served: TestClient, run: Run, tmp_path: Path) -> None:
+    served.post("/v1/routers", json=router(task="transcribe")).raise_for_status()
+    refused = run("routers", "eval", "support", str(examples(tmp_path)))
+    assert refused.exit_code == 1
+    assert "POST /v1/route" in refused.stderr
