@@ -65,14 +65,15 @@ async def rigged_with(
     scripts: dict[str, tuple[Script, str, dict[str, Any]]],
     tracing: Tracing | None = None,
     limiter: Limiter | None = None,
+    **given: Any,
 ) -> AsyncIterator[Rig]:
-    """Several, each with its script, protocol and more of its recipe."""
+    """Several, each with its script, protocol and more of its recipe. given: what the gateway is to have."""
     async with AsyncExitStack() as stack:
         fakes, providers = [], []
         for id_, (script, protocol, more) in scripts.items():
             fakes.append(await stack.enter_async_context(provider_fake(script)))
             providers.append(provider(fakes[-1], id_, protocol, **more))
-        gateway = FakeGateway(folder, providers=providers, tracing=tracing, limiter=limiter)
+        gateway = FakeGateway(folder, providers=providers, tracing=tracing, limiter=limiter, **given)
         stack.push_async_callback(gateway.providers.close)
         app = application(gateway)
         transport = httpx.ASGITransport(app=app)
