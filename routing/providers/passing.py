@@ -99,7 +99,7 @@ class AnswerSoFar:
     def _in(self, parts: dict[str, msgspec.Raw]) -> bool:
         if (usage := parts.get("usage")) is not None:
             self.usage = merged(self.usage, usage)
-        changed = False
+        changed = parts.pop("model_used", None) is not None  # another Roundhouse's, whose names are none here
         if (name := parts.get("model")) is not None:
             self.model = self.model or _text(name)
             parts["model"] = msgspec.Raw(msgspec.json.encode(self.shown))

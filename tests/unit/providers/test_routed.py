@@ -119,3 +119,18 @@ async def test_who_has_spent_its_budget_is_sent_to_what_is_free(tmp_path: Path) 
             told = await rig.http.post("/v1/route", json={"model": "auto", "messages": [], "max_tokens": 1})
             assert (told.json()["target"], told.json()["reason"]) == ("chat", "state"), told.text
             assert (await rig.chat("first/big", max_tokens=5)).status_code == 429, "by its own name it has no other"
+
+
+async def test_a_router_elsewhere_says_no_second_name(tmp_path: Path) -> None:
+    """Another Roundhouse's router tells `model_used` of its own: here it is the model of this server that answered."""
+    answer = json.loads(bytes(traces.chat("auto").parts[0]))  # type: ignore[index,arg-type]
+    whole = Play([json.dumps({"model_used": "theirs", **answer}).encode()])
+    async with routed(tmp_path, whole, traces.message("big")) as (rig, _):
+        found = (await rig.chat("auto")).text
+        assert (found.count("model_used"), json.loads(found)["model_used"]) == (1, "first/big")
+        assert "model_used" not in (await rig.chat("first/big")).text, "no router of this server's"
+        start, *rest = traces.chat_events("auto")
+        told = start.replace(b"data: {", b'data: {"model_used": "theirs", ', 1)
+        rig.fakes[0].script = lambda _: Play([told, *rest], content_type=traces.EVENTS)
+        stream = (await rig.chat("auto", stream=True)).text
+        assert (stream.count("model_used"), "theirs" in stream) == (1, False)
