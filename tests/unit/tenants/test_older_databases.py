@@ -94,6 +94,7 @@ WRITTEN: Mapping[str, Mapping[str, list[Row]]] = {
         "service_accounts": [{"id": "svc_1", "team": "search", "name": "nightly", "role": "member", "created": 6.0}],
     },
     "0008": {"teams": [{"store_texts": True}]},
+    "0009": {"prices": [{"written": 6}]},
 }  # fmt: skip
 """By the migration with which a version could write it: new tables, and more of the rows that there were."""
 
