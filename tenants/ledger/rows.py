@@ -81,3 +81,8 @@ class Settled:
     """By the list price."""
     own_micro: int = 0
     """By the machine's price."""
+
+    @property
+    def revision(self) -> str:
+        """Of what answered: while it waited the model may have become another one of itself."""
+        return self.entry.revision

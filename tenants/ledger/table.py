@@ -19,7 +19,7 @@ _BEGUN = (
     "service_class", "source", "price_version", "reserved_tokens", "reserved_micro", "reserved_audio_ms",
     "asked", "router", "target", "reason", "score",
 )  # fmt: skip
-_ENDED = ("end", "status", "code", "first_ms", *COUNTS)
+_ENDED = ("revision", "end", "status", "code", "first_ms", *COUNTS)
 _ZEROS = (0,) * len(COUNTS)
 _BEGIN = sa.insert(LEDGER)
 _END = (

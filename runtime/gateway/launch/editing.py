@@ -64,6 +64,7 @@ class Editor:
         self._trusted = trusted
         self._roster, self._names, self._residency = roster, names, residency
         self._state, self._adapters, self._files, self._device = state, adapters, files, device
+        self._changing = asyncio.Lock()
 
     def _recipe(self, name: str) -> Recipe:
         """Of an id, an alias, or `id@version`. Raises NotFound."""
@@ -79,6 +80,10 @@ class Editor:
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
         """
         check_flags(changes, self._trusted)
+        async with self._changing:  # two at once would make one version of two
+            return await self._edit(name, changes)
+
+    async def _edit(self, name: str, changes: Mapping[str, object]) -> Edited:
         before = self._recipe(name)
         if before.is_former:
             raise BadRequest(f"'{before.id}' is a former version: edit '{before.id.partition('@')[0]}'.", param="model")

@@ -186,7 +186,9 @@ class Keeper:
         for spec in given:
             with self._left_out(spec.id):
                 await self._given(spec)
-        await asyncio.to_thread(self._contents.tidy, {v.digest for r in self._records.values() for v in r.versions})
+        async with self._changing:  # what is being added is not in the state yet
+            kept = {version.digest for record in self._records.values() for version in record.versions}
+            await asyncio.to_thread(self._contents.tidy, kept)
 
     @contextlib.contextmanager
     def _left_out(self, name: str) -> Iterator[None]:

@@ -43,13 +43,14 @@ def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Data
     ledger.write([one], [])
     assert ledger.open_rows() == 1
     assert used(database, Question(0, DAY)) == [Used((), *[0] * 16)], "what runs is not summed up"
-    ledger.write([], [done(one, 100, 7)])
+    ledger.write([], [done(replace(one, revision="newer"), 100, 7)])
     assert ledger.open_rows() == 0
     assert used(database, Question(0, DAY)) == [Used((), 1, 0, 100, 50, 7, 1500, 10, 30, *[0] * 8)]
     with database.read() as connection:
         row = connection.execute(sa.text("SELECT * FROM ledger")).one()
     assert (row.uid, row.request, row.state, row.status) == (one.uid, "req-1", "settled", 200)
     assert (row.prompt_tokens, row.completion_tokens, row.first_ms) == (100, 7, 20)
+    assert row.revision == "newer", "what answered, not what was there when it came"
 
 
 def test_beginning_and_end_in_one_transaction(ledger: LedgerTable, database: Database) -> None:
