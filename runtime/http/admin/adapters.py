@@ -53,7 +53,7 @@ async def register(
     The form takes `alias` and `shared` too, and a probe as `probe_prompt` and `probe_expected`.
     """
     caller = context.caller
-    if request.headers.get("content-type", "").startswith("multipart/form-data"):
+    if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
         return await _upload(request, gateway, caller, dry_run)
     body = _typed(RegisterRequest, parse_object(await read_body(request, gateway.settings.max_json)))
     if isinstance(body.source, PathSource):

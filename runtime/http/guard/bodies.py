@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from runtime.http.bodies import too_large
+from runtime.http.guard.origin import FORMS
 from runtime.http.guard.values import Values
 from runtime.http.sending import error_response
 
@@ -53,8 +54,8 @@ class Bodies:
     in its place. Only the time that we wait for the client counts, not the time that the endpoint takes.
 
     Args:
-        most: bytes of a body that is no form, by its path; forms have bounds of their own, by what they bring, and lie
-            on disk.
+        most: bytes of a body that is no form, by its path; forms, on paths that take them, have bounds of their own,
+            by what they bring, and lie on disk.
         room: for all of those together, until they are answered.
         values: that such a body may hold.
     """
@@ -82,6 +83,8 @@ def _declared(scope: Scope) -> int:
 
 
 def _is_form(scope: Scope) -> bool:
+    if scope["path"] not in FORMS:
+        return False
     return any(name == b"content-type" and value.lower().startswith(b"multipart/") for name, value in scope["headers"])
 
 

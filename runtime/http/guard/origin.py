@@ -86,8 +86,8 @@ class Allowed:
         found: dict[bytes, str] = {}
         for name, value in headers:
             if name in _READ:
-                if name == b"host" and name in found:
-                    raise BadRequest("Send one Host header.", code="invalid_http")
+                if name in found and (once := _ONCE.get(name)):  # who reads the first must not meet another one
+                    raise BadRequest(f"Send one {once} header.", code="invalid_http")
                 found[name] = value.decode("latin-1")
         host = found.get(b"host", "")
         if not self.host(host):
@@ -104,6 +104,7 @@ class Allowed:
             _check_type(path, found.get(b"content-type", ""))
 
 
+_ONCE = {b"host": "Host", b"content-type": "Content-Type"}
 _READ = frozenset((b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"))
 
 

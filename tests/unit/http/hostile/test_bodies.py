@@ -1,9 +1,15 @@
 """Bodies: all of them together have a bound in memory, and who brings a larger one by right is let in."""
 
 import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from registry.errors import TooLarge
+from runtime.http.guard.bodies import Bodies, BodyPace, Room
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
 PART = b"a" * 100_000
@@ -53,3 +59,41 @@ async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_pat
         assert (answer.status, answer.error()["code"]) == (404, "router_not_found")
         other = await server.ask(begun(len(body), b"PUT /v1/routers/auto/aliases/a")[:-2], body)
         assert other.status == 413
+
+
+TWICE = HOST + b"Content-Type: multipart/x\r\n" + JSON
+
+
+@pytest.mark.parametrize("path", [b"/console/sign-in", b"/v1/feedback", b"/v1/embeddings", b"/v1/adapters"])
+async def test_a_type_that_is_told_twice_opens_no_way_round_the_bounds(tmp_path: Path, path: bytes) -> None:
+    """The door read the last one, the bounds any: an endless body got into memory, without a key."""
+    async with served(tmp_path) as server:
+        answer = await server.ask(b"POST " + path + b" HTTP/1.1\r\n" + TWICE + b"Transfer-Encoding: chunked\r\n")
+        assert (answer.status, answer.error()["code"]) == (400, "invalid_http")
+        assert "one Content-Type" in answer.error()["message"]
+
+
+@pytest.mark.parametrize(("path", "bounded"), [("/v1/feedback", True), ("/v1/adapters", False)])
+async def test_only_forms_of_paths_that_take_files_are_not_held_in_memory(path: str, bounded: bool) -> None:
+    taken = bytearray()
+
+    async def reads_all(scope: Scope, receive: Receive, send: Send) -> None:
+        more = True
+        while more:
+            message = await receive()
+            taken.extend(message["body"])
+            more = message["more_body"]
+
+    async def endless() -> Message:
+        return {"type": "http.request", "body": PART, "more_body": len(taken) < 10 * len(PART)}
+
+    async def send(_message: Message) -> None:
+        pass
+
+    room = Room(10 * len(PART))
+    bodies = Bodies(reads_all, BodyPace(PATIENCE, 1), lambda _path: 2 * len(PART), room, 100)
+    scope = {"type": "http", "method": "POST", "path": path, "headers": [(b"content-type", b"multipart/form-data")]}
+    with pytest.raises(TooLarge) if bounded else nullcontext():
+        await bodies(scope, endless, send)
+    assert len(taken) == (3 if bounded else 11) * len(PART)
+    assert room.held == 0
