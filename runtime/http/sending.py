@@ -17,15 +17,15 @@ from runtime.http.dialect import Endpoint, Head, Parts
 from runtime.http.errors import Dialect
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.serving import serve
-from tenants.caller import Scope as Scopes
+from tenants.caller import Caller
 
 Handler = Callable[[Request], Awaitable[Response]]
 Route = tuple[str, Callable[..., Awaitable[Response]], list[str]]
 """Path, handler, methods."""
 
 
-Around = Callable[[str, Gateway, bytes, Parts], Parts]
-"""Puts something around the answer to a body, by the path."""
+Around = Callable[[str, Gateway, Caller, bytes, Parts], Parts]
+"""Puts something around the answer to a caller's body, by the path. Raises RoundhouseError for what is not allowed."""
 
 
 def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
@@ -35,6 +35,8 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
         gateway, context = gateway_of(request.scope), context_of(request.scope)
         try:
             body = await read_body(request, gateway.settings.max_json)
+            parts = serve(gateway, context, endpoint, body, request.query_params)
+            return Answer(parts if around is None else around(endpoint.path, gateway, context.caller, body, parts))
         except RoundhouseError as error:
             with gateway.record(context, endpoint.path) as recorder:
                 recorder.failed(error)
@@ -43,9 +45,6 @@ def handler(endpoint: Endpoint, around: Around | None = None) -> Handler:
             with gateway.record(context, endpoint.path) as recorder:
                 recorder.left()
             raise
-        parts = serve(gateway, context, endpoint, body, request.query_params)
-        may = Scopes.MODELS in context.caller.scopes  # what goes on around an answer is the model's life
-        return Answer(around(endpoint.path, gateway, body, parts) if around is not None and may else parts)
 
     return handle
 

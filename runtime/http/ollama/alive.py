@@ -1,6 +1,7 @@
 """Ollama's `keep_alive`. A model stays here until another needs its room, or its recipe's idle time has passed, so that
 only one value does anything: 0. The model then leaves once it has answered, unless somebody else uses it or it is
-pinned; with nothing to answer it leaves at once.
+pinned; with nothing to answer it leaves at once. Both are for keys with the scope `models`: with another
+one a model stays after its answer, and what asks for nothing else is refused.
 """
 
 import asyncio
@@ -9,14 +10,14 @@ from contextlib import aclosing
 
 import msgspec
 
-from registry.errors import RoundhouseError
+from registry.errors import Forbidden, RoundhouseError
 from registry.json import NOT_JSON
 from runtime.gateway.core import Gateway
 from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
 from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.models import base, find
-from tenants.caller import EVERYBODY
+from tenants.caller import EVERYBODY, Caller, Scope
 
 _NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
 
@@ -32,8 +33,8 @@ class _Peek(msgspec.Struct):
     prompt: str | None = None
 
 
-def around(path: str, gateway: Gateway, body: bytes, parts: Parts) -> Parts:
-    """The same answer; the model leaves behind it where that was asked for."""
+def around(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Parts) -> Parts:
+    """The same answer; the model leaves behind it where that was asked for. Raises Forbidden."""
     if b'"keep_alive"' not in body:
         return parts
     try:
@@ -44,6 +45,10 @@ def around(path: str, gateway: Gateway, body: bytes, parts: Parts) -> Parts:
     if kept is None or not (_NOTHING.match(kept) if isinstance(kept, str) else kept == 0):
         return parts
     is_empty = path in ("/api/chat", "/api/generate") and not (asked.messages or asked.prompt)
+    if Scope.MODELS not in caller.scopes:
+        if is_empty:  # to go on would load the model
+            raise Forbidden("This key may unload no model: it needs the scope 'models'.", code="insufficient_scope")
+        return parts
     return _unloaded(path, gateway, asked.model, parts) if is_empty else _followed(gateway, asked.model, parts)
 
 

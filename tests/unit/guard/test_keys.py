@@ -247,6 +247,20 @@ async def test_ollamas_lists_hold_what_a_key_may_use(server: Served) -> None:
     assert (await ask(server, "POST /api/show", bearer(LIMITED), {"model": "chat"})).status == 403
 
 
+@pytest.mark.parametrize("nothing", [{}, {"messages": []}, {"prompt": ""}])
+async def test_ollamas_unloading_needs_the_scope_of_models(server: Served, nothing: dict[str, Any]) -> None:
+    """It was taken for a wish to load the model, which may cost another one its place."""
+    path = "/api/chat" if "messages" in nothing else "/api/generate"
+    asked = {"model": "chat", "keep_alive": 0, **nothing}
+    found = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), asked)
+    assert found.status == 403
+    assert "'models'" in json.loads(found.body)["error"]
+    (record,) = server.gateway.records.all
+    assert (record.code, server.gateway.released) == ("insufficient_scope", []), "no turn was asked for"
+    stays = await ask(server, f"POST {path}", bearer(KEYS[Scope.INFER]), {**asked, "keep_alive": "5m"})
+    assert stays.status == 200
+
+
 async def test_ollamas_removal_needs_the_scope_of_what_is_removed(server: Served) -> None:
     found = await ask(server, "DELETE /api/delete", bearer(KEYS[Scope.ADAPTERS]), {"model": "embed"})
     assert found.status == 403
