@@ -111,6 +111,8 @@ class OllamaGenerateBody(OllamaBody, kw_only=True):
             ("suffix", self.suffix, "Models here write no text between two others: leave 'suffix' out."),
             ("template", self.template, "The model's own template counts: leave 'template' out, or send 'raw': true."),
             ("context", self.context, "Answers hold no 'context': send the conversation to /api/chat."),
+            ("system", self.raw and self.system, "A raw prompt has no place for it: write 'system' into 'prompt'."),
+            ("think", self.raw and self.think, "Thinking goes through the template: leave 'raw' out, or 'think'."),
             ("images", self.raw and self.images, "Images go through the template: leave 'raw' out."),
             ("logprobs", self.raw and self.logprobs, "With 'raw': true no logprobs are told: send /v1/completions."),
         ):

@@ -159,6 +159,8 @@ async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
         ("/api/chat", {"messages": MESSAGES}, "model"),
         ("/api/generate", {"model": "chat", "prompt": "a", "suffix": "b"}, "suffix"),
         ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "images": ["aGk="]}, "raw"),
+        ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "system": "brief"}, "system"),
+        ("/api/generate", {"model": "chat", "prompt": "a", "raw": True, "think": "low"}, "think"),
         ("/api/embed", {"model": "embed", "input": ["a", ""]}, "empty"),
         ("/api/show", {}, "model"),
     ],
