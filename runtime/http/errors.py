@@ -167,5 +167,10 @@ def sse(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> bytes:
     """The error as the last event, or line, of a stream whose status line has left already."""
     if dialect is Dialect.OLLAMA:
         return encode(error, dialect) + b"\n"
-    event = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
-    return event + b"data: " + encode(error, dialect) + b"\n\n"
+    return event(encode(error, dialect), dialect)
+
+
+def event(data: bytes, dialect: Dialect) -> bytes:
+    """An error's body as an event. Anthropic's clients pass over one without a name."""
+    name = b"event: error\n" if dialect is Dialect.ANTHROPIC else b""
+    return name + b"data: " + data + b"\n\n"

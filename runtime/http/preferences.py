@@ -32,4 +32,4 @@ def parse(headers: Iterable[tuple[bytes, bytes]]) -> Preference:
                     wait = float(found.group(1))
         elif name == b"x-roundhouse-progress":
             progress = value.strip().lower() == b"sse"
-    return Preference(respond_async, wait, progress)
+    return Preference(respond_async, wait, progress and not respond_async)  # a 202 needs its status line

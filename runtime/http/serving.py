@@ -96,7 +96,7 @@ async def serve_parsed(gateway: Gateway, recorder: Recorder, parsed: Parsed) -> 
             parts = with_model_used(recorder, parts)
         if parsed.stream and recorder.context.preference.progress and gateway.coming(target) is not None:
             headers = {**recorder.warnings(), **headers_of(gateway.levels(recorder), parsed.dialect)}
-            parts = with_progress(target.model, lambda: gateway.coming(target), parts, headers)
+            parts = with_progress(target.model, lambda: gateway.coming(target), parts, headers, parsed.dialect)
         async with aclosing(parts):
             async for part in parts:
                 if isinstance(part, Head):
@@ -238,7 +238,11 @@ def accepted(later: NotYet) -> list[Part]:
 
 
 async def with_progress(
-    model: str, coming: Callable[[], Coming | None], parts: Parts, headers: Mapping[str, str]
+    model: str,
+    coming: Callable[[], Coming | None],
+    parts: Parts,
+    headers: Mapping[str, str],
+    dialect: Dialect = Dialect.OPENAI,
 ) -> Parts:
     """The same answer as a stream that is opened at once: until it begins, comments tell how far the model is.
 
@@ -260,4 +264,4 @@ async def with_progress(
     async with aclosing(parts):
         async for part in parts:
             if isinstance(part, bytes):
-                yield b"data: " + part + b"\n\n" if is_error else part
+                yield http_errors.event(part, dialect) if is_error else part

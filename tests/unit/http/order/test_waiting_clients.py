@@ -14,6 +14,7 @@ from registry.recipes.definition import Recipe
 from runtime.gateway.backend import Coming
 from runtime.gateway.context import Preference, RequestContext
 from runtime.http.dialect import Head, Part, Parts
+from runtime.http.errors import Dialect
 from runtime.http.preferences import parse
 from runtime.http.routes import ENDPOINTS
 from runtime.http.sending import Answer
@@ -38,6 +39,7 @@ RECIPE = Recipe.model_validate(
         ([(b"prefer", b"respond-async, wait=7")], Preference(respond_async=True, wait=7.0)),
         ([(b"prefer", b"wait=abc"), (b"prefer", b'Wait = "3"')], Preference(wait=3.0)),
         ([(b"x-roundhouse-progress", b"SSE")], Preference(progress=True)),
+        ([(b"x-roundhouse-progress", b"sse"), (b"prefer", b"respond-async")], Preference(respond_async=True)),
         ([(b"prefer", b"handling=lenient; x")], Preference()),
     ],
 )
@@ -76,11 +78,13 @@ async def test_comments_tell_the_progress_until_the_answer_comes() -> None:
     assert [part async for part in stream if part != b": m weights 40%\n\n"] == [b"data: 1\n\n"]
 
 
-async def test_an_engines_error_body_becomes_an_event() -> None:
+@pytest.mark.parametrize(("dialect", "name"), [(Dialect.OPENAI, b""), (Dialect.ANTHROPIC, b"event: error\n")])
+async def test_an_engines_error_body_becomes_an_event(dialect: Dialect, name: bytes) -> None:
+    """Anthropic's clients pass over an event without a name: the refusal looked like an empty answer."""
     answer = parts(Head(400, "application/json"), b'{"error":{}}')
-    found = await told(with_progress("m", lambda: None, answer, {}))
+    found = await told(with_progress("m", lambda: None, answer, {}, dialect))
     assert found[0] == Head(200, STREAM, NO_CACHE)
-    assert found[-1] == b'data: {"error":{}}\n\n'
+    assert found[-1] == name + b'data: {"error":{}}\n\n'
 
 
 async def test_who_leaves_while_the_model_loads_ends_the_wait() -> None:
