@@ -91,7 +91,7 @@ def _options(asked: OllamaOptions) -> dict[str, Any]:
         "max_tokens": asked.num_predict if asked.num_predict and asked.num_predict > 0 else None,
         "temperature": asked.temperature,
         "top_p": asked.top_p or None,
-        "top_k": asked.top_k,
+        "top_k": 1 if asked.top_p == 0 else asked.top_k,  # Ollama's cut leaves the likeliest token
         "min_p": asked.min_p,
         "repetition_penalty": asked.repeat_penalty,
         "presence_penalty": asked.presence_penalty,

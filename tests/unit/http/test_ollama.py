@@ -73,7 +73,12 @@ def sent(gateway: FakeGateway, path: str = "/v1/chat/completions") -> dict[str, 
         ({"model": "chat:latest"}, {}),
         ({"stream": None, "format": "", "options": None, "keep_alive": "5m", "unknown": 1}, {}),
         ({"options": {"num_predict": 5, "stop": ["a"]}}, {"max_tokens": 5, "stop": ["a"]}),
-        ({"options": {"num_predict": -1, "seed": -1, "num_gpu": 1, "temperature": None, "top_p": 0}}, {}),
+        ({"options": {"num_predict": -1, "seed": -1, "num_gpu": 1, "temperature": None}}, {}),
+        ({"options": {"top_p": 0, "top_k": 40}}, {"top_k": 1}),
+        (
+            {"options": {"top_p": 0, "typical_p": 0.9}},
+            {"vllm_xargs": {"typical_p": 0.9, "typical_top_k": 1, "typical_top_p": 1.0}},
+        ),
         (
             {"options": {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repeat_penalty": 1.1}},
             {"temperature": 0.5, "top_k": 4, "top_p": 0.5, "min_p": 0.1, "seed": 3, "repetition_penalty": 1.1},
