@@ -59,6 +59,7 @@ class _Vectors(msgspec.Struct):
 
 
 def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
+    """`truncate` is left out: it allows to cut what is too long, and a provider that does not cut says so itself."""
     if not request.normalize:
         raise _unsupported("normalize", model.name)
     body: dict[str, Any] = {"model": model.name, "input": request.inputs, "encoding_format": "base64"}
@@ -66,8 +67,6 @@ def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
         body["dimensions"] = request.dimensions
     if request.prompt_name is not None:
         body["input_type"] = request.prompt_name
-    if request.truncate:
-        body["truncate"] = True
     return msgspec.json.encode(body)
 
 

@@ -87,6 +87,9 @@ async def test_embeddings(tmp_path: Path, given: str) -> None:
         assert found.usage.prompt_tokens == 7
         body = rig.fake.seen[0].body
         assert body == {"model": "embed", "input": ["a", "b"], "encoding_format": "base64", "dimensions": 2}
+        ollamas = await rig.http.post("/api/embed", json={"model": "there/embed", "input": ["a", "b"]})
+        assert ollamas.status_code == 200, ollamas.text
+        assert rig.fake.seen[-1].body == {"model": "embed", "input": ["a", "b"], "encoding_format": "base64"}
 
 
 async def test_rerank(tmp_path: Path) -> None:
