@@ -147,17 +147,18 @@ class Stream:
             events.append(StreamedToken(self._index, token))
         if choice.finish_reason is not None:
             self.finished = True
+            reason = _finish(choice)
             if not events:  # the end came apart from the last token
                 events = [StreamedToken(self._index, GeneratedToken(0, choice.text, 0.0, special=not choice.text))]
             events[-1].generated_text = "".join(self._texts)
-            events[-1].details = self._details(choice)
+            events[-1].details = self._details(reason)
         return events
 
-    def _details(self, choice: EngineChoice) -> StreamedDetails | None:
+    def _details(self, reason: str) -> StreamedDetails | None:
         if not self._asked.parameters.details:
             return None
         return StreamedDetails(
-            finish_reason=_finish(choice),
+            finish_reason=reason,
             generated_tokens=self._index,
             seed=self._asked.seed,
             input_length=self._prompt_tokens,

@@ -143,6 +143,17 @@ async def test_an_error_in_mid_stream_is_its_last_event(
     assert ("chat", "/generate_stream", "ok") not in gateway.outcomes()
 
 
+@pytest.mark.parametrize("details", [True, False])
+async def test_a_stream_that_was_cut_off_is_not_told_as_whole(
+    client: httpx.AsyncClient, gateway: FakeGateway, details: bool
+) -> None:
+    streams(gateway, FIRST, token("b", 6, finish_reason="abort"))
+    response = await client.post("/generate_stream", json={"inputs": "hi", "parameters": {"details": details}})
+    *_, last = events(response)
+    assert last["error_type"] == "generation"
+    assert "before it was complete" in last["error"]
+
+
 async def test_a_grammar_that_nothing_satisfies_is_the_requests_fault(
     client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
