@@ -11,7 +11,7 @@ from starlette.requests import ClientDisconnect
 from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
-from runtime.http.errors import of_path
+from runtime.http.guard.access import dialect_of
 from runtime.http.openapi import document
 from runtime.http.pages import console
 from runtime.http.pages import routes as pages
@@ -36,19 +36,20 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
     async def ours(request: Request, error: Exception) -> Response:
         assert isinstance(error, RoundhouseError)
-        return error_response(error, of_path(request.url.path))
+        return error_response(error, dialect_of(request.url.path))
 
-    async def invalid(_: Request, error: Exception) -> Response:
+    async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or None
-        return error_response(BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where))
+        wrong = BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
+        return error_response(wrong, dialect_of(request.url.path))
 
     async def http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         if error.status_code == 404:
             missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
-            return error_response(missing, of_path(request.url.path))
+            return error_response(missing, dialect_of(request.url.path))
         allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
         if request.method == "OPTIONS" and allowed:
             return Response(status_code=204, headers={"Allow": f"{allowed}, OPTIONS"})
@@ -57,7 +58,7 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if error.status_code == 405:
             wrong.message = f"{request.method} does not work on {quoted(request.url.path)}; see /docs."
             wrong.code = "method_not_allowed"
-        response = error_response(wrong)
+        response = error_response(wrong, dialect_of(request.url.path))
         for name, value in (error.headers or {}).items():
             response.headers[name] = value
         return response
@@ -68,8 +69,9 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     async def left(_: Request, _error: Exception) -> Response:
         return Response(status_code=499)  # nobody reads it; without a handler a traceback is logged
 
-    async def failed(_: Request, _error: Exception) -> Response:
-        return error_response(EngineFailed("The server failed on this request.", code="internal_error"))
+    async def failed(request: Request, _error: Exception) -> Response:
+        broken = EngineFailed("The server failed on this request.", code="internal_error")
+        return error_response(broken, dialect_of(request.url.path))
 
     app.add_exception_handler(Exception, failed)  # uvicorn logs it
     app.add_exception_handler(HTTPException, http)

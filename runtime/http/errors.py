@@ -103,11 +103,6 @@ def _fewer(faults: Sequence[str]) -> list[str]:
     return shown
 
 
-def of_path(path: str) -> Dialect:
-    """Whose clients ask for a path whose handler says no more of it."""
-    return Dialect.OLLAMA if path.startswith("/api/") else Dialect.OPENAI
-
-
 def headers(error: RoundhouseError) -> dict[str, str]:
     """Retry-After in whole seconds, rounded up, where a time is known; how to show a key, where one is wanted."""
     if error.status == 401:

@@ -13,7 +13,6 @@ from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http import errors as http_errors
-from runtime.http.errors import of_path
 from runtime.http.wishes import context_of_headers, of_caller
 from tenants.caller import Caller
 
@@ -58,7 +57,9 @@ def _request_id(scope: Scope) -> str:
 
 
 def _refused(error: BadRequest, path: str) -> Response:
-    dialect = of_path(path)
+    from runtime.http.guard.access import dialect_of  # it knows the routes, which know this
+
+    dialect = dialect_of(path)
     return Response(
         http_errors.encode(error, dialect),
         http_errors.status(error, dialect),

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from registry.errors import NotFound
 from registry.wording import quoted
 from runtime.http.audio.endpoints import TASKS
-from runtime.http.errors import Dialect, of_path
+from runtime.http.errors import Dialect
 from runtime.http.guard.origin import READS
 from runtime.http.routes import ENDPOINTS, OLLAMA_ENDPOINTS
 from tenants.caller import SCOPES, Scope
@@ -65,5 +65,7 @@ def needed(method: str, path: str) -> frozenset[Scope] | None:
 
 def dialect_of(path: str) -> Dialect:
     """Of a path's errors, as long as its body is not read."""
+    if path.startswith("/api/"):
+        return Dialect.OLLAMA
     endpoint = ENDPOINTS.get(path)
-    return of_path(path) if endpoint is None else endpoint.dialect
+    return Dialect.OPENAI if endpoint is None else endpoint.dialect

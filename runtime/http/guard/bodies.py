@@ -9,6 +9,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
 from runtime.http.bodies import too_large
+from runtime.http.guard.access import dialect_of
 from runtime.http.guard.origin import FORMS
 from runtime.http.guard.values import Values
 from runtime.http.sending import error_response
@@ -74,7 +75,7 @@ class Bodies:
         finally:
             body.leave()
         if body.refusal is not None and not body.answered:
-            await error_response(body.refusal)(scope, receive, send)
+            await error_response(body.refusal, dialect_of(scope["path"]))(scope, receive, send)
 
 
 def _declared(scope: Scope) -> int:

@@ -3,6 +3,7 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from registry.errors import RoundhouseError
+from runtime.http.guard.access import dialect_of
 from runtime.http.guard.origin import Allowed
 from runtime.http.sending import error_response
 
@@ -16,6 +17,6 @@ class Door:
             try:
                 self._allowed.check(scope["method"], scope["path"], scope["headers"])
             except RoundhouseError as refusal:
-                await error_response(refusal)(scope, receive, send)
+                await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
         await self._app(scope, receive, send)

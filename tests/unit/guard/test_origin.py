@@ -1,5 +1,6 @@
 """Who is let in, as a policy and over a real socket."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -158,3 +159,33 @@ async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Pat
         assert other.status == 403
     async with served(tmp_path) as server:
         assert "access-control-allow-origin" not in (await server.ask(b"GET / HTTP/1.1\r\n" + HOST + page)).headers
+
+
+@pytest.mark.parametrize(
+    ("path", "shape"),
+    [
+        ("/v1/embeddings", {"error"}),
+        ("/v1/messages", {"type", "error", "request_id"}),
+        ("/v2/rerank", {"message"}),
+        ("/embed", {"error", "error_type"}),
+        ("/api/chat", {"error"}),
+    ],
+)
+async def test_what_is_refused_on_the_way_is_in_the_dialect_of_its_path(
+    tmp_path: Path, path: str, shape: set[str]
+) -> None:
+    length = b"Content-Length: %d\r\n" % len(BODY)
+    refused = [
+        (b"POST", JSON + length + b"Origin: http://evil.example\r\n", 403),
+        (b"POST", b"Content-Type: text/plain\r\n" + length, 415),
+        (b"POST", JSON + length + b"X-Tier: gold\r\n", 400),
+        (b"GET", b"", 405),
+    ]
+    async with served(tmp_path) as server:
+        for method, headers, status in refused:
+            head = method + b" " + path.encode() + b" HTTP/1.1\r\n" + HOST + headers
+            answer = await server.ask(head, BODY if method == b"POST" else b"")
+            found = json.loads(answer.body)
+            assert (answer.status, found.keys()) == (status, shape), found
+            if path == "/api/chat":
+                assert isinstance(found["error"], str)
