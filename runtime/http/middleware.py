@@ -13,6 +13,7 @@ from registry.errors import BadRequest
 from runtime.gateway.context import RequestContext
 from runtime.gateway.core import Gateway
 from runtime.http import errors as http_errors
+from runtime.http.errors import Dialect
 from runtime.http.wishes import context_of_headers, of_caller
 from tenants.caller import Caller
 
@@ -56,10 +57,7 @@ def _request_id(scope: Scope) -> str:
     return f"req-{secrets.token_hex(12)}"
 
 
-def _refused(error: BadRequest, path: str) -> Response:
-    from runtime.http.guard.access import dialect_of  # it knows the routes, which know this
-
-    dialect = dialect_of(path)
+def _refused(error: BadRequest, dialect: Dialect) -> Response:
     return Response(
         http_errors.encode(error, dialect),
         http_errors.status(error, dialect),
@@ -73,6 +71,7 @@ class ContextMiddleware:
 
     Args:
         gateway: gives it; asked at each request.
+        dialect_of: of a path's errors; who knows it knows the routes, which know this.
         start, stop: run with the application's lifespan: before its first request, after its last response.
     """
 
@@ -80,10 +79,11 @@ class ContextMiddleware:
         self,
         app: ASGIApp,
         gateway: Callable[[], Gateway],
+        dialect_of: Callable[[str], Dialect],
         start: Callable[[], Awaitable[None]],
         stop: Callable[[], Awaitable[None]],
     ) -> None:
-        self.app, self._gateway, self._start, self._stop = app, gateway, start, stop
+        self.app, self._gateway, self._dialect_of, self._start, self._stop = app, gateway, dialect_of, start, stop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -105,7 +105,7 @@ class ContextMiddleware:
         try:
             scope[_CONTEXT] = context_of_headers(number, scope["headers"])
         except BadRequest as error:
-            await _refused(error, scope["path"])(scope, receive, with_id)
+            await _refused(error, self._dialect_of(scope["path"]))(scope, receive, with_id)
             return
         scope[_GATEWAY] = self._gateway()
         await self.app(scope, receive, with_id)

@@ -30,6 +30,7 @@ from registry.recipes.loading import Documents
 from runtime.gateway.core import Gateway
 from runtime.gateway.opening import open_gateway
 from runtime.http.app import finish
+from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import layers, more_files, uvicorn_options
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
@@ -77,7 +78,15 @@ def build(settings: Settings, documents: Documents, device: Device) -> ls.LitSer
         info_path="/litserve/info",
         middlewares=[
             *layers(settings),
-            (ContextMiddleware, {"gateway": process.gateway, "start": process.start, "stop": process.stop}),
+            (
+                ContextMiddleware,
+                {
+                    "gateway": process.gateway,
+                    "dialect_of": dialect_of,
+                    "start": process.start,
+                    "stop": process.stop,
+                },
+            ),
         ],
     )
     server.monitor_internal = 0.05

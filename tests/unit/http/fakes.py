@@ -43,6 +43,7 @@ from runtime.gateway.sinks.teams import TeamMetrics
 from runtime.gateway.tracing.starting import Tracing
 from runtime.gateway.views.overview import Overview
 from runtime.http.app import finish
+from runtime.http.guard.access import dialect_of
 from runtime.http.guard.layers import Layer
 from runtime.http.middleware import ContextMiddleware
 from runtime.http.routes import routes
@@ -277,7 +278,9 @@ def application(fake: FakeGateway, layers: Sequence[Layer] = ()) -> FastAPI:
     app = FastAPI()
     for layer, options in layers:
         app.add_middleware(layer, **options)
-    app.add_middleware(ContextMiddleware, gateway=lambda: fake.gateway, start=nothing, stop=nothing)
+    app.add_middleware(
+        ContextMiddleware, gateway=lambda: fake.gateway, dialect_of=dialect_of, start=nothing, stop=nothing
+    )
     app.router.routes.extend(built())
     finish(app, fake.recipes)
     return app

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from models.messages import Finished, TranscribeRequest, TranscriptInfo, Usage
 from runtime.http.audio.endpoints import RecordingResponse
+from runtime.http.guard.access import dialect_of
 from runtime.http.middleware import ContextMiddleware
 from tests.unit.http.fakes import FakeGateway, Wire, application, nothing
 
@@ -87,7 +88,7 @@ async def test_any_cut_of_the_body_gives_the_same_file(tmp_path: Path, sound: by
 
 def recording(gateway: FakeGateway) -> Any:
     """The endpoint alone: building the whole application for each example would take most of the time."""
-    return ContextMiddleware(RecordingResponse(PATH), lambda: gateway.gateway, nothing, nothing)
+    return ContextMiddleware(RecordingResponse(PATH), lambda: gateway.gateway, dialect_of, nothing, nothing)
 
 
 async def test_an_unknown_model_is_answered_before_the_file_arrives(app: FastAPI, gateway: FakeGateway) -> None:
