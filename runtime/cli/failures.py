@@ -22,7 +22,13 @@ class Failure(Exception):
     exit_code = 1
 
     def __init__(
-        self, message: str, *, faults: Sequence[str] = (), status: int | None = None, code: str | None = None
+        self,
+        message: str,
+        *,
+        faults: Sequence[str] = (),
+        status: int | None = None,
+        code: str | None = None,
+        document: object = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -31,6 +37,8 @@ class Failure(Exception):
         """HTTP status, where a server answered."""
         self.code = code
         """The server's own word for the error."""
+        self.document = document
+        """What --json prints, where an answer that came tells what is wrong; else the error itself."""
 
 
 class Refused(Failure):

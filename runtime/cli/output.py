@@ -23,13 +23,15 @@ def note(text: str) -> None:
 
 
 def failed(failure: Failure, as_json: bool) -> None:
-    """A failure: one line on standard error, its faults below; with --json also as an object on standard output."""
+    """A failure: one line on standard error, its faults below; with --json also one object on standard output."""
     note(f"error: {failure.message}")
     for fault in failure.faults:
         if fault in failure.message:  # the only one
             continue
         note(f"  {fault}")
-    if as_json:
+    if as_json and failure.document is not None:
+        emit(failure.document)
+    elif as_json:
         found = {"message": failure.message, "status": failure.status, "code": failure.code}
         emit({"error": {**found, "faults": list(failure.faults), "exit_code": failure.exit_code}})
 

@@ -232,10 +232,11 @@ def reload(url: Url = DEFAULT_URL, as_json: AsJson = False) -> None:
     """
     with Client(url) as client:
         found = client.post("/v1/recipes/reload")
+    if not found["changed"]:
+        wrong = "The recipes have faults: everything is as it was."
+        raise Refused(wrong, faults=found["faults"], document=found)
     if as_json:
         emit(found)
-    elif not found["changed"]:
-        raise Refused("The recipes have faults: everything is as it was.", faults=found["faults"])
     else:
         print(f"{len(found['models'])} models")
         for fault in found["faults"]:

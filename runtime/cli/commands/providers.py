@@ -44,10 +44,11 @@ def check(
     """
     with Client(url) as client:
         found = client.post(f"/v1/providers/{provider}/test")
-    if as_json:
-        emit(found)
-    else:
+    if not as_json:
         print(f"{found['message']} ({found['seconds']:.3f} s)")
+    elif found["ok"]:
+        emit(found)
     if not found["ok"]:
         missing = ", ".join(found["missing"])
-        raise Refused(f"It does not have: {missing}." if missing else f"Provider '{provider}' does not answer.")
+        wrong = f"It does not have: {missing}." if missing else f"Provider '{provider}' does not answer."
+        raise Refused(wrong, document=found)

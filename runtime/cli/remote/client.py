@@ -32,18 +32,19 @@ class Client:
     """A context manager; one connection pool for one command."""
 
     def __init__(self, url: str) -> None:
-        split = urlsplit(url)
-        if split.scheme not in ("http", "https") or not split.hostname:
+        host, key = _host(url), os.environ.get(KEY)
+        if not host:
             raise UsageError(f"'{url}' is not an address. Write one such as http://127.0.0.1:8000.")
+        if key and not (key.isascii() and key.isprintable()):
+            raise UsageError(f"{KEY} holds a character that is in no key: set it to the key alone, as it was shown.")
         import httpx  # 0.1 s: only for commands that talk to a server
 
-        key = os.environ.get(KEY)
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             base_url=self.url,
             headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=split.hostname not in _LOOPBACK,  # a proxy must not stand between us and this machine
+            trust_env=host not in _LOOPBACK,  # a proxy must not stand between us and this machine
         )
 
     def __enter__(self) -> Self:
@@ -113,6 +114,16 @@ class Client:
         except httpx.TransportError as error:
             hint = "Start one with `roundhouse serve`, or name another with --url or ROUNDHOUSE_URL."
             raise ServerUnreachable(f"No server answers at {self.url} ({_cause(error)}). {hint}") from None
+
+
+def _host(url: str) -> str | None:
+    """Of a server's address; None: it is none."""
+    try:
+        split = urlsplit(url)
+        host, _port = split.hostname, split.port
+    except ValueError:
+        return None
+    return host if split.scheme in ("http", "https") else None
 
 
 def _cause(error: Exception) -> str:

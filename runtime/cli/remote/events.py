@@ -3,8 +3,10 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from registry import errors
+from registry.errors import RoundhouseError
 from runtime.cli.failures import ServerFailed
 from runtime.cli.remote.client import Json, failure_from
 from runtime.cli.remote.progress import Bar
@@ -30,10 +32,20 @@ def events(response: "Response", shown: Bar) -> Iterator[Json]:
                 return
             found = json.loads(event.data)
             if "error" in found:
-                raise failure_from(found, 500)
+                raise failure_from(found, _status(found["error"]))
             yield found
     except SSEError as error:
         raise ServerFailed(f"The answer is no event stream: {error}.") from None
+
+
+def _status(error: Any) -> int:
+    """That the error had where it came before the status line: by its code, else by its type. A number is vLLM's."""
+    code, kind = (error.get("code"), error.get("type")) if isinstance(error, dict) else (None, None)
+    if isinstance(code, int):
+        return code
+    kinds = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, RoundhouseError)]
+    found = [one for one in kinds if one.code == code] or [one for one in kinds if one.type == kind]
+    return found[0].status if found else 500
 
 
 def _drawn(chunks: Iterator[bytes], shown: Bar) -> Iterator[bytes]:

@@ -103,3 +103,5 @@ def test_reload_tells_faults(server: FakeServer, run: Run) -> None:
     result = run("models", "reload")
     assert result.exit_code == 1
     assert "a.yaml:2: wrong" in result.stderr
+    told = run("models", "reload", "--json")
+    assert (told.exit_code, json.loads(told.stdout)["faults"]) == (1, ["a.yaml:2: wrong"])

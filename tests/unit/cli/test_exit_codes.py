@@ -28,9 +28,20 @@ def test_no_server(run: Run) -> None:
     assert "roundhouse serve" in result.stderr
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://"])
+@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://x", "http://", "http://127.0.0.1:abc", "http://[::1"])
 def test_an_address_that_is_none(run: Run, url: str) -> None:
-    assert run("status", "--url", url).exit_code == 2
+    result = run("status", "--url", url)
+    assert result.exit_code == 2
+    assert "is not an address" in result.stderr
+
+
+@pytest.mark.parametrize("key", ["rh-\u00fcber", "rh-a\nb"])
+def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROUNDHOUSE_API_KEY", key)
+    result = run("status", "--url", "http://127.0.0.1:1")
+    assert result.exit_code == 2
+    assert "ROUNDHOUSE_API_KEY" in result.stderr
+    assert key not in result.stderr
 
 
 @pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])

@@ -77,6 +77,28 @@ def test_an_error_in_mid_stream_ends_the_command(server: FakeServer, run: Run) -
     assert "The engine ended." in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("told", "code"),
+    [
+        ({"type": "invalid_request_error", "code": "context_length_exceeded"}, 1),
+        ({"type": "BadRequestError", "code": "invalid_value"}, 1),
+        ({"type": "BadRequestError", "code": 400}, 1),
+        ({"type": "rate_limit_error", "code": "adapter_places_full"}, 1),
+        ({"type": "timeout_error", "code": "deadline_exceeded"}, 4),
+        ({"type": "service_unavailable_error", "code": "model_unavailable"}, 4),
+        ({}, 4),
+    ],
+)
+def test_an_error_event_ends_a_command_as_its_status_would(
+    server: FakeServer, run: Run, told: dict[str, object], code: int
+) -> None:
+    """A model that was cold tells it in the stream, one that was not by its status."""
+    server.on("POST", CHAT, stream(end=f"data: {json.dumps({'error': {'message': 'So it is.', **told}})}\n\n"))
+    result = run("chat", "hi", "-m", "m")
+    assert result.exit_code == code
+    assert "So it is." in result.stderr
+
+
 def test_chat_json_is_one_answer(server: FakeServer, run: Run) -> None:
     told = {"choices": [{"message": {"content": "ok"}}]}
     server.on("POST", CHAT, told)

@@ -254,6 +254,9 @@ def test_a_provider_is_tried(server: FakeServer, run: Run, told: dict[str, Any],
     result = run("providers", "test", "there")
     assert result.exit_code == code
     assert word in result.output
+    result = run("providers", "test", "there", "--json")
+    assert result.exit_code == code
+    assert json.loads(result.stdout)["message"] == told["message"], "one document"
 
 
 def test_the_list_of_models_has_what_is_no_model_of_this_machine(server: FakeServer, run: Run) -> None:

@@ -148,15 +148,17 @@ def reconcile(data_dir: DataDir = None, database: Database = None, as_json: AsJs
 
         ledger = LedgerTable(tables, "")
         differences, open_rows = ledger.differences(), ledger.open_rows()
-    if as_json:
-        emit({"object": "reconciliation", "differences": [asdict(one) for one in differences], "open": open_rows})
-    else:
+    found = {"object": "reconciliation", "differences": [asdict(one) for one in differences], "open": open_rows}
+    if as_json and not differences:
+        emit(found)
+    elif not as_json:
         for one in differences:
             note(f"{_time(one.hour)} {' '.join(filter(None, one.names))}: rows {one.rows}, sums {one.kept}")
         agree = "all sums agree with their rows" if not differences else f"{len(differences)} sums differ"
         print(f"{agree}; {open_rows} requests are under way")
     if differences:
-        raise Refused("The ledger's sums are not those of its rows: its tables were changed from outside.")
+        wrong = "The ledger's sums are not those of its rows: its tables were changed from outside."
+        raise Refused(wrong, document=found)
 
 
 def _named(columns: list[str], row: list[Any]) -> dict[str, Any]:

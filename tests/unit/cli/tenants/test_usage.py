@@ -101,5 +101,5 @@ def test_reconcile(run: Run, database: Database) -> None:
         connection.execute(sa.text("UPDATE hours SET requests = requests + 1 WHERE team = 'speech'"))
     done = run("usage", "reconcile", "--json")
     assert done.exit_code == 1
-    (found,) = json.loads(done.stdout.splitlines()[0])["differences"]
+    (found,) = json.loads(done.stdout)["differences"]
     assert found["names"][0] == "speech"
