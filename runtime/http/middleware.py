@@ -92,6 +92,8 @@ class ContextMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":  # it is answered as GET is, and uvicorn sends no body
+            scope = {**scope, "method": "GET"}
         number = _request_id(scope)
 
         async def with_id(message: Message) -> None:

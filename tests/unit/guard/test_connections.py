@@ -326,3 +326,19 @@ async def test_a_last_answer_is_not_destroyed_by_the_rest_of_its_body(tmp_path: 
         async with asyncio.timeout(PATIENCE):
             while server.server.server_state.connections:
                 await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/api/tags", b"/api/version", b"/v1/models", b"/docs", b"/v1/nothing"])
+async def test_head_is_what_get_is_without_its_body(tmp_path: Path, path: bytes) -> None:
+    """Load balancers ask so for /health, and Ollama's clients for two of its paths."""
+    told = []
+    async with served(tmp_path) as server:
+        for method in (b"GET", b"HEAD"):
+            wire = await server.connect()
+            await wire.send(method + b" " + path + b" HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n")
+            head, _, body = (await wire.ended()).partition(b"\r\n\r\n")
+            lines = head.lower().split(b"\r\n")
+            told.append({line for line in lines if not line.startswith((b"date:", b"x-request-id:"))})
+            assert bool(body) == (method == b"GET")
+            wire.close()
+    assert told[0] == told[1]
