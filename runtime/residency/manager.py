@@ -114,12 +114,12 @@ class ResidencyManager:
 
     async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
         """It leaves for ever: running requests finish, those that wait get `error`. Nobody may ask for it any more."""
-        while True:
+        while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
+            entry.wanted_since = None  # else the next decision may bring it
             self.fetcher.cancel(entry)
             await self.unload(entry, force=True)
-            if entry.state in (S.ABSENT, S.FAILED) and not entry.queue.waiting:
-                break
+            await asyncio.sleep(0)  # those who were refused leave the queue
         entry.wanted_since = None
         self.table.entries.pop(entry.id, None)
         self.table.note_change()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from registry.errors import NotFound, RoundhouseError
+from registry.errors import EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import Exchanger, RecipeExchange
@@ -117,6 +117,40 @@ async def test_one_that_leaves_finishes_what_runs_and_refuses_what_waits(world: 
     await leaves
     assert "a" not in world.manager.entries
     assert await world.ask("b")
+
+
+async def test_one_that_stands_in_the_line_leaves_at_once_and_does_not_come_first(world: World) -> None:
+    """There is room for two, and both are busy."""
+    entry = world.manager.get("c")
+    world.manager.patience = 1000.0
+    async with in_use(world, "a"), in_use(world, "b"):
+        waits = asyncio.create_task(world.ask("c"))
+        while entry.wanted_since is None:
+            await asyncio.sleep(0)
+        assert entry.state is S.ABSENT
+        await world.manager.remove(entry, NotFound("Model 'c' was removed."))
+        with pytest.raises(NotFound):
+            await waits
+    world.manager.decide()
+    assert "loaded c" not in world.witness.events
+    assert "c" not in world.manager.entries
+
+
+async def test_one_that_died_leaves_during_its_back_off(world: World) -> None:
+    """Its engine ends a second time at once; who asked before the end waits for its return."""
+    entry = world.manager.get("a")
+    async with in_use(world, "a"), in_use(world, "a"):
+        waits = asyncio.create_task(world.ask("a"))
+        while not entry.queue.waiting:
+            await asyncio.sleep(0)
+        entry.fail(EngineFailed("an earlier death"))
+        await world.pool.links[0].crash()
+        await settled(world, "a", S.FAILED)
+        assert entry.queue.waiting == 1
+        await world.manager.remove(entry, NotFound("Model 'a' was removed."))
+        with pytest.raises(NotFound):
+            await waits
+    assert "a" not in world.manager.entries
 
 
 async def test_a_fetch_that_is_cancelled_is_told_and_tried_again(world: World) -> None:
