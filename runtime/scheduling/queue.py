@@ -133,8 +133,8 @@ class ModelQueue:
     ) -> Turn:
         """Wait for a turn. `probe`: what the adapter must have answered before.
 
-        Raises QueueFull, Unreachable or Unavailable (code adapter_probe_failed) at once, Unavailable after the
-        recipe's `queue.max_wait` seconds.
+        Raises QueueFull, Unreachable, Conflict (no adapter places) or Unavailable (code adapter_probe_failed) at once,
+        Unavailable after the recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
         self._admission.check(self.recipe, claim, self._made_room)
@@ -147,9 +147,9 @@ class ModelQueue:
         turn, aborted = loop.create_future(), loop.create_future()
         ticket = Ticket(str(next(self._ids)), adapter, probe, now, turn, claim, aborted=aborted)
         ticket.missed = adapter is not None and self.policy.status(adapter.digest).tier != "device"
+        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)  # first: it may refuse
         self._waiting[ticket.id] = ticket
         self._bounds.waiting += 1
-        self.policy.enqueue(ticket.id, adapter.digest if adapter else None, now, claim)
         leased = False
         try:
             self._want()

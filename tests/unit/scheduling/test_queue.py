@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from models.messages import AdapterRef
-from registry.errors import EngineFailed, QueueFull, Unavailable, Unreachable
-from registry.recipes.definition import PoolSpec, QueueSpec
+from registry.errors import Conflict, EngineFailed, QueueFull, Unavailable, Unreachable
+from registry.recipes.definition import AdapterPlaces, PoolSpec, QueueSpec
 from runtime.scheduling.fair.claim import Claim
 from tests.unit.scheduling.adapter_line import WRONG, World, adapter, ask, dropped, line_with_adapters
 
@@ -136,6 +136,18 @@ async def test_a_client_that_leaves_in_the_moment_of_its_turn_holds_nothing(worl
     (result,) = await asyncio.gather(task, return_exceptions=True)
     assert isinstance(result, Unavailable if how == "time-out" else asyncio.CancelledError)
     assert (world.queue.running, world.queue.waiting) == (0, 0)
+    assert await ask(world, None) == 5
+
+
+async def test_an_adapter_without_places_is_refused_and_leaves_nothing_behind(world: World) -> None:
+    recipe = world.queue.recipe
+    memory = recipe.memory.model_copy(update={"adapters": AdapterPlaces(device=0, host=0)})
+    world.queue.change(recipe.model_copy(update={"memory": memory}))
+    world.queue.open(world.link)
+    with pytest.raises(Conflict, match="no adapter places"):
+        await ask(world, adapter("a"))
+    assert (world.queue.waiting, world.queue._bounds.waiting) == (0, 0)
+    assert not world.queue.holds(adapter("a").digest)
     assert await ask(world, None) == 5
 
 
