@@ -149,7 +149,7 @@ class AdapterEffects:
             if self._registry is not None:
                 await self._registry.check(digest)
             await self._staged(link, ref)
-        except RoundhouseError as error:
+        except Exception as error:  # whatever it is, the adapter must not stay on its way for ever
             self._failed(link, digest, "stage", error)
             return
         seconds = self._clock() - began
@@ -182,7 +182,7 @@ class AdapterEffects:
         try:
             await self._placed(link, ref, evict)
             passed = await self._probed(link, ref)
-        except RoundhouseError as error:
+        except Exception as error:  # as above, and nobody else would get its place
             self._failed(link, digest, "place", error)
             return
         seconds = self._clock() - began
@@ -233,7 +233,10 @@ class AdapterEffects:
             self._forgotten.discard(digest)
             self._registry.dropped(digest)
 
-    def _failed(self, link: SlotLink, digest: str, step: Step, error: RoundhouseError) -> None:
+    def _failed(self, link: SlotLink, digest: str, step: Step, error: Exception) -> None:
+        if not isinstance(error, RoundhouseError):
+            log.error("unmapped error in a %s", step, exc_info=error)
+            error = EngineFailed(f"the server failed at it: {type(error).__name__}")
         log.error("adapter failed", extra={"digest": digest, "cause": error.message})
         self._note(step, 0.0, "failed")
         if self._queue.is_open(link):  # else the engine went away: its successor stages again

@@ -26,7 +26,7 @@ from registry.errors import RoundhouseError, Unavailable
 from registry.recipes.definition import Recipe, Task
 from registry.records import Probe
 from runtime.scheduling.admission import QueueAdmission, WaitingBound
-from runtime.scheduling.effects import AdapterEffects, AdapterRegistry
+from runtime.scheduling.effects import AdapterEffects, AdapterRegistry, AdapterStats
 from runtime.scheduling.fair.claim import NOBODYS, Claim
 from runtime.scheduling.fair.pace import Pace
 from runtime.scheduling.fair.pools import Pool
@@ -274,7 +274,8 @@ class ModelQueue:
                 if refusal is not None and not ticket.turn.done():
                     ticket.turn.set_exception(refusal)
                     self.policy.cancel(ticket.id)
-        self.policy.swapped(digest, self._pace.work(self.effects.stats[digest].place_seconds))
+        stats = self.effects.stats.get(digest, AdapterStats())  # none: it was forgotten on its way
+        self.policy.swapped(digest, self._pace.work(stats.place_seconds))
         self.policy.placed(digest, self._clock())
         self.pump()
 

@@ -195,6 +195,40 @@ async def test_nobody_is_told_to_come_back_later_than_in_a_minute(world: World) 
     waiting.cancel()
 
 
+async def test_an_adapter_that_is_removed_on_its_way_gives_its_place_back(world: World) -> None:
+    gate, begun, place = asyncio.Event(), asyncio.Event(), world.engine.place
+
+    async def slowly(ref: AdapterRef, evict: str | None) -> None:
+        begun.set()
+        await gate.wait()
+        await place(ref, evict)
+
+    world.engine.place = slowly  # type: ignore[method-assign]
+    asks = asyncio.create_task(ask(world, adapter("a")))
+    await begun.wait()
+    asks.cancel()
+    await asyncio.gather(asks, return_exceptions=True)
+    world.queue.forget_adapter(adapter("a").digest)
+    gate.set()
+    await dropped(world, adapter("a"))
+    assert (world.queue.policy.moving(), world.queue.policy.resident()) == ({}, ())
+    assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "bc")) == [5, 5]
+
+
+@pytest.mark.parametrize("where", ["check", "probes"])
+async def test_a_fault_of_our_own_on_an_adapters_way_costs_no_place(world: World, where: str) -> None:
+    def broken(digest: str) -> None:
+        raise OSError("too many open files")
+
+    working = getattr(world.registry, where)
+    setattr(world.registry, where, broken)
+    with pytest.raises(EngineFailed, match="OSError"):
+        await ask(world, adapter("a"))
+    setattr(world.registry, where, working)
+    assert world.queue.policy.moving() == {}
+    assert await asyncio.gather(*(ask(world, adapter(letter)) for letter in "abc")) == [5, 5, 5]
+
+
 async def test_a_deadline_that_cannot_be_met_is_refused_at_once(world: World) -> None:
     assert await ask(world, None) == 5
     for _ in range(500):
