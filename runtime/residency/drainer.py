@@ -7,7 +7,7 @@ from models.messages import Held
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Victim
-from runtime.residency.table import S, Step, Table, log
+from runtime.residency.table import S, Step, Table, log, mapped
 from runtime.slots import frames
 from runtime.slots.link import SlotLink
 
@@ -129,11 +129,8 @@ class Drainer:
         try:
             held = await self._put_to_sleep(link, before)
         except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
-            if not isinstance(error, RoundhouseError):
-                log.exception("unmapped error in a sleep")
-                error = EngineFailed(f"The sleep failed inside the server: {type(error).__name__}.")
             if entry.state is S.DRAINING and entry.link is link:
-                self.sleep_failed(entry, "sleep", error)
+                self.sleep_failed(entry, "sleep", mapped(error, "sleep"))
             return False
         if entry.state is not S.DRAINING or entry.link is not link:  # it died meanwhile
             return False

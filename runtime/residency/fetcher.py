@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from models.messages import Progress
 from registry.errors import RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
-from runtime.residency.table import S, Table, log
+from runtime.residency.table import S, Table, log, mapped
 
 Fetch = Callable[[ModelEntry, Callable[[int, int | None], None]], Awaitable[None]]
 """Brings a model's files and has the entry filled in; tells the bytes that have come and all bytes, if known."""
@@ -62,8 +62,8 @@ class ModelFetcher:
                 task.cancel()
                 raise
             self._did_not_come(entry, Unavailable("The download was cancelled.", code="download_cancelled"))
-        except RoundhouseError as error:
-            self._did_not_come(entry, error)
+        except Exception as error:
+            self._did_not_come(entry, mapped(error, "download"))
         else:
             entry.progress = None
             entry.to(S.ABSENT)

@@ -11,7 +11,7 @@ from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.drainer import Drainer
 from runtime.residency.entry import ModelEntry
 from runtime.residency.policy import Plan
-from runtime.residency.table import S, Table, log
+from runtime.residency.table import S, Table, log, mapped
 from runtime.slots import frames
 from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
@@ -123,10 +123,7 @@ class Loader:
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)
-            if not isinstance(error, RoundhouseError):
-                log.exception("unmapped error in a load")
-                error = EngineFailed(f"The load failed inside the server: {type(error).__name__}.")
-            await self._load_failed(entry, entry.link, error)
+            await self._load_failed(entry, entry.link, mapped(error, "load"))
             return
         seconds = entry.clock() - started
         self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
@@ -207,10 +204,7 @@ class Loader:
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             if entry.link is not link:
                 return
-            if not isinstance(error, RoundhouseError):
-                log.exception("unmapped error in a wake")
-                error = EngineFailed(f"The wake failed inside the server: {type(error).__name__}.")
-            await self._wake_failed(entry, link, error)
+            await self._wake_failed(entry, link, mapped(error, "wake"))
             return
         entry.measured_wake = entry.clock() - began
         entry.bytes = max(entry.needed, held.device_bytes)

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
 from models.messages import Loaded
-from registry.errors import NotFound, RoundhouseError
+from registry.errors import EngineFailed, NotFound, RoundhouseError
 from runtime.residency.entry import ModelEntry
 from runtime.residency.memory import DeviceMemory
 from runtime.residency.policy import Snapshot
@@ -19,6 +19,14 @@ from runtime.slots.pool import SlotPool
 log = logging.getLogger("roundhouse.residency")
 S = ModelState
 Step = Literal["sleep", "wake"]
+
+
+def mapped(error: Exception, what: str) -> RoundhouseError:
+    """A fault of our own becomes an error like others: whatever it is, no entry may stay on its way for ever."""
+    if isinstance(error, RoundhouseError):
+        return error
+    log.error("unmapped error in a %s", what, exc_info=error)
+    return EngineFailed(f"The {what} failed inside the server: {type(error).__name__}.")
 
 
 class Observer(Protocol):

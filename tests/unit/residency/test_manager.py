@@ -238,3 +238,17 @@ async def test_a_hub_that_does_not_answer_is_told_and_asked_again_later(world: W
     assert world.state("a") is ModelState.FAILED
     with pytest.raises(Unavailable, match="next try"):
         await world.ask("a")
+
+
+async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: World) -> None:
+    entry = world.manager.entries["a"]
+    entry.path = None
+
+    async def fetch(entry: ModelEntry, told: Callable[[int, int | None], None]) -> None:
+        raise OSError("No space left on device")
+
+    world.manager.fetcher.fetch = fetch
+    with pytest.raises(Unavailable, match="inside the server: OSError"):
+        await world.ask("a")
+    assert world.state("a") is ModelState.FAILED
+    assert await world.ask("b"), "the line goes on"
