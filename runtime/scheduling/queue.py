@@ -197,33 +197,38 @@ class ModelQueue:
 
     def pump(self) -> None:
         """Carry out what the policy decides, until it has nothing more to say."""
-        link = self._link
-        if link is None:
-            return
+        while self._link is not None and self._carry_out(self._link):
+            pass
+
+    def _carry_out(self, link: SlotLink) -> bool:
+        """Whether somebody whose turn came had gone: it is another's."""
         now = self._clock()
         plan = self.policy.decide(now)
         self.effects.carry_out(link, plan)
-        for request in plan.start:
-            self._start(request, link, now)
+        gone = [request for request in plan.start if not self._start(request, link, now)]
+        for request in gone:
+            self.policy.finish(request, now, 0.0)
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if plan.wake_at is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.001, plan.wake_at - now), self.pump)
+        return bool(gone)
 
-    def _start(self, request: str, link: SlotLink, now: float) -> None:
+    def _start(self, request: str, link: SlotLink, now: float) -> bool:
+        """False: nobody waits for it any more."""
         ticket = self._waiting.pop(request)
         self._bounds.waiting -= 1
+        if ticket.turn.done():  # cancelled or refused in this very moment
+            return False
         ticket.started = now
         self._running[request] = ticket
         if ticket.adapter is not None:
             self.effects.used(ticket.adapter.digest)
             if ticket.missed:
                 ticket.swap_seconds = self.effects.moved_seconds(ticket.adapter.digest, ticket.arrived)
-        if ticket.turn.cancelled():
-            self.release(ticket)
-        else:
-            ticket.turn.set_result(link)
+        ticket.turn.set_result(link)
+        return True
 
     # --- adapters ---------------------------------------------------------------------------------------------------
     def pin_adapter(self, adapter: AdapterRef) -> None:

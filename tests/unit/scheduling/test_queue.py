@@ -151,6 +151,41 @@ async def test_an_adapter_without_places_is_refused_and_leaves_nothing_behind(wo
     assert await ask(world, None) == 5
 
 
+async def test_many_that_leave_in_one_moment_hold_nothing(world: World) -> None:
+    """A server that closes, or a batch that is cancelled, ends them all at once."""
+    world.queue._bounds.max_waiting = 2000
+    world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=2000)}))
+    turns = [await world.queue.acquire(None) for _ in range(4)]
+    leavers = [asyncio.create_task(world.queue.acquire(None)) for _ in range(1500)]
+    stayer = asyncio.create_task(world.queue.acquire(None))
+    while world.queue.waiting < 1501:
+        await asyncio.sleep(0)
+    for leaver in leavers:
+        leaver.cancel()
+    turns.pop().release()  # before any of them can run
+    assert world.queue.running == 4, "the next one that is still there has its turn"
+    (await stayer).release()
+    for turn in turns:
+        turn.release()
+    assert (world.queue.running, world.queue.waiting, world.queue._bounds.waiting) == (0, 0, 0)
+    assert world.queue.policy.running == 0
+    ends = await asyncio.gather(*leavers, return_exceptions=True)
+    assert all(isinstance(end, asyncio.CancelledError) for end in ends)
+
+
+async def test_one_that_was_refused_in_the_moment_of_its_turn_holds_nothing(world: World) -> None:
+    world.queue.close()
+    refused = asyncio.create_task(world.queue.acquire(None))
+    while not world.queue.waiting:
+        await asyncio.sleep(0)
+    world.queue.refuse(Unavailable("It could not be loaded."))
+    world.queue.open(world.link)
+    with pytest.raises(Unavailable, match="could not be loaded"):
+        await refused
+    assert (world.queue.running, world.queue.waiting, world.queue.policy.running) == (0, 0, 0)
+    assert await ask(world, None) == 5
+
+
 async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> None:
     await ask(world, adapter("a"))
     world.queue.forget_adapter(adapter("a").digest)
