@@ -180,7 +180,7 @@ class AdapterEffects:
     async def _place(self, link: SlotLink, digest: str, evict: str | None) -> None:
         ref, began = self._refs[digest], self._clock()
         try:
-            await self._placed(link, ref, evict)
+            await self._once_unused(link, lambda uid: frames.Place(uid, ref, evict))
             passed = await self._probed(link, ref)
         except Exception as error:  # as above, and nobody else would get its place
             self._failed(link, digest, "place", error)
@@ -200,12 +200,12 @@ class AdapterEffects:
             again = Unavailable("The adapter's probe failed.", code="adapter_probe_failed", retry_after=1.0)
             self._queue.adapter_failed(digest, again)
 
-    async def _placed(self, link: SlotLink, ref: AdapterRef, evict: str | None) -> None:
-        """Place, and again while the engine still ends a call that was cancelled on the place's old adapter."""
+    async def _once_unused(self, link: SlotLink, make: Callable[[int], frames.ToSlot]) -> None:
+        """Place or drop, and again while the engine still ends a call that was cancelled on the adapter that leaves."""
         deadline = self._clock() + STAGE_SECONDS
         while True:
             try:
-                await link.command(lambda uid: frames.Place(uid, ref, evict), STAGE_SECONDS)
+                await link.command(make, STAGE_SECONDS)
                 return
             except Conflict:
                 if self._clock() > deadline:
@@ -225,7 +225,7 @@ class AdapterEffects:
 
     async def _drop(self, link: SlotLink, digest: str) -> None:
         try:
-            await link.command(lambda uid: frames.Drop(uid, digest), STAGE_SECONDS)
+            await self._once_unused(link, lambda uid: frames.Drop(uid, digest))
         except RoundhouseError as error:
             log.warning("dropping an adapter failed", extra={"digest": digest, "cause": error.message})
             return

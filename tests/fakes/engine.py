@@ -60,7 +60,7 @@ class FakeEngine:
     places: set[str] = field(default_factory=set)
     dropped: list[str] = field(default_factory=list)
     conflicts: int = 0
-    """How many placements are refused before one is done."""
+    """How many placements, or drops, are refused before one is done."""
     full: int = 0
     """How many stagings find no room before one does."""
     probe_answer: str = "fine"
@@ -178,5 +178,8 @@ class FakeEngine:
         self.places.add(adapter.digest)
 
     async def drop(self, digest: str) -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise Conflict("the adapter is in use", code="adapter_in_use")
         self.places.discard(digest)
         self.dropped.append(digest)

@@ -192,6 +192,15 @@ async def test_a_removed_adapter_is_dropped_from_the_engine(world: World) -> Non
     await dropped(world, adapter("a"))
 
 
+async def test_a_removed_adapter_that_is_still_in_use_is_dropped_once_it_is_not(world: World) -> None:
+    """The engine ends a call that was cancelled; the policy holds the place for free."""
+    await ask(world, adapter("a"))
+    world.engine.conflicts = 3
+    world.queue.forget_adapter(adapter("a").digest)
+    await dropped(world, adapter("a"))
+    assert world.engine.places == set()
+
+
 async def test_a_pinned_adapter_that_fails_is_not_tried_for_ever(world: World) -> None:
     world.registry.known[adapter("a").digest] = (WRONG,)
     world.queue.pin_adapter(adapter("a"))
