@@ -28,9 +28,8 @@ class QueueAdmission:
         self._policy, self._bounds, self._pace, self._clock = policy, bounds, pace, clock
 
     def check(self, recipe: Recipe, claim: Claim, made_room: Callable[[Claim], bool]) -> None:
-        """Raises QueueFull or Unreachable. `made_room`: whether another request left the full queue for this one."""
-        if self._policy.waiting >= recipe.queue.max_waiting and not made_room(claim):
-            raise self.full(recipe, claim)
+        """Raises QueueFull or Unreachable. `made_room`: whether another request left the full queue for this one; asked
+        last, so that nobody leaves it for one that is refused itself."""
         pool = recipe.pools.get(claim.pool)
         if pool is not None and (waiting := self._policy.waiting_in(claim.pool)) >= pool.max_waiting:
             raise QueueFull(
@@ -43,6 +42,8 @@ class QueueAdmission:
                 retry_after=self.predicted_wait(claim),
             )
         self._check_deadline(recipe, claim)
+        if self._policy.waiting >= recipe.queue.max_waiting and not made_room(claim):
+            raise self.full(recipe, claim)
 
     def full(self, recipe: Recipe, claim: Claim) -> QueueFull:
         return QueueFull(

@@ -137,10 +137,10 @@ class ModelQueue:
         Unavailable after the recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
+        if adapter is not None and (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
+            raise refusal
         self._admission.check(self.recipe, claim, self._made_room)
         if adapter is not None:
-            if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
-                raise refusal
             self.effects.know(adapter)
         loop = asyncio.get_running_loop()
         now = self._clock()

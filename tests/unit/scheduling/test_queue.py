@@ -310,6 +310,34 @@ async def test_a_full_queue_makes_room_for_who_has_less_in_it(world: World) -> N
         (await turn).release()
 
 
+@pytest.mark.parametrize("why", ["deadline", "pool", "server", "probe"])
+async def test_nobody_makes_room_for_one_that_is_refused_itself(world: World, why: str) -> None:
+    pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
+    world.queue.change(world.queue.recipe.model_copy(update={"queue": QueueSpec(max_waiting=3), "pools": pools}))
+    world.registry.known[adapter("a").digest] = (WRONG,)
+    with pytest.raises(Unavailable):
+        await ask(world, adapter("a"), WRONG)
+    world.queue._pace.ended(80.0, 1.0)
+    world.queue.close()
+    flood = [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood", pool="long")))]
+    flood += [asyncio.create_task(world.queue.acquire(None, claim=Claim("flood"))) for _ in range(2)]
+    await asyncio.sleep(0)
+    claim = Claim("quiet")
+    if why == "deadline":
+        claim = Claim("quiet", due=world.queue._clock() + 1.0)
+    elif why == "pool":
+        claim = Claim("quiet", pool="long")
+    elif why == "server":
+        world.queue._bounds.max_waiting = 3
+    with pytest.raises(Unavailable if why == "probe" else Unreachable if why == "deadline" else QueueFull):
+        await world.queue.acquire(adapter("a") if why == "probe" else None, probe=WRONG, claim=claim)
+    await asyncio.sleep(0)
+    assert not any(one.done() for one in flood)
+    world.queue.open(world.link)
+    for turn in await asyncio.gather(*flood):
+        turn.release()
+
+
 async def test_a_pool_has_its_own_bound(world: World) -> None:
     pools = {"long": PoolSpec(max_requests=1, max_waiting=1)}
     world.queue.change(world.queue.recipe.model_copy(update={"pools": pools}))
