@@ -57,6 +57,7 @@ class FrameCall:
             self.usage = Usage(prompt_tokens=prompt, completion_tokens=completion, cached_tokens=cached)
 
     def fail(self, error: RoundhouseError) -> None:
+        self._link.cancel(self.uid)
         self.put(frames.Failed.of(self.uid, error))
 
     async def events(self) -> AsyncIterator[Event | Progress]:

@@ -89,6 +89,21 @@ async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     assert call.usage == Usage(prompt_tokens=2)
 
 
+async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) -> None:
+    """As the drain deadline does; a sleep that follows meets no request."""
+    slot.engine.asleep = Held(device_bytes=5, host_bytes=90)
+    await slot.load()
+    slot.engine.gate.clear()
+    async with slot.link.call(lambda uid: frames.Call(uid, CALL)) as call:
+        events = call.events()
+        await anext(events)
+        call.fail(Unavailable("The model was unloaded.", code="drained"))
+        with pytest.raises(Unavailable, match="was unloaded"):
+            await anext(events)
+    assert await slot.link.command(frames.Sleep, 200) == slot.engine.asleep
+    assert slot.engine.cancelled == ["m"]
+
+
 async def test_an_error_keeps_its_class_and_words(slot: Slot) -> None:
     slot.engine.load_error = Unfit("bad weights", ["a", "b"])
     with pytest.raises(Unfit, match="bad weights"):
