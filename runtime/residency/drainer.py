@@ -13,6 +13,7 @@ from runtime.slots.link import SlotLink
 
 ABORT_SECONDS = 5.0
 """How long requests that the drain deadline has ended may take to leave; after that the model ends, too."""
+MOST_FAILED_SLEEPS = 2
 SLEEP_SECONDS = 300.0
 """Most seconds of one sleep: the first one pins host memory, which takes about 0.6 s for each GB."""
 
@@ -91,8 +92,9 @@ class Drainer:
         self._decide()
 
     def sleep_failed(self, entry: ModelEntry, step: Step, error: RoundhouseError) -> None:
-        """A sleep or a wake failed: no other one is tried."""
-        entry.sleepless = True
+        """Its process ends, whichever it was."""
+        entry.failed_sleeps += 1
+        entry.sleepless = step == "wake" or entry.failed_sleeps >= MOST_FAILED_SLEEPS
         log.error(f"{step} failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
         self._table.observer.sleep_failed(entry, step, error)
 
@@ -134,7 +136,7 @@ class Drainer:
             return False
         if entry.state is not S.DRAINING or entry.link is not link:  # it died meanwhile
             return False
-        entry.slept = held
+        entry.slept, entry.failed_sleeps = held, 0
         entry.bytes, entry.host_bytes, entry.falling_asleep = held.device_bytes, held.host_bytes, False
         entry.asleep_since = entry.clock()
         entry.measured_sleep = entry.asleep_since - began

@@ -109,7 +109,9 @@ class ModelEntry:
     falling_asleep: bool = False
     """It is DRAINING in order to sleep."""
     sleepless: bool = False
-    """A sleep or a wake failed: it is not tried again until the server starts anew."""
+    """A wake failed, or so did two sleeps in a row: none is tried again until the server starts anew."""
+    failed_sleeps: int = 0
+    """In a row. One may be chance: the next is tried after a load."""
     asleep_since: float = 0.0
     measured_wake: float | None = None
     """Seconds of its last wake; after a restart the mean of those before it."""

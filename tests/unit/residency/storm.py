@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from models.messages import Held, Loaded, Progress
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency import policy
+from runtime.residency.drainer import MOST_FAILED_SLEEPS
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import AWAY
 from runtime.residency.states import HOLDS_MEMORY, ModelState
@@ -59,14 +61,15 @@ class MortalLink(VirtualLink):
         falls = isinstance(frame, frames.Sleep)
         assert self.alive is False or self.sleeps is not falls, "a sleeping engine was told to sleep, or the reverse"
         assert not self.world.queues[self.model].running or not falls, "requests run on an engine that falls asleep"
-        assert not falls or self.model not in self.storm.sleepless, "a sleep is tried again after one that failed"
+        failed = self.storm.sleepless
+        assert not falls or failed[self.model] < MOST_FAILED_SLEEPS, "a sleep is tried again after those that failed"
         self.changing = True
         try:
             await self.work(self.world.wake_seconds)
         finally:
             self.changing = False
         if self.model in self.storm.insomniacs:
-            self.storm.sleepless.add(self.model)
+            failed[self.model] += 1 if falls else MOST_FAILED_SLEEPS
             raise EngineFailed("it does not sleep or wake well")
         self.sleeps = falls
         asleep = self.world.asleep[self.model]
@@ -107,8 +110,8 @@ class MortalCall(VirtualCall):
 @dataclass
 class Storm(VirtualWorld):
     insomniacs: set[str] = field(default_factory=set)
-    sleepless: set[str] = field(default_factory=set)
-    """Those of them whose sleep or wake was tried, and failed."""
+    sleepless: Counter[str] = field(default_factory=Counter)
+    """How many of their sleeps were tried, and failed; a failed wake counts as all that are tried."""
     spoiled: dict[str, str] = field(default_factory=dict)
     """Models whose next load fails, and the code."""
     lacking: int = 0

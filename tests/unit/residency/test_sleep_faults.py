@@ -46,12 +46,22 @@ async def test_one_that_dies_while_it_falls_asleep_makes_room_all_the_same(world
     assert world.manager.entries["a"].failures == []
 
 
-async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again(world: World) -> None:
+async def test_one_that_cannot_fall_asleep_ends_and_does_not_try_again_and_again(world: World) -> None:
     world.pool.make = lambda: FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no"))
-    for name in "aba":
+    for name in "abababa":
         assert await world.ask(name)
     assert world.witness.events[:4] == ["loaded a", "sleep failed a", "evicted a", "loaded b"]
+    assert world.witness.events.count("sleep failed a") == 2
     assert world.manager.entries["a"].asleep is None
+
+
+async def test_one_sleep_that_fails_may_be_chance(world: World) -> None:
+    made = iter([FakeEngine(asleep=ASLEEP, sleep_error=EngineFailed("no")), *(can_sleep() for _ in range(3))])
+    world.pool.make = lambda: next(made)
+    for name in "abab":
+        assert await world.ask(name)
+    assert world.state("a") is ModelState.ASLEEP
+    assert world.manager.entries["a"].failed_sleeps == 0
 
 
 async def test_one_that_woke_wrong_is_ended_and_loaded_afresh_before_it_answers(world: World) -> None:
