@@ -13,7 +13,6 @@ from runtime.residency.table import S, Table, log
 from runtime.slots import frames
 from runtime.slots.link import Cause, SlotLink
 
-GONE_SECONDS = 30.0
 PINGED = frozenset({S.READY, S.LOADING, S.DRAINING, S.ASLEEP})
 OVERDRAWN = "memory_overdrawn"
 CRASH_LOOP = 3
@@ -83,16 +82,14 @@ class Watcher:
             extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
         )
         self._table.note_change()
-        gone = link.gone(GONE_SECONDS)
-        self._table.spawn(self._clean_up(entry, gone, None if unused else reason), f"clean-up-{entry.id}")
+        self._table.spawn(self._clean_up(entry, link.gone(), None if unused else reason), f"clean-up-{entry.id}")
 
-    async def _clean_up(self, entry: ModelEntry, gone: Awaitable[bool], reason: Cause | None) -> None:
+    async def _clean_up(self, entry: ModelEntry, gone: Awaitable[None], reason: Cause | None) -> None:
         """Count its memory as free once its last process is gone, then bring it back.
 
         No `reason`: it served nobody, since it slept. It is on disk now, and nobody has to wait before its next load.
         """
-        if not await gone:
-            log.error("processes do not end", extra={"model": entry.id})
+        await gone
         await self._table.memory.back(entry.bytes, None)
         entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:

@@ -108,13 +108,13 @@ class SlotLink(Protocol):
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
         """End the slot for certain, and wait until nothing of it is left.
 
-        With `grace` seconds its engine may close first. `cause` tells why it must end, if that is not by plan. Raises
-        RoundhouseError when it does not go (its memory must never be counted as free before).
+        With `grace` seconds its engine may close first. `cause` tells why it must end, if that is not by plan. However
+        long that takes: its memory must never be counted as free before.
         """
         ...
 
-    def gone(self, timeout: float) -> Awaitable[bool]:
-        """Whether nothing is left, within so many seconds, of the process that the slot has or had last now."""
+    def gone(self) -> Awaitable[None]:
+        """Once nothing is left of the process that the slot has or had last now, which has been ended."""
         ...
 
     async def bytes_held(self) -> int:

@@ -7,6 +7,7 @@ outlive it.
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import signal
 import time
@@ -23,6 +24,10 @@ from runtime.slots.call import FrameCall
 from runtime.slots.death import cause_of, hold
 from runtime.slots.link import CONNECT_SECONDS, UNKNOWN, Cause, SlotLink
 from runtime.slots.memory import GroupPeak, group_bytes
+
+log = logging.getLogger("roundhouse.pool")
+KILL_SECONDS = 30.0
+"""How long the kernel may take to end a process group before that is logged, and it is killed again."""
 
 
 class UnixSlotLink:
@@ -137,22 +142,20 @@ class UnixSlotLink:
             return b""
 
     async def end(self, grace: float = 0.0, cause: Cause | None = None) -> None:
-        """SIGTERM to the process group if there is `grace`, then SIGKILL, which the kernel has 30 s to carry out."""
-        if not self.pid:
-            return
-        pid, self.pid = self.pid, 0
-        self.cause = cause or self.cause
-        if grace:
-            _signal_group(pid, signal.SIGTERM)
-            await _gone(pid, grace)
-        _signal_group(pid, signal.SIGKILL)
-        if not await _gone(pid, 30.0):
-            raise RoundhouseError(f"Process group {pid} of slot {self.slot_id} does not end.")
-        if self._reader is not None:
-            await asyncio.wait({self._reader}, timeout=5)
+        """SIGTERM to the process group if there is `grace`, then SIGKILL. Whoever comes second waits, too."""
+        pid, self.pid, group, reader = self.pid, 0, self.group, self._reader
+        if pid:
+            self.cause = cause or self.cause
+            if grace:
+                _signal_group(pid, signal.SIGTERM)
+                await _ends(pid, grace)
+            _signal_group(pid, signal.SIGKILL)
+        await _gone(group, self.slot_id)
+        if reader is not None:
+            await asyncio.wait({reader}, timeout=5)
 
-    def gone(self, timeout: float) -> Awaitable[bool]:
-        return _gone(self.group, timeout)
+    def gone(self) -> Awaitable[None]:
+        return _gone(self.group, self.slot_id)
 
     async def bytes_held(self) -> int:
         return await asyncio.to_thread(group_bytes, self.group, False)
@@ -171,14 +174,20 @@ def _signal_group(pid: int, number: int) -> None:
         os.killpg(pid, number)
 
 
-async def _gone(pid: int, timeout: float) -> bool:
-    """Wait for the end of a process group, at most `timeout` seconds.
+async def _gone(group: int, slot_id: int) -> None:
+    """Wait for the end of a process group that was killed, however long the kernel takes (a driver may hold it up)."""
+    pause = 0.005
+    while not await _ends(group, KILL_SECONDS, pause):
+        log.error("processes do not end", extra={"slot": slot_id, "group": group})
+        _signal_group(group, signal.SIGKILL)
+        pause = 1.0
 
-    True once no process of it is left (zombies that wait for their parent do not hold memory).
-    """
+
+async def _ends(group: int, timeout: float, pause: float = 0.005) -> bool:
+    """Whether no process of a group is left, in so many seconds. A zombie holds no memory."""
     deadline = time.monotonic() + timeout
-    while pid and process_group.alive(pid):
+    while group and process_group.alive(group):
         if time.monotonic() > deadline:
             return False
-        await asyncio.sleep(0.005)
+        await asyncio.sleep(pause)
     return True

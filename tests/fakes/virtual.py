@@ -96,8 +96,8 @@ class VirtualLink:
         await asyncio.sleep(0.05)
         self.world.free += 1
 
-    async def gone(self, timeout: float) -> bool:
-        return True
+    async def gone(self) -> None:
+        """At once."""
 
 
 @dataclass

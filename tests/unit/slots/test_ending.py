@@ -1,0 +1,59 @@
+"""Processes that take their time to end, as when a driver holds them up: nobody counts them as gone before."""
+
+import asyncio
+import signal
+
+import pytest
+
+from models import process_group
+from runtime.slots import unix_link
+from runtime.slots.unix_link import UnixSlotLink
+
+GROUP = 1 << 30
+"""No process has such a number."""
+
+
+class Stubborn:
+    """A slot whose processes stay until they are let go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.stays, self.kills = True, 0
+        self.link = UnixSlotLink(0, "", lambda link: None)
+        self.link.pid = self.link.group = GROUP
+        monkeypatch.setattr(unix_link, "KILL_SECONDS", 0.01)
+        monkeypatch.setattr(unix_link, "_signal_group", self._signal)
+        monkeypatch.setattr(process_group, "alive", lambda group: self.stays)
+
+    def _signal(self, group: int, number: int) -> None:
+        assert (group, number) == (GROUP, signal.SIGKILL)
+        self.kills += 1
+
+    async def killed(self, times: int) -> None:
+        async with asyncio.timeout(200):
+            while self.kills < times:
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+def stubborn(monkeypatch: pytest.MonkeyPatch) -> Stubborn:
+    return Stubborn(monkeypatch)
+
+
+async def test_an_end_goes_on_until_nothing_is_left(stubborn: Stubborn) -> None:
+    ends = asyncio.create_task(stubborn.link.end())
+    await stubborn.killed(2)
+    assert not ends.done()
+    second = asyncio.create_task(stubborn.link.end())
+    await stubborn.killed(3)
+    assert not second.done(), "whoever comes second waits, too"
+    stubborn.stays = False
+    await asyncio.gather(ends, second)
+
+
+async def test_one_that_died_is_gone_once_its_children_are(stubborn: Stubborn) -> None:
+    gone = asyncio.ensure_future(stubborn.link.gone())
+    stubborn.link.group = GROUP + 1  # the slot has another process
+    await stubborn.killed(1)
+    assert not gone.done()
+    stubborn.stays = False
+    await gone
