@@ -152,6 +152,7 @@ class Loader:
             await link.end()
             if not await self._idle_ones_leave(entry, reason):
                 raise
+            entry.link = None  # its slot comes back, and may be another's before this one has the next
         link = entry.link = await table.pool.take(engine)
         return link, await self._tell_to_load(entry, link)
 

@@ -6,7 +6,7 @@ import pytest
 
 from registry.errors import EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.states import ModelState
-from runtime.slots.link import Cause
+from runtime.slots.link import Cause, SlotLink
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use
 
@@ -68,6 +68,49 @@ async def test_a_death_tells_its_cause_and_holds_its_bytes_until_it_is_buried(wo
     assert entry.failure.cause.code == "engine_hung"
     assert "no answer" in entry.failure.cause.message
     assert world.witness.events == ["loaded a", "died a engine_hung", "loaded a"]
+
+
+@pytest.mark.parametrize("how", ["unload", "death"])
+async def test_a_model_whose_processes_do_not_end_holds_its_bytes(world: World, how: str) -> None:
+    ended = asyncio.Event()
+    await world.ask("a")
+    entry, link = world.manager.entries["a"], world.pool.links[0]
+    end = link.end
+
+    async def slowly(grace: float = 0.0, cause: Cause | None = None) -> None:
+        await ended.wait()
+        await end(grace, cause)
+
+    if how == "death":
+        link.gone = ended.wait  # type: ignore[assignment]
+        await link.crash()
+        leaving = [asyncio.create_task(world.manager.unload(entry))]
+    else:
+        link.end = slowly  # type: ignore[method-assign]
+        leaving = [asyncio.create_task(world.manager.unload(entry)) for _ in range(2)]
+    await asyncio.sleep(0.01)
+    assert not any(one.done() for one in leaving)
+    assert (entry.state, entry.bytes) == (ModelState.UNLOADING, 100)
+    ended.set()
+    await asyncio.gather(*leaving)
+    assert await world.ask("a")
+
+
+async def test_a_load_that_gets_no_second_slot_ends_nothing_in_its_first(world: World) -> None:
+    """Which is another's by then."""
+    await world.ask("a")
+    take = world.pool.take
+
+    async def first_only(engine: str) -> SlotLink:
+        if len(world.pool.links) == 2:
+            raise Unavailable("No slot came free in time.")
+        return await take(engine)
+
+    world.pool.take = first_only  # type: ignore[method-assign,assignment]
+    world.pool.make = lambda: FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory"))
+    with pytest.raises(Unavailable, match="No slot came free"):
+        await world.ask("b")
+    assert [link.ended for link in world.pool.links] == [1, 1]
 
 
 async def test_an_engine_that_does_not_answer_is_ended(world: World) -> None:
