@@ -150,6 +150,8 @@ class UnixSlotLink:
                 _signal_group(pid, signal.SIGTERM)
                 await _ends(pid, grace)
             _signal_group(pid, signal.SIGKILL)
+            if not await _ends(group, KILL_SECONDS) and reader is not None:
+                reader.cancel()  # its socket stays open: those who wait for an answer hear of the end all the same
         await _gone(group, self.slot_id)
         if reader is not None:
             await asyncio.wait({reader}, timeout=5)

@@ -2,11 +2,14 @@
 
 import asyncio
 import signal
+from types import SimpleNamespace
 
 import pytest
 
 from models import process_group
-from runtime.slots import unix_link
+from registry.errors import Unavailable
+from runtime.slots import frames, unix_link
+from runtime.slots.link import Cause
 from runtime.slots.unix_link import UnixSlotLink
 
 GROUP = 1 << 30
@@ -48,6 +51,20 @@ async def test_an_end_goes_on_until_nothing_is_left(stubborn: Stubborn) -> None:
     assert not second.done(), "whoever comes second waits, too"
     stubborn.stays = False
     await asyncio.gather(ends, second)
+
+
+async def test_who_waits_for_an_answer_hears_of_it_before_the_processes_have_ended(stubborn: Stubborn) -> None:
+    link, closed = stubborn.link, SimpleNamespace(close=lambda: None)
+    link._out = SimpleNamespace(put=lambda frame: None)  # type: ignore[assignment]
+    link._reader = asyncio.create_task(link._read(asyncio.StreamReader(), closed, None))  # type: ignore[arg-type]
+    async with link.call(frames.Ping) as call:
+        await asyncio.sleep(0)
+        ends = asyncio.create_task(link.end(cause=Cause("engine_hung", "it did not answer")))
+        with pytest.raises(Unavailable, match="it did not answer"):
+            await call.done()
+    assert not ends.done()
+    stubborn.stays = False
+    await ends
 
 
 async def test_one_that_died_is_gone_once_its_children_are(stubborn: Stubborn) -> None:
