@@ -8,8 +8,10 @@ from aiohttp.abc import AbstractResolver, ResolveResult
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-TRANSLATED = (ipaddress.IPv6Network("64:ff9b::/96"), ipaddress.IPv6Network("64:ff9b:1::/48"))
+TRANSLATED = ipaddress.IPv6Network("64:ff9b::/96")
 """What NAT64 makes IPv4 of: the last 32 bits."""
+TRANSLATED_HERE = ipaddress.IPv6Network("64:ff9b:1::/48")
+"""The same in one network, which alone knows which bits of it they are (RFC 8215)."""
 
 
 class AddressRefused(OSError):
@@ -22,7 +24,7 @@ def fault(address: str, private: bool) -> str | None:
     Link-local addresses are never connected to: in clouds, the machine's own credentials are told there.
     """
     found = _meant(ipaddress.ip_address(address.partition("%")[0]))
-    if found.is_link_local or found.is_multicast or found.is_unspecified:
+    if found.is_link_local or found.is_multicast or found.is_unspecified or found in TRANSLATED_HERE:
         return f"{found} is no address of a provider"
     is_site_local = isinstance(found, ipaddress.IPv6Address) and found.is_site_local
     if not private and (not found.is_global or is_site_local):
@@ -35,7 +37,7 @@ def _meant(found: Address) -> Address:
     if isinstance(found, ipaddress.IPv4Address):
         return found
     embedded = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
-    if any(found in network for network in TRANSLATED):
+    if found in TRANSLATED:
         return embedded
     if int(found) >> 32 == 0 and int(found) > 1:  # "::a.b.c.d"; 0 and 1 are IPv6's own
         return embedded

@@ -7,7 +7,8 @@
 | the variable of its key is not set             | provider_key                               |
 | no connection in time                          | provider_timeout, again                    |
 | silence before the first words, or in between  | provider_timeout                           |
-| the client's time is over, or that of `whole`  | deadline_exceeded: no fault of a provider  |
+| it takes longer than `whole`                   | provider_timeout, no fault of a provider   |
+| the client's time is over                      | deadline_exceeded: no fault of a provider  |
 | the connection breaks                          | provider_failed, again                     |
 | more than `max_answer` bytes                   | provider_answer                            |
 """
@@ -17,7 +18,7 @@ import os
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import aiohttp
 from yarl import URL
@@ -52,8 +53,8 @@ class _Bound(NamedTuple):
     """The first one of several times that comes."""
 
     at: float
-    is_the_requests: bool = False
-    """It tells of how long its client waits; else of how long a provider may be silent."""
+    of: Literal["client", "silence", "whole"] = "silence"
+    """How long the client waits, the provider may be silent, or all of it may take."""
 
 
 class Reply:
@@ -186,10 +187,12 @@ class Connection:
         if isinstance(body, bytes) and body:
             headers["content-type"] = "application/json"
         now, times = loop.time(), provider.timeouts
-        whole = _Bound(min(now + times.whole, now + times.whole if until.whole is None else until.whole), True)
+        whole = _Bound(now + times.whole, "whole")
+        if until.whole is not None:
+            whole = min(whole, _Bound(until.whole, "client"))
         first = min(whole, _Bound(now + times.first_byte))
         if until.first is not None:
-            first = min(first, _Bound(until.first, True))
+            first = min(first, _Bound(until.first, "client"))
         url = f"{provider.base_url}/{path}"
         self._check_literal()
         data = body or None if isinstance(body, bytes) else body()
@@ -238,7 +241,9 @@ async def _is_sent(_session: aiohttp.ClientSession, context: SimpleNamespace, _p
 def silent(provider: Provider, begun: bool, passed: _Bound) -> ProviderTimedOut | DeadlineExceeded:
     """What it means that this bound has passed."""
     times = provider.timeouts
-    if passed.is_the_requests:
+    if passed.of == "whole":
+        return ProviderTimedOut(f"Provider '{provider.id}' had not ended within {times.whole:g} s.", counts=False)
+    if passed.of == "client":
         return DeadlineExceeded(
             f"The request's deadline passed before provider '{provider.id}' had answered. "
             "Send it again with more time, or later."

@@ -84,6 +84,15 @@ class Recorder:
         other._into = self
         return other
 
+    @property
+    def is_beside(self) -> bool:
+        """It is of a second attempt: which of the two counts is not known before it has begun."""
+        return self._into is not None
+
+    @property
+    def is_over(self) -> bool:
+        return self._ended
+
     def take_over(self, other: "Recorder") -> None:
         """The second attempt is the one that counts from now on."""
         for name in (

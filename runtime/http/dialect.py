@@ -89,11 +89,12 @@ _END = re.compile(
     rb"|event: ?(?:message_stop|response\.(?:completed|incomplete|failed))"
     rb'|data: ?\{"type":"transcript\.text\.done"'
     rb'|data:.*"generated_text":"'
-    rb'|\{.*"done":true)',
+    rb'|\{(?!.*"done":false).*"done":true)',
     re.MULTILINE,
 )
 """OpenAI's, Anthropic's and that of Responses, of transcripts, of Text Generation Inference, Ollama's. None of them can
-stand in a text: there quotes and line ends are escaped."""
+stand in a text: there quotes and line ends are escaped. A call's arguments may say that they are done; the line does
+not."""
 _WORDS = (b"[DONE]", b"message_stop", b"response.", b"text.done", b'"generated_text":"', b'"done":true')
 """Of which a part has one if `_END` is in it: told apart in a tenth of the time."""
 

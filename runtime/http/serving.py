@@ -141,20 +141,21 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
     """What makes an answer whole waits until the ledger, if there is one, holds its end: nobody has what it lacks."""
     gateway.admit(recorder, target, parsed.calls)  # a further attempt: the first has been let in
     warned: dict[str, str] = {}
-    events, head, held = _events(gateway, recorder, parsed, target, warned), None, b""
+    events, head, is_whole, held = _events(gateway, recorder, parsed, target, warned), None, False, b""
     async with aclosing(events), aclosing(parsed.render(target, events)) as parts:
         async for part in parts:
             if isinstance(part, Head):
                 head = part
                 recorder.answered(part.status)
-                if "content-length" in part.headers:  # it is complete: to send it is the client's time
+                is_whole = "content-length" in part.headers and not recorder.is_beside
+                if is_whole:  # to send it is the client's time
                     recorder.done()
                     await gateway.kept()
                 limits = headers_of(gateway.levels(recorder), parsed.dialect)
                 yield Head(part.status, part.content_type, {**warned, **part.headers, **recorder.headers(), **limits})
                 continue
             assert head is not None
-            if recorder.entry is None or "content-length" in head.headers:
+            if recorder.entry is None or is_whole:
                 yield part
                 if head.is_stream and end_of(part) < len(part):
                     recorder.sent()

@@ -112,14 +112,19 @@ class Placement:
         """A request came. Raises ValueError for an id in use, Conflict when the engine has no adapter places."""
         if request_id in self._running:
             raise ValueError(f"request {request_id} runs already")
-        if digest is not None and not self.places:
-            raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
+        if digest is not None:
+            self.check_places()
         self._waiting.add(request_id, digest, now, claim)
         if digest is not None:
             self._forgotten.discard(digest)  # registered again
             self._pins.renew([digest])
             self._count(digest).hits += digest in self._device
             self._count(digest).misses += digest not in self._device
+
+    def check_places(self) -> None:
+        """Raises Conflict when the engine has none for adapters."""
+        if not self.places:
+            raise Conflict("This model has no adapter places: set memory.adapters.device in its recipe.")
 
     def cancel(self, request_id: str) -> bool:
         """Forget a waiting request. False: it is not waiting; if it runs, abort it and call `finish` then."""

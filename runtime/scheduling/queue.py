@@ -137,8 +137,10 @@ class ModelQueue:
         Unavailable after the recipe's `queue.max_wait` seconds.
         """
         limit = self.recipe.queue.max_wait if max_wait is None else max_wait
-        if adapter is not None and (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
-            raise refusal
+        if adapter is not None:
+            self.policy.check_places()
+            if (refusal := self.effects.probes.refusal(adapter.digest, probe)) is not None:
+                raise refusal
         self._admission.check(self.recipe, claim, self._made_room)
         if adapter is not None:
             self.effects.know(adapter)

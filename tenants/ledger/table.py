@@ -85,7 +85,8 @@ class LedgerTable:
                 uids = [one.entry.uid for one in ended]
                 query = sa.select(LEDGER.c.uid).where(LEDGER.c.uid.in_(uids), LEDGER.c.state == "open")
                 still = set(connection.execute(query.with_for_update()).scalars())
-                ended = [one for one in ended if one.entry.uid in still]
+                firsts = {one.entry.uid: one for one in reversed(ended)}  # a row ends once
+                ended = [one for uid, one in firsts.items() if uid in still]
             if ended:
                 if self._end.run(connection, [(*_ended(one), "settled") for one in ended]) < len(ended) and not again:
                     raise _NotOpen

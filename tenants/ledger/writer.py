@@ -62,14 +62,16 @@ class LedgerWriter:
 
     async def written(self) -> None:
         """Returns once what has come until now is committed, or the database did not answer."""
+        if self._stopping.is_set():  # nobody reads what comes now
+            return
         done: asyncio.Future[None] = self._loop.create_future()
         self._queue.put(done)
         await done
 
     async def close(self) -> None:
         """Write what has come; what a database that does not answer keeps out is lost, and the log tells how much."""
-        self._queue.put(None)
         self._stopping.set()
+        self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
 
     # --- in the thread ----------------------------------------------------------------------------------------------

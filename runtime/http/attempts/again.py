@@ -43,14 +43,14 @@ async def attempts(
     answer: Answer,
 ) -> Parts:
     """The answer of the first target that gives one."""
-    waiting = deque(fallbacks)
+    waiting, chosen = deque(fallbacks), target.model
     patience = gateway.patience(target)
     if recorder.context.deadline is None and patience is not None:
         recorder.within(patience)
     failure: _Failure | None = None
     while True:
         recorder.target = target
-        found, parts = await _begun(gateway, recorder, target, waiting, resolve, answer)
+        found, parts = await _begun(gateway, recorder, target, waiting, resolve, answer, chosen)
         target = recorder.target  # a second attempt may have taken over
         async with aclosing(parts):
             if not isinstance(found, RoundhouseError):
@@ -69,6 +69,8 @@ async def attempts(
         if following is not None:
             target = following
             continue
+        if is_passed_over and target.model == failure.target.model:  # it was tried again, and refuses now
+            raise failure.error
         target = recorder.target = failure.target
         seconds = gateway.again(failure.context, target, failure.error)
         if seconds is None:
@@ -79,14 +81,21 @@ async def attempts(
 
 
 async def _begun(
-    gateway: Gateway, recorder: Recorder, target: Target, fallbacks: deque[str], resolve: Resolve, answer: Answer
+    gateway: Gateway,
+    recorder: Recorder,
+    target: Target,
+    fallbacks: deque[str],
+    resolve: Resolve,
+    answer: Answer,
+    chosen: str,
 ) -> Begun:
+    """chosen: the model that is asked first; who refuses the request in its place is a fall-back."""
     seconds = delay(gateway, target, fallbacks)
     if seconds is not None:
-        return await hedged(gateway, recorder, target, fallbacks, resolve, answer, seconds)
+        return await hedged(gateway, recorder, target, fallbacks, resolve, answer, seconds, chosen)
     parts = answer(target, recorder)
     try:
-        return await first(recorder, target, parts, len(fallbacks)), parts
+        return await first(recorder, target, parts, len(fallbacks), is_fallback=target.model != chosen), parts
     except BaseException:
         await parts.aclose()
         raise

@@ -29,7 +29,9 @@ Answer = Callable[[Target, Recorder], Parts]
 """One attempt, which this recorder notes."""
 
 
-async def first(recorder: Recorder, target: Target, parts: Parts, others: int) -> Part | RoundhouseError:
+async def first(
+    recorder: Recorder, target: Target, parts: Parts, others: int, *, is_fallback: bool
+) -> Part | RoundhouseError:
     """An answer's first part, or the error for which it may be tried elsewhere or again. Raises the others.
 
     A fall-back may know less than the first target, such as no `seed`: that it refuses the request is its own failure.
@@ -37,8 +39,7 @@ async def first(recorder: Recorder, target: Target, parts: Parts, others: int) -
     Args:
         others: targets that are left to be asked: this one has its share of the time.
     """
-    left, tried = recorder.context.seconds_left(), recorder.context.tried
-    is_fallback = bool(tried) and target.model not in tried
+    left = recorder.context.seconds_left()
     share = left / (others + 1) if others and left is not None else None
     try:
         async with asyncio.timeout(share) as limit:

@@ -45,20 +45,21 @@ async def hedged(
     resolve: Resolve,
     answer: Answer,
     seconds: float,
+    chosen: str,
 ) -> Begun:
     """As `first`, of one of two attempts. The fall-back that the second one asks is taken from `fallbacks`."""
     if target.model not in recorder.context.tried:
         gateway.hedges[target.model].asked()
-    mine, second = _Attempt(recorder, target, answer, len(fallbacks)), None
+    mine, second = _Attempt(recorder, target, answer, len(fallbacks), chosen), None
     try:
         await asyncio.wait({mine.task}, timeout=seconds)
-        other = None if mine.task.done() else _other(gateway, target, fallbacks, resolve)
+        other = None if mine.is_first else _other(gateway, target, fallbacks, resolve)
         if other is None:
             return await mine.task, mine.parts
-        second = _Attempt(recorder.beside(other), other, answer, len(fallbacks) + 1)
+        second = _Attempt(recorder.beside(other), other, answer, len(fallbacks) + 1, chosen)
         await asyncio.wait({mine.task, second.task}, return_when=asyncio.FIRST_COMPLETED)
-        if mine.task.done():
-            error = mine.task.result()  # raises what is the client's own fault
+        if mine.is_first:
+            error = await mine.task  # raises what is the client's own fault
             if not isinstance(error, RoundhouseError):
                 await second.leave()
                 gateway.lost(second.recorder)
@@ -98,12 +99,17 @@ async def hedged(
 class _Attempt:
     """Under way until `leave`."""
 
-    def __init__(self, recorder: Recorder, target: Target, answer: Answer, others: int) -> None:
+    def __init__(self, recorder: Recorder, target: Target, answer: Answer, others: int, chosen: str) -> None:
         self.recorder = recorder
         self.is_told = False
         """Its end is in the ledger, or will be with the request's."""
         self.parts = answer(target, recorder)
-        self.task = asyncio.create_task(first(recorder, target, self.parts, others))
+        self.task = asyncio.create_task(first(recorder, target, self.parts, others, is_fallback=target.model != chosen))
+
+    @property
+    def is_first(self) -> bool:
+        """It has begun or failed; or its end is told already, and it waits until the ledger holds that."""
+        return self.task.done() or self.recorder.is_over
 
     def failed(self) -> RoundhouseError | None:
         """Once its task is done. The client's own fault is here one of this target: the other one may bear it."""

@@ -17,6 +17,7 @@ from runtime.http.dialect import end_of
         (b'data: {"type":"transcript.text.delta","delta":"a"}\n\n', b'data: {"type":"transcript.text.done"}\n\n'),
         (b'data:{"generated_text":null}\n\n', b'data:{"index":2,"generated_text":"ab"}\n\n'),
         (b'{"done":false}\n', b'{"model":"m","done":true}\n'),
+        (b'{"message":{"tool_calls":[{"function":{"arguments":{"done":true}}}]},"done":false}\n', b'{"done":true}\n'),
         (b'data: {"text":"\\ndata: [DONE]"}\n\n', b""),
         (b'{"response":"\\"done\\":true","done":false}\n', b""),
         (b"event: message_delta\ndata: {}\n\n", b""),

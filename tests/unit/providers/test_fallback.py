@@ -82,6 +82,31 @@ async def test_the_next_one_answers(tmp_path: Path, routed: list[str], name: str
         assert (record.target.model, record.usage.completion_tokens) == ("second/big", 5)
 
 
+async def test_one_that_takes_longer_than_all_may_is_followed_by_the_next(tmp_path: Path, routed: list[str]) -> None:
+    """Its recipe's `whole` is over; the client has all the time that it asked for."""
+    routed.append("second/big")
+    times = {"first_byte": 500.0, "between_bytes": 500.0, "whole": 0.3}
+    async with rigged_with(tmp_path, two(Play([HANG]), traces.message("big"), timeouts=times)) as rig:
+        body = {"model": "first/big", "messages": [{"role": "user", "content": "hi"}]}
+        found = await rig.http.post("/v1/chat/completions", json=body, headers={"X-Request-Timeout": "500"})
+        assert found.status_code == 200, found.text
+        assert found.headers["x-roundhouse-failed-attempts"] == "first/big provider_timeout"
+
+
+async def test_a_refusal_on_a_fallbacks_second_try_is_not_the_answer(tmp_path: Path, routed: list[str]) -> None:
+    """The error before it is."""
+    routed.append("second/big")
+    plays = [traces.error(503), traces.error(400)]
+    scripts = {
+        **two(traces.error(500), Play([HANG])),
+        "second": (lambda seen: plays.pop(0), "anthropic", {"retries": 2}),
+    }
+    async with rigged_with(tmp_path, scripts) as rig:
+        found = await rig.chat("first/big")
+        assert (found.status_code, found.json()["error"]["code"]) == (503, "provider_overloaded"), found.text
+        assert plays == [], "it was asked twice"
+
+
 def limited(money: int) -> Limiter:
     """The team may spend so much a day, and has ten requests a minute."""
     limiter = Limiter()

@@ -45,11 +45,13 @@ def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 @asynccontextmanager
-async def two(folder: Path, first: Play, second: Play, **more: Any) -> AsyncIterator[tuple[Rig, Rows]]:
-    """And what the ledger is told: attempt, target, end, code."""
+async def two(
+    folder: Path, first: Play, then: Play, second: str = "anthropic", **more: Any
+) -> AsyncIterator[tuple[Rig, Rows]]:
+    """And what the ledger is told: attempt, target, end, code. second: the protocol of the one that plays `then`."""
     scripts: dict[str, Any] = {
         "first": (lambda seen: first, "openai", more),
-        "second": (lambda seen: second, "anthropic", {}),
+        "second": (lambda seen: then, second, {}),
     }
     async with rigged_with(folder, scripts) as rig:
         rows: Rows = []
@@ -165,6 +167,28 @@ async def test_one_of_them_fails(tmp_path: Path, seconds: list[float]) -> None:
         assert (await rig.chat("first/big")).headers["x-roundhouse-model"] == "first/big@v1"
         told = [(model, end, code) for _, model, end, code in rows]
         assert told == [("second/big", "failed", "provider_failed"), ("first/big", "done", None)]
+
+
+def vectors() -> Play:
+    return Play([b'{"data": [{"index": 0, "embedding": [1.0, 0.0]}], "usage": {"prompt_tokens": 3}, "model": "embed"}'])
+
+
+async def test_an_answer_that_is_whole_at_once_is_the_second_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is complete before it is known that it counts: what is told of its end is told of its own row."""
+
+    def attempted(gateway: Any, recorder: Any, target: Target, _none: Sequence[str], *more: Any) -> Parts:
+        chosen = Routed("r@v1", Decision("first/embed", "state", hedge_after=SOON))
+        return attempts(gateway, recorder, replace(target, routed=chosen), ["second/embed"], *more)
+
+    monkeypatch.setattr(serving, "attempts", attempted)
+    async with two(tmp_path, HANGS, vectors(), second="openai") as (rig, rows):
+        found = await rig.http.post("/v1/embeddings", json={"model": "first/embed", "input": "a"})
+        assert (found.status_code, found.json()["data"][0]["embedding"]) == (200, [1.0, 0.0]), found.text
+        assert rows == [(1, "first/embed", "cancelled", "hedged"), (2, "second/embed", "done", None)]
+        (record,) = rig.gateway.records.all
+        assert (record.target and record.target.model, record.usage.prompt_tokens) == ("second/embed", 3)
 
 
 async def test_both_fail(tmp_path: Path, seconds: list[float]) -> None:

@@ -102,6 +102,15 @@ def test_a_row_that_was_interrupted_does_not_end_again(ledger: LedgerTable, data
     assert (ledger.differences(), ledger.open_rows()) == ([], 0)
 
 
+def test_a_row_that_is_ended_twice_at_once_ends_as_the_first_says(ledger: LedgerTable, database: Database) -> None:
+    one = entry()
+    ledger.write([one], [])
+    ledger.write([], [done(one, 5), done(one, 7)])
+    (found,) = used(database, Question(0, HOUR))
+    assert (found.requests, found.prompt_tokens) == (1, 5)
+    assert ledger.differences() == []
+
+
 def test_a_change_from_outside_is_found(ledger: LedgerTable, database: Database) -> None:
     entries = [entry(team="a"), entry(team="b")]
     ledger.write(entries, [done(one, 5) for one in entries])

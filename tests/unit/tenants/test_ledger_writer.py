@@ -16,6 +16,7 @@ from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
 from tenants.ledger.writer import LedgerWriter
 from tenants.storage.opening import open_tables
+from tests.eventually import PATIENCE
 from tests.unit.tenants.test_ledger import HOUR, done, entry
 
 
@@ -145,3 +146,11 @@ async def test_a_second_start_ends_what_the_first_left(tmp_path: Path) -> None:
     await second.close()
     database.close()
     assert (tmp_path / "server-id").stat().st_mode & 0o777 == 0o600
+
+
+async def test_after_its_end_nobody_waits_for_it(gate: Gate) -> None:
+    """A look at the keys that comes while the server stops."""
+    writer = over(gate)
+    await writer.close()
+    async with asyncio.timeout(PATIENCE):
+        await writer.written()
