@@ -14,9 +14,9 @@ from registry.errors import EngineFailed
 from tenants.ledger.table import LedgerTable
 from tests.unit.http.audio.script import SCRIPT, WAV
 from tests.unit.http.fakes import Wire
-from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, Kept, kept
+from tests.unit.http.tenants.test_usage import BODY, END, PATH, STREAM, Kept, kept, limiter
 
-__all__ = ["kept"]
+__all__ = ["kept", "limiter"]
 
 
 def event(data: object, name: str = "") -> bytes:
