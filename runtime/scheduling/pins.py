@@ -1,6 +1,8 @@
 """Adapters that keep their place once they are in it (rule 7 of `runtime.scheduling.placement`)."""
 
+import sys
 from collections.abc import Iterable
+from itertools import islice
 
 from registry.errors import Conflict
 
@@ -10,9 +12,16 @@ class Pins:
 
     def __init__(self) -> None:
         self._wanted: dict[str, bool] = {}  # False: it failed, and the pin alone brings it in no more
+        self._most = sys.maxsize
 
     def __contains__(self, digest: object) -> bool:
-        return digest in self._wanted
+        if len(self._wanted) <= self._most:
+            return digest in self._wanted
+        return digest in list(islice(self._wanted, self._most))
+
+    def fit(self, places: int) -> None:
+        """The engine has so many places now. Of more pins than fit the first ones hold, until there is room again."""
+        self._most = max(0, places - 1)
 
     def add(self, digest: str, places: int) -> None:
         """Of an engine with so many places. Raises Conflict when none would stay open."""
@@ -39,4 +48,4 @@ class Pins:
 
     def wanted(self) -> list[str]:
         """To be brought in when no request needs the place."""
-        return [digest for digest, wanted in self._wanted.items() if wanted]
+        return [digest for digest, wanted in islice(self._wanted.items(), self._most) if wanted]

@@ -201,6 +201,7 @@ class Placement:
         if self._sizes is not None:
             self.places, host, self.max_requests, self._spare = self._sizes
             self._make_tiers(host, self._host.staging_at_once)
+            self._pins.fit(self.places)
             self._sizes = None
         self._pins.renew()
         return lost

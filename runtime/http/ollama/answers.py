@@ -33,7 +33,13 @@ class _Call(msgspec.Struct):
 class _Part(msgspec.Struct):
     content: str | None = None
     reasoning: str | None = None
+    reasoning_content: str | None = None
+    """The same, as other servers call it."""
     tool_calls: list[_Call] | None = None
+
+    @property
+    def thought(self) -> str | None:
+        return self.reasoning or self.reasoning_content or None
 
 
 class TopLogprob(msgspec.Struct):
@@ -194,7 +200,7 @@ class Writer:
         part = choice.delta or _Part(choice.text)
         for call in part.tool_calls or ():
             self._add(call)
-        if not (part.content or part.reasoning):
+        if not (part.content or part.thought):
             if self.watch.first is None and part.tool_calls:
                 self.watch.first = self.watch.clock()
             return None
@@ -244,7 +250,7 @@ class Writer:
         told: dict[str, Any] = {"model": self.model, "created_at": now(), "done": done, **more}
         if choice.logprobs is not None:
             told["logprobs"] = choice.logprobs.content
-        text, thinking = part.content or "", part.reasoning or None
+        text, thinking = part.content or "", part.thought
         if self.is_chat:
             return OllamaChat(message=AnswerMessage("assistant", text, thinking, calls), **told)
         return OllamaGeneration(response=text, thinking=thinking, tool_calls=calls, **told)

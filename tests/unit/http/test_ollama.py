@@ -180,6 +180,15 @@ async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: 
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("name", ["reasoning", "reasoning_content"])
+async def test_thoughts_are_told_by_whichever_name_they_come(tmp_path: Path, name: str) -> None:
+    """A provider's are translated into the second."""
+    gateway = able(tmp_path, reasoning_parser="qwen3")
+    streams(gateway, delta(**{name: "hm"}), delta(content="so"), delta(finish="stop"))
+    thought, said, _ = lines(await asked(gateway, "/api/chat", ASKED))
+    assert (thought["message"]["thinking"], said["message"]["content"]) == ("hm", "so")
+
+
 async def test_calls_come_whole_though_the_engine_tells_them_in_pieces(tmp_path: Path) -> None:
     gateway = able(tmp_path, tool_call_parser="hermes", reasoning_parser="qwen3")
     streams(

@@ -157,6 +157,20 @@ def test_rule_7_pinned_adapters_stay_and_one_place_stays_open() -> None:
     assert policy.status(A) == policy.status(A).__class__("device", True, 0, 0, 0, 1, 1, 1, 0, 0.0)
 
 
+def test_rule_7_of_more_pins_than_places_the_first_hold_and_the_others_once_there_is_room() -> None:
+    policy = Placement(3, 4, 8)
+    for digest in (A, B):
+        policy.pin(digest)
+    policy.resize(2, 4, 8)
+    policy.reset()
+    assert [policy.status(digest).pinned for digest in (A, B)] == [True, False]
+    put(policy, C, D)
+    assert set(policy.resident()) == {A, D}, "one place is left for the others"
+    policy.resize(3, 4, 8)
+    policy.reset()
+    assert [policy.status(digest).pinned for digest in (A, B)] == [True, True]
+
+
 def test_rule_7_a_pinned_adapter_is_brought_in_when_there_is_room() -> None:
     policy = Placement(2, 3, 8)
     policy.pin(A)
