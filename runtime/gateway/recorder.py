@@ -43,6 +43,7 @@ class Recorder:
         self._sinks, self._clock = sinks, clock
         self._began = clock()
         self._leases: list[Lease] = []
+        self._had_a_turn = False
         self._first: float | None = None
         self._status: int | None = None
         self._ended, self._is_sent = False, False
@@ -108,6 +109,7 @@ class Recorder:
     def leased(self, lease: Lease, *, is_cold: bool = False) -> None:
         """It has its turn. is_cold: it caused the load that it waited for."""
         self._leases.append(lease)
+        self._had_a_turn = True
         self._cold += lease.load_seconds if is_cold else 0.0
         if self._device is not None and self._mark is None and not self._ended:
             self._mark = self._device.begin()
@@ -188,7 +190,7 @@ class Recorder:
             return End.ENGINE_DIED
         if error.code == "client_too_slow":
             return End.CANCELLED
-        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._leases) else End.FAILED
+        return End.REFUSED if error.status < 500 or (error.status == 503 and not self._had_a_turn) else End.FAILED
 
     def _end(self, end: End, status: int | None, code: str | None = None) -> None:
         if self._into is not None:

@@ -200,6 +200,10 @@ async def test_if_the_others_refuse_it_the_first_error_is_told(tmp_path: Path, r
         assert (found.status_code, found.json()["error"]["code"]) == (502, "provider_failed")
         (record,) = rig.gateway.records.all
         assert (record.code, record.target and record.target.model) == ("provider_failed", "first/big")
+    async with rigged_with(tmp_path / "busy", two(traces.error(503), play)) as rig:
+        assert (await rig.chat("first/big", **more)).status_code == 503
+        (record,) = rig.gateway.records.all
+        assert record.end is End.FAILED, "it had its turn"
     plays = [traces.error(500), traces.chat("big")]
     scripts = {**two(traces.error(500), play), "first": (lambda seen: plays.pop(0), "openai", {"retries": 1})}
     async with rigged_with(tmp_path / "again", scripts) as rig:
