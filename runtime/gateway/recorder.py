@@ -97,8 +97,8 @@ class Recorder:
     def take_over(self, other: "Recorder") -> None:
         """The second attempt is the one that counts from now on."""
         for name in (
-            "context", "target", "entry", "admission", "pairs", "_leases", "_had_a_turn", "_first", "_status", "_mark", "_cold",
-            "_failures", "_attempt_began",
+            "context", "target", "entry", "admission", "pairs", "_leases", "_had_a_turn", "_first", "_status", "_mark",
+            "_cold", "_failures", "_attempt_began",
         ):  # fmt: skip
             setattr(self, name, getattr(other, name))
 
