@@ -8,7 +8,7 @@ import msgspec
 from models import sse
 from registry.json import NOT_JSON
 from routing.providers.passing import BadAnswer
-from routing.providers.translation.fields import Json
+from routing.providers.translation.fields.reading import Json
 
 REASONS = {
     "end_turn": "stop",

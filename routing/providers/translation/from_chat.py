@@ -7,8 +7,8 @@ import msgspec
 
 from registry.json import NOT_JSON
 from routing.providers.translation.chat_answers import ChatAnswers
-from routing.providers.translation.chat_fields import FIELDS
-from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.chat import FIELDS
+from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
 
 EFFORTS = ("low", "medium", "high", "xhigh", "max")
 CHOICES = {"auto": "auto", "none": "none", "required": "any"}

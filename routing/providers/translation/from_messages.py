@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.messages import FIELDS
+from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
 from routing.providers.translation.message_answers import MessageAnswers
-from routing.providers.translation.message_fields import FIELDS
 
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 THOUGHTS = ("thinking", "redacted_thinking")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from registry.errors import BadRequest
-from routing.providers.translation.fields import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
+from routing.providers.translation.fields.responses import FIELDS
 from routing.providers.translation.response_answers import ResponseAnswers
-from routing.providers.translation.response_fields import FIELDS
 
 PASSED_ON = ("temperature", "top_p", "parallel_tool_calls", "user")
 NAMES = {

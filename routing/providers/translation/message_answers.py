@@ -16,7 +16,7 @@ from routing.providers.translation.completions import (
     Spoken,
     read,
 )
-from routing.providers.translation.fields import Json
+from routing.providers.translation.fields.reading import Json
 
 REASONS = {
     "stop": "end_turn",

@@ -10,7 +10,7 @@ import msgspec
 from models import sse
 from routing.providers.passing import BadAnswer
 from routing.providers.translation.completions import ChatCompletion, ChatToolCall, ChatUsage, Details, Spoken, read
-from routing.providers.translation.fields import Json
+from routing.providers.translation.fields.reading import Json
 
 INCOMPLETE = {"length": "max_output_tokens", "content_filter": "content_filter"}
 TEXTS = {"reasoning_text": "text", "output_text": "text", "refusal": "refusal"}

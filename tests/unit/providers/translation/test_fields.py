@@ -14,14 +14,14 @@ from openai.types.responses.response_create_params import ResponseCreateParamsSt
 
 from registry.errors import BadRequest
 from routing.providers.translation import (
-    chat_fields,
     from_chat,
     from_messages,
     from_responses,
-    message_fields,
-    response_fields,
 )
-from routing.providers.translation.fields import Fields
+from routing.providers.translation.fields import chat as chat_fields
+from routing.providers.translation.fields import messages as message_fields
+from routing.providers.translation.fields import responses as response_fields
+from routing.providers.translation.fields.reading import Fields
 from tests.unit.providers.translation import samples
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from routing.providers.translation.fields import Fields, fields
+from routing.providers.translation.fields.reading import Fields, fields
 
 FIELDS: Mapping[str, Fields] = {
     "request": fields(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from routing.providers.translation.fields import Fields, fields
+from routing.providers.translation.fields.reading import Fields, fields
 
 DIRECT = {"type": "direct"}
 """The model calls a tool by itself, and not by code that it writes."""
