@@ -119,11 +119,13 @@ def test_sigterm_under_load_lets_streams_finish_and_leaves_nothing(two_chats: Se
     for stream in streams:
         stream.wait_lines(5)
     family = server.family()
+    sockets = Path(json.loads((server.data / "server.json").read_text())["run_dir"])
+    assert list(sockets.glob("*.sock"))
     server.process.send_signal(signal.SIGTERM)
     assert [stream.completion_tokens() for stream in streams] == [8 * 450] * 3
     assert server.process.wait(PATIENCE) == 0, server.tail()
     eventually(lambda: not alive(family))
-    assert not list((server.data / "run").glob("**/*.sock"))
+    assert not sockets.exists()
     lines = [json.loads(line) for line in server.log.read_text().splitlines() if '"roundhouse.server"' in line]
     told = [(line["message"], line.get("running"), line.get("models"), line.get("finished")) for line in lines]
     left = lines[0]["running"]

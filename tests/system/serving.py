@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 import psutil
@@ -77,8 +77,19 @@ class Server:
                 preexec_fn=partial(die_with_parent, os.getpid()),
             )
 
-    def wait_ready(self, seconds: float = PATIENCE) -> "Server":
-        eventually(self._is_ready, self.tail, seconds)
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait_ready(self, seconds: float = PATIENCE) -> Self:
+        """Closed where it does not come up: who called may have nothing that could close it yet."""
+        try:
+            eventually(self._is_ready, self.tail, seconds)
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def _is_ready(self) -> bool:
@@ -167,7 +178,7 @@ def alive(processes: Sequence[psutil.Process]) -> list[int]:
     return found
 
 
-def zombies(server: Server, seconds: float = 60.0) -> list[str]:
+def zombies(server: Server, seconds: float = PATIENCE) -> list[str]:
     """Processes of the server that have ended and that nobody asks for: those that are left after a while, since
     LitServe asks for an ended worker within a moment."""
     deadline = time.monotonic() + seconds

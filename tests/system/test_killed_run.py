@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
 from runtime.cli.local import processes
+from tests.eventually import eventually
 from tests.system.serving import ROOT
 
 pytestmark = pytest.mark.real
@@ -29,14 +29,10 @@ sys.stdin.read()
 
 def run_of(data: Path) -> str:
     """The id of the server's run, once it has processes beside its first."""
-    record, deadline = data / "server.json", time.monotonic() + 60
-    while time.monotonic() < deadline:
-        if record.exists() and (text := record.read_text()):
-            run: str = json.loads(text)["id"]
-            if len(processes.members(run)) > 3:
-                return run
-        time.sleep(0.01)
-    raise AssertionError("the server did not start")
+    record = data / "server.json"
+    run: str = json.loads(eventually(lambda: record.exists() and record.read_text(), lambda: "no record"))["id"]
+    eventually(lambda: len(processes.members(run)) > 3, lambda: "the server did not start")
+    return run
 
 
 @pytest.mark.parametrize("when", ["starting", "serving"])
@@ -52,10 +48,7 @@ def test_a_killed_test_run_takes_its_server_along(tmp_path: Path, when: str) -> 
                 os.kill(core, signal.SIGSTOP)  # as a test of faults does: what is stopped goes, too
             parent.kill()
             parent.wait()
-            deadline = time.monotonic() + 60
-            while (left := processes.members(run)) and time.monotonic() < deadline:
-                time.sleep(0.05)
-            assert not left, f"{left} outlived the test run"
+            eventually(lambda: not processes.members(run), lambda: f"{processes.members(run)} outlived the test run")
         finally:
             parent.kill()
             processes.sweep(run)

@@ -138,11 +138,12 @@ class Run:
         self.told.kills = dict(counts)
 
     def _kill(self, kind: Kind) -> None:
+        """Raises AssertionError where nobody has noticed it."""
         model = "starter-chat" if kind == "core" else self._chance.choice(MODELS)
-        self._server.wait_state(model, "ready")
+        before = self._server.wait_state(model, "ready")["deaths"]
         who: Callable[[str], int] = self._server.core_pid if kind == "core" else self._server.slot_pid
-        with suppress(ProcessLookupError):
-            os.kill(who(model), signal.SIGKILL)
+        os.kill(who(model), signal.SIGKILL)
+        eventually(lambda: self._server.model(model)["deaths"] > before, self._server.tail)
 
     def _end_gateway(self) -> None:
         self._up.clear()

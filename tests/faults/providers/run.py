@@ -3,8 +3,9 @@
     python -m tests.faults.providers.run --seconds 300
 
 The providers are fakes on this machine that speak OpenAI's and Anthropic's protocols; everything between a request's
-body and its answer is the server's own, without its socket. Failing is 500, 429, 529, a broken connection, garbage, an
-error event before the first words, or silence. Ends in one JSON line; exit code 1 where less than 99.9 % were answered.
+body and its answer is the server's own, without its socket: a router names the fall-back. Failing is 500, 429, 529, a
+broken connection, garbage, an error event before the first words, or silence. Ends in one JSON line; exit code 1 where
+less than 99.9 % were answered.
 """
 
 import argparse
@@ -18,13 +19,13 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
+from registry.recipes.router import RouterSpec
+from registry.state.database import State
 from routing.providers import breaker
 from routing.providers.breaker import Phase
-from runtime.gateway.backend import Target
-from runtime.http import serving
-from runtime.http.attempts.again import attempts
-from runtime.http.dialect import Parts
+from routing.routers.content import Content
 from tests.fakes import traces
 from tests.fakes.provider import CUT, HANG, Play, Script, Seen
 from tests.unit.providers.rig import Rig, rigged_with
@@ -34,10 +35,10 @@ WAYS = ("500", "429", "529", "cut", "garbage", "event", "hang")
 TIMEOUTS = {"connect": 1.0, "first_byte": 0.5, "between_bytes": 0.5, "whole": 10.0}
 
 
-def failing(chance: random.Random) -> Script:
+def failing(chance: random.Random, share: float) -> Script:
     def play(seen: Seen) -> Play:
         is_stream = bool(seen.body.get("stream"))
-        if chance.random() >= SHARE:
+        if chance.random() >= share:
             return traces.chat_stream("big") if is_stream else traces.chat("big")
         match chance.choice(WAYS):
             case "cut":
@@ -59,20 +60,11 @@ def well(seen: Seen) -> Play:
     return traces.message_stream("big") if seen.body.get("stream") else traces.message("big")
 
 
-def route_to(names: list[str]) -> None:
-    """As if a router had named these fall-backs."""
-
-    def attempted(gateway: Any, recorder: Any, target: Target, _none: Any, *more: Any) -> Parts:
-        return attempts(gateway, recorder, target, names, *more)
-
-    vars(serving)["attempts"] = attempted
-
-
 async def client(rig: Rig, until: float, seed: int, answers: Counter[str]) -> None:
     chance = random.Random(seed)
     while time.monotonic() < until:
         stream = chance.random() < 0.5
-        found = await rig.chat("first/big", stream=stream)
+        found = await rig.chat("auto", stream=stream)
         whole = found.status_code == 200 and "hello" in found.text and (not stream or "[DONE]" in found.text)
         answers["answered" if whole else f"{found.status_code} {found.text[-200:]}"] += 1
         if whole:
@@ -80,7 +72,7 @@ async def client(rig: Rig, until: float, seed: int, answers: Counter[str]) -> No
         await asyncio.sleep(chance.uniform(0.02, 0.1))
 
 
-async def run(seconds: float, clients: int, seed: int) -> dict[str, Any]:
+async def run(seconds: float, clients: int, seed: int, share: float = SHARE) -> dict[str, Any]:
     answers: Counter[str] = Counter()
     phases: Counter[str] = Counter()
     wrong: list[str] = []
@@ -110,14 +102,19 @@ async def run(seconds: float, clients: int, seed: int) -> dict[str, Any]:
         watch(state.phase, found.phase)
         return found
 
-    vars(breaker).update(admit=admitted, ended=at_end)
-    route_to(["second/big"])
+    router = {"id": "auto", "targets": [{"name": "first/big"}, {"name": "second/big"}], "default": "first/big",
+              "fallbacks": ["second/big"]}  # fmt: skip
     scripts: Any = {
-        "first": (failing(random.Random(seed)), "openai", {"timeouts": TIMEOUTS, "retries": 1}),
+        "first": (failing(random.Random(seed), share), "openai", {"timeouts": TIMEOUTS, "retries": 1}),
         "second": (well, "anthropic", {}),
     }
-    with tempfile.TemporaryDirectory() as folder:
-        async with rigged_with(Path(folder), scripts) as rig:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        State(Path(folder) / "state") as state,
+        patch.multiple(breaker, admit=admitted, ended=at_end),
+    ):
+        async with rigged_with(Path(folder), scripts, state=state) as rig:
+            await rig.gateway.routers.add(Content(RouterSpec.model_validate(router)), "test")
             until = time.monotonic() + seconds
             async with asyncio.TaskGroup() as group:
                 for number in range(clients):

@@ -42,22 +42,21 @@ def recipe(folder: Path) -> Path:
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, dict[str, str]]]:
     """The server, and keys of the teams flood, quiet and urgent."""
     folder = tmp_path_factory.mktemp("fairness") / "a"
-    server = Server(folder / "data", [recipe(folder.parent)])
-    server.wait_ready()
-    server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=LIMITS)
-    keys = {}
+    with Server(folder / "data", [recipe(folder.parent)]) as server:
+        server.wait_ready().http.close()
+        server.http = httpx.Client(base_url=server.url, timeout=PATIENCE, limits=LIMITS)
+        keys = {}
 
-    def told(*words: str) -> Any:
-        command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(server.data), "--json"]
-        return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+        def told(*words: str) -> Any:
+            command = [sys.executable, "-m", "runtime.cli.main", *words, "--data-dir", str(server.data), "--json"]
+            return json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
 
-    for team, *more in (["flood"], ["quiet"], ["urgent", "--ceiling", "critical"], ["reports", "--class", "batch"]):
-        told("teams", "create", team)
-        keys[team] = told("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
-    eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
-    assert asked(server, keys["quiet"]).status_code == 200
-    yield server, keys
-    server.close()
+        for team, *more in (["flood"], ["quiet"], ["urgent", "--ceiling", "critical"], ["reports", "--class", "batch"]):
+            told("teams", "create", team)
+            keys[team] = told("keys", "create", "--team", team, "--scopes", "infer,models", *more)["value"]
+        eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys["reports"]}).status_code == 200)
+        assert asked(server, keys["quiet"]).status_code == 200
+        yield server, keys
 
 
 def asked(server: Server, key: str, tokens: int = 24, words: int = 4, **more: Any) -> httpx.Response:

@@ -23,20 +23,20 @@ ASKED: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def keyed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Server, str, str]]:
-    server = Server(tmp_path_factory.mktemp("isolation") / "a" / "data", [STARTER / "starter-chat.yaml"])
-    server.wait_ready()
-    keys = []
-    for team in ("search", "speech"):
-        for command in (
-            ["teams", "create", team],
-            ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,usage"],
-        ):
-            told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(server.data), "--json"]
-            found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
-        keys.append(found["value"])
-    eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
-    yield server, keys[0], keys[1]
-    server.close()
+    data = tmp_path_factory.mktemp("isolation") / "a" / "data"
+    with Server(data, [STARTER / "starter-chat.yaml"]) as server:
+        server.wait_ready()
+        keys = []
+        for team in ("search", "speech"):
+            for command in (
+                ["teams", "create", team],
+                ["keys", "create", "--team", team, "--scopes", "infer,models,adapters,usage"],
+            ):
+                told = [sys.executable, "-m", "runtime.cli.main", *command, "--data-dir", str(data), "--json"]
+                found = json.loads(subprocess.run(told, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+            keys.append(found["value"])
+        eventually(lambda: server.http.get("/v1/models", headers={"x-api-key": keys[-1]}).status_code == 200)
+        yield server, keys[0], keys[1]
 
 
 def cached(server: Server, key: str, path: str, **more: Any) -> float:
