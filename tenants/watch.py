@@ -5,6 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
+from registry.errors import Unavailable
 from tenants.caller import Caller
 from tenants.keys import pepper
 from tenants.keys.keyring import Keyring, Known
@@ -29,6 +30,9 @@ class KeyWatch:
     | nobody has ever made one     | let in on loopback or with `open`       | one stat(2)           |
     | there are some               | with `open` let in, to ask models       | one SELECT            |
     | the database does not answer | as before; at the start it is an error  | one try               |
+    | it has never answered yet    | 503, and so is who shows one            | one try               |
+
+    The last: tables came while the server ran, and it may not read them. That there are no keys is then not known.
     """
 
     def __init__(
@@ -46,9 +50,16 @@ class KeyWatch:
         self._task: asyncio.Task[None] | None = None
         self._looking = asyncio.Lock()
         """One look at a time: it opens the database once, and no older ring takes the place of a newer one."""
-        self._failed = False
+        self._failed, self._was_read = False, False
+        """The last look; any look at tables, with all that is told of it."""
 
     def who(self, shown: Sequence[str]) -> Caller:
+        if self._failed and not self._was_read:
+            raise Unavailable(
+                "This server cannot read its keys, and lets nobody in until it can. Its log tells why.",
+                code="keys_unreadable",
+                retry_after=5,
+            )
         return self._ring.who(shown)
 
     async def start(self) -> None:
@@ -87,6 +98,7 @@ class KeyWatch:
             if self._changed is not None and self._database is not None and self._told != (now := self._revision):
                 await self._changed(self._database)
                 self._told = now
+            self._was_read = True
 
     async def _watch(self) -> None:
         while True:
@@ -96,7 +108,8 @@ class KeyWatch:
                 self._failed = False
             except Exception as error:  # whatever it is: the next look may succeed
                 if not self._failed:
-                    log.error("keys cannot be read: those known go on", exc_info=error)
+                    meanwhile = "those known go on" if self._was_read else "nobody is let in until they can be"
+                    log.error(f"keys cannot be read: {meanwhile}", exc_info=error)
                 self._failed = True
 
     def _read(self) -> None:

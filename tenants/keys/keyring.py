@@ -27,7 +27,7 @@ HOW = "Send it as Authorization: Bearer, x-api-key or api-key."
 
 class Callers(Protocol):
     def who(self, shown: Sequence[str]) -> Caller:
-        """The caller who shows these keys. Raises Unauthorized."""
+        """The caller who shows these keys. Raises Unauthorized, and Unavailable where that cannot be known."""
         ...
 
 

@@ -3,7 +3,7 @@
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from console.sessions import own_cookie
-from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized
+from registry.errors import Forbidden, NotFound, RoundhouseError, Unauthorized, Unavailable
 from runtime.http.guard.access import dialect_of, needed
 from runtime.http.guard.origin import Headers
 from runtime.http.middleware import gateway_of, set_caller
@@ -47,7 +47,7 @@ def _take_cookies(scope: Scope) -> str:
 
 
 def _caller(scope: Scope, cookie: str) -> Caller:
-    """Raises Unauthorized, Forbidden, NotFound."""
+    """Raises Unauthorized, Forbidden, NotFound, Unavailable."""
     method, path = scope["method"], scope["path"]
     try:
         scopes = needed(method, path)
@@ -59,7 +59,7 @@ def _caller(scope: Scope, cookie: str) -> Caller:
     if scopes is None:
         try:
             return gateway_of(scope).callers.who(keys)
-        except Unauthorized:
+        except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
             return NOBODY
     caller = gateway_of(scope).callers.who(keys)
     if caller.scopes.isdisjoint(scopes):

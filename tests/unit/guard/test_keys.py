@@ -1,13 +1,13 @@
 """Keys over a real socket: which scope each route needs, how a key is shown, how a refusal looks."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from registry.errors import NotFound
+from registry.errors import NotFound, Unavailable
 from runtime.http.guard.access import PUBLIC, needed
 from runtime.http.guard.keys import shown
 from runtime.http.routes import routes
@@ -342,6 +342,20 @@ async def test_the_caller_is_in_the_record(server: Served) -> None:
 async def test_an_unknown_path_is_no_secret_and_needs_a_key(server: Served) -> None:
     assert (await ask(server, "GET /v1/nothing")).status == 401
     assert (await ask(server, "GET /v1/nothing", bearer(KEYS[Scope.ADMIN]))).status == 404
+
+
+async def test_a_server_that_cannot_read_its_keys_lives_and_lets_nobody_in(tmp_path: Path) -> None:
+    class Unreadable:
+        def who(self, shown: Sequence[str]) -> Caller:
+            raise Unavailable("They cannot be read.", code="keys_unreadable", retry_after=5)
+
+    async with served(tmp_path, callers=Unreadable()) as server:
+        for line in ("GET /v1/models", "POST /v1/adapters", "GET /v1/nothing", "GET /metrics"):
+            refused = await ask(server, line, bearer(KEYS[Scope.INFER]))
+            assert (refused.status, refused.error()["code"]) == (503, "keys_unreadable")
+            assert refused.headers["retry-after"] == "5"
+        assert (await ask(server, "GET /health/live")).status == 200
+        assert (await ask(server, "GET /console/now")).status == 303, "to where one signs in"
 
 
 async def test_an_open_server_with_keys(tmp_path: Path) -> None:

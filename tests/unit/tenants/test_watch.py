@@ -3,12 +3,15 @@
 import asyncio
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 
-from registry.errors import Conflict, Unauthorized
+from registry.errors import Conflict, RoundhouseError, Unauthorized, Unavailable
 from registry.storage.database import Database
 from tenants.caller import EVERYBODY
 from tenants.keys import pepper
@@ -16,7 +19,9 @@ from tenants.keys.records import KeyRequest
 from tenants.keys.table import KeyTable
 from tenants.place import FILE, KeyPlace
 from tenants.storage.opening import open_tables
+from tenants.storage.tables import KEYS, VERSION_TABLE
 from tenants.watch import KeyWatch
+from tests.eventually import eventually
 from tests.unit.tenants.conftest import PEPPER
 
 
@@ -76,6 +81,152 @@ async def test_known_keys_go_on_when_the_database_is_gone(tmp_path: Path) -> Non
     (tmp_path / "tenants.db").mkdir()
     assert watch.who([text]).key == key.id
     await watch.close()
+
+
+def _folder_in_its_place(folder: Path) -> None:
+    (folder / FILE).mkdir()
+
+
+def _no_database(folder: Path) -> None:
+    (folder / FILE).write_bytes(b"no database " * 1000)
+
+
+def _keys_of_another_pepper(folder: Path) -> None:
+    with closing(open_tables(folder)) as tables:
+        KeyTable(tables, PEPPER).create(KeyRequest("default"))
+
+
+def _pepper_that_cannot_be_read(folder: Path) -> None:
+    _keys_of_another_pepper(folder)
+    (folder / pepper.FILE).mkdir()
+
+
+def _tables_of_a_newer_version(folder: Path) -> None:
+    with closing(open_tables(folder)) as tables, tables.write() as connection:
+        connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
+
+
+UNREADABLE = (
+    _folder_in_its_place, _no_database, _keys_of_another_pepper, _pepper_that_cannot_be_read,
+    _tables_of_a_newer_version,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+@pytest.mark.parametrize("spoil", UNREADABLE)
+async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[Path], None], is_open: bool
+) -> None:
+    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    watch = KeyWatch(KeyPlace(tmp_path, open=is_open))
+    await watch.start()
+    assert watch.who([]) is EVERYBODY
+    spoil(tmp_path)
+    await asyncio.to_thread(eventually, lambda: _is_shut(watch))
+    with pytest.raises(Unavailable, match="log tells why"):
+        watch.who(["rh-some"])
+    for file in tmp_path.iterdir():
+        file.rmdir() if file.is_dir() else file.unlink()
+    await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
+    assert watch.who([]) is EVERYBODY, "what nobody could read was taken away: there is no key"
+    with closing(open_tables(tmp_path)) as tables:
+        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+        await watch.look()
+    assert watch.who([text]).key == key.id
+    await watch.close()
+
+
+@pytest.mark.parametrize("spoil", UNREADABLE)
+async def test_a_server_does_not_start_on_keys_that_it_cannot_read(
+    tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(tmp_path)
+    with pytest.raises((RoundhouseError, sa.exc.DatabaseError)):
+        await KeyWatch(KeyPlace(tmp_path, open=True)).start()
+
+
+async def test_a_key_that_this_version_does_not_understand_closes_an_open_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    watch = KeyWatch(KeyPlace(tmp_path))
+    await watch.start()
+    with closing(open_tables(tmp_path)) as tables:
+        with tables.write() as connection:
+            team = {"scopes": ["of a newer version"], "models": ["*"], "adapters": ["*"], "team": "default"}
+            connection.execute(sa.insert(KEYS).values(id="Ab3dE6gH", name="", hash=b"", created=1.0, **team))
+        await asyncio.to_thread(eventually, lambda: _is_shut(watch))
+        with tables.write() as connection:
+            connection.execute(sa.update(KEYS).values(scopes=["infer"]))
+        await asyncio.to_thread(eventually, lambda: not _is_shut(watch))
+    with pytest.raises(Unauthorized):
+        watch.who([])
+    await watch.close()
+
+
+async def test_a_data_directory_that_cannot_be_looked_into_closes_an_open_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    watch = KeyWatch(KeyPlace(tmp_path))
+    await watch.start()
+
+    def refused(_: KeyPlace) -> bool:
+        raise PermissionError
+
+    monkeypatch.setattr(KeyPlace, "has_tables", refused)
+    await asyncio.to_thread(eventually, lambda: _is_shut(watch))
+    await watch.close()
+
+
+async def test_nobody_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else requests would run that nobody could account for."""
+    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    is_broken = True
+
+    async def keep(_: Database) -> None:
+        if is_broken:
+            raise Unavailable("not now")
+
+    watch = KeyWatch(KeyPlace(tmp_path), keep)
+    await watch.start()
+    with closing(open_tables(tmp_path)) as tables:
+        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+    await asyncio.to_thread(eventually, lambda: _is_shut(watch, text))
+    is_broken = False
+    await asyncio.to_thread(eventually, lambda: not _is_shut(watch, text))
+    assert watch.who([text]).key == key.id
+    await watch.close()
+
+
+async def test_keys_that_were_read_once_go_on_while_looks_fail(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("tenants.watch.LOOK_SECONDS", 0.01)
+    with closing(open_tables(tmp_path)) as tables:
+        key, text = KeyTable(tables, pepper.load(tmp_path)).create(KeyRequest("default"))
+    watch = KeyWatch(KeyPlace(tmp_path))
+    await watch.start()
+
+    def lost(_: KeyTable) -> int:
+        raise Unavailable("not now")
+
+    monkeypatch.setattr(KeyTable, "revision", lost)
+    await asyncio.to_thread(eventually, lambda: "those known go on" in caplog.text)
+    assert watch.who([text]).key == key.id
+    with pytest.raises(Unauthorized):
+        watch.who([])
+    await watch.close()
+
+
+def _is_shut(watch: KeyWatch, *shown: str) -> bool:
+    try:
+        watch.who(shown)
+    except Unavailable as error:
+        return error.code == "keys_unreadable"
+    except Unauthorized:
+        return False
+    return False
 
 
 async def test_a_start_with_another_pepper_fails(tmp_path: Path) -> None:
