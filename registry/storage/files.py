@@ -1,4 +1,8 @@
-"""Folders and files that only this user may read. Those of an earlier release, which others could, are closed."""
+"""Folders and files that only this user may read. Those of an earlier release, which others could, are closed.
+
+What root makes belongs to whom the folder around it belongs to, as SQLite does it with the files beside its own: root
+runs commands beside a server of another user, which has to read what they make.
+"""
 
 import os
 from pathlib import Path
@@ -8,16 +12,42 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 def make_private(folder: Path) -> None:
     """Make it, or close it to others. What is not ours to change stays as it is: its owner decides."""
-    folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    if not folder.exists():
+        folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+        if os.geteuid() == 0:
+            around = folder.parent.stat()
+            os.chown(folder, around.st_uid, around.st_gid, follow_symlinks=False)
     _close(folder, FOLDER_MODE)
 
 
 def make_private_file(path: Path) -> None:
     """The same for a file. What SQLite puts beside its own gets its mode."""
-    path.touch(mode=FILE_MODE)
+    try:
+        handle = os.open(path, os.O_CREAT | os.O_EXCL, FILE_MODE)
+    except FileExistsError:
+        path.touch()  # raises where it may not be written
+    else:
+        give(handle, path.parent)
+        os.close(handle)
     _close(path, FILE_MODE)
     for beside in path.parent.glob(f"{path.name}-*"):
         _close(beside, FILE_MODE)
+
+
+def give(handle: int, folder: Path) -> None:
+    """A file that this process has just made in a folder, by its handle: its name may be another one's by now."""
+    if os.geteuid() == 0:
+        around = folder.stat()
+        os.fchown(handle, around.st_uid, around.st_gid)
+
+
+def give_all(folder: Path) -> None:
+    """What is below a folder, to its owner. It is gone through by handles, so that no link leads out of it."""
+    if os.geteuid() == 0:
+        owner = folder.stat()
+        for _, folders, files, handle in os.fwalk(folder):
+            for name in (*folders, *files):
+                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=handle, follow_symlinks=False)
 
 
 def _close(path: Path, mode: int) -> None:

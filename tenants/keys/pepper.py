@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from registry.errors import BadRequest, Unavailable
-from registry.storage.files import make_private, make_private_file
+from registry.storage.files import give, make_private, make_private_file
 
 FILE = "pepper"
 LEAST = 32
@@ -33,13 +33,18 @@ def load(data_dir: Path, given: str | None = None) -> bytes:
         make_private_file(path)
         return _checked(path.read_text(encoding="ascii").strip(), str(path))
     except (OSError, UnicodeDecodeError):
-        raise Unavailable(f"The pepper of the keys in {path} cannot be read or made.", code="no_pepper") from None
+        raise Unavailable(
+            f"The pepper of the keys in {path} cannot be read or made. "
+            "The user that the server runs as has to own it; run commands as that user.",
+            code="no_pepper",
+        ) from None
 
 
 def _make(path: Path) -> None:
     """Whole or not at all; of two that make it at once, the first one's stays."""
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{FILE}-")
     try:
+        give(handle, path.parent)
         with os.fdopen(handle, "w") as file:
             file.write(secrets.token_hex(32) + "\n")
             file.flush()

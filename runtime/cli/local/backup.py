@@ -22,11 +22,11 @@ from pathlib import Path
 
 from registry.errors import RoundhouseError
 from registry.state.opening import copy, is_elsewhere, look, open_file
-from registry.storage.files import make_private, make_private_file
-from registry.storage.server_id import FILE as SERVER_ID
+from registry.storage.files import give_all, make_private, make_private_file
 from runtime.cli.failures import Refused
+from runtime.cli.local.data_dir import STATE, was_served
 
-DATABASES = ("state.db", "tenants.db")
+DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 FOLDERS = (*BY_DIGEST, "recipes")
 PEPPER, MANIFEST = "pepper", "backup.json"
@@ -34,7 +34,7 @@ PEPPER, MANIFEST = "pepper", "backup.json"
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
     """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
-    if not any((data_dir / name).is_file() for name in (DATABASES[0], SERVER_ID)):
+    if not was_served(data_dir):
         raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
     _free(target)
     part = target.with_name(f".{target.name}.part")
@@ -75,6 +75,7 @@ def restore(source: Path, data_dir: Path) -> None:
     _copy_folders(source, data_dir)
     for name in (*DATABASES, PEPPER):
         _copy_private(source / name, data_dir / name)
+    give_all(data_dir)
 
 
 def _free(folder: Path) -> None:

@@ -10,10 +10,12 @@ from typing import Self
 from filelock import FileLock, Timeout
 
 from registry.storage.files import make_private, make_private_file
+from registry.storage.server_id import FILE as SERVER_ID
 from runtime.cli.failures import Refused
 from runtime.cli.local import processes
 from runtime.cli.output import note
 
+STATE = "state.db"
 RUN_PREFIX = "roundhouse-"
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
@@ -30,6 +32,11 @@ class Run:
 
     def alive(self) -> bool:
         return processes.alive(self.pid, self.id)
+
+
+def was_served(data_dir: Path) -> bool:
+    """Has a server been started on it?"""
+    return any((data_dir / name).is_file() for name in (STATE, SERVER_ID))
 
 
 def make_run_dir() -> Path:

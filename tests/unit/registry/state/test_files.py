@@ -1,0 +1,55 @@
+"""What root makes in the folder of another user is that user's: commands are run beside a server."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from registry.storage.files import give_all, make_private, make_private_file
+from tenants.keys import pepper
+from tenants.storage.opening import open_tables
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files for others")
+OTHER = 65534
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Path:
+    folder = tmp_path / "others"
+    folder.mkdir(mode=0o700)
+    os.chown(folder, OTHER, OTHER)
+    return folder
+
+
+def owners(folder: Path) -> set[tuple[int, int]]:
+    return {(found.st_uid, found.st_gid) for path in folder.rglob("*") for found in (path.lstat(),)}
+
+
+def test_tables_and_pepper_in_a_new_folder(others: Path) -> None:
+    database = open_tables(others / "data")
+    pepper.load(others / "data")
+    with database.write():
+        assert {path.name for path in (others / "data").iterdir()} >= {"tenants.db", "tenants.db-wal", "pepper"}
+        assert owners(others) == {(OTHER, OTHER)}
+    database.close()
+
+
+def test_what_is_there_already_keeps_its_owner(others: Path, tmp_path: Path) -> None:
+    """Else whoever owns the folder could have a file of root's given to them."""
+    secret, folder = tmp_path / "secret", tmp_path / "folder"
+    secret.touch()
+    folder.mkdir()
+    (folder / "inner").touch()
+    (others / "tenants.db").symlink_to(secret)
+    (others / "data").symlink_to(folder)
+    make_private_file(others / "tenants.db")
+    make_private(others / "data")
+    give_all(others)
+    assert {path.stat().st_uid for path in (secret, folder, folder / "inner")} == {0}
+
+
+def test_a_copied_tree(others: Path) -> None:
+    (others / "store" / "one").mkdir(parents=True)
+    (others / "store" / "one" / "adapter").touch()
+    give_all(others)
+    assert owners(others) == {(OTHER, OTHER)}
