@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runtime.cli.failures import Failure, Refused, ServerFailed, UsageError
+from runtime.cli.output import note
 
 if TYPE_CHECKING:
     from registry.storage.database import Database as Tables
@@ -84,6 +85,14 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
         raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
     with closing(open_tables(place.data_dir, place.database)) as tables:
         yield place, tables
+    if make and place.database is None:
+        from runtime.cli.local.data_dir import was_served
+
+        if not was_served(place.data_dir):
+            note(
+                f"This is in {place.data_dir.absolute()}, and no server has been started on that data directory yet. "
+                "One that has another does not know of it: see --data-dir."
+            )
 
 
 def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":
@@ -103,6 +112,8 @@ def _told() -> Iterator[None]:
     except RoundhouseError as error:
         kind: type[Failure] = Refused if error.status < 500 else ServerFailed
         raise kind(error.message, code=error.code) from None
+    except PermissionError as error:
+        raise Refused(f"{error.filename} is not yours to read. Run this as the user that the server runs as.") from None
 
 
 def seconds(text: str, option: str) -> float:

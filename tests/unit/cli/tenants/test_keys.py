@@ -100,6 +100,31 @@ def test_a_look_makes_nothing(run: Run, data_dir: Path) -> None:
     assert not data_dir.exists()
 
 
+def test_a_first_key_where_no_server_was_started_tells_where_it_is(run: Run, data_dir: Path) -> None:
+    for command in (("teams", "create", "search"), ("keys", "create")):
+        told = run(*command).stderr
+        assert f"{data_dir}, and no server has been started" in told
+        assert "--data-dir" in told
+    assert "no server" not in run("keys", "create", "--team", "nobody").stderr, "nothing was made"
+    (data_dir / "state.db").touch()
+    assert "no server" not in run("keys", "create").stderr
+
+
+def test_a_data_directory_of_another_user(run: Run, data_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied", str(data_dir))
+
+    monkeypatch.setattr("tenants.place.KeyPlace.has_tables", refused)
+    done = run("keys", "list")
+    assert done.exit_code == 1
+    assert "as the user that the server runs as" in done.stderr
+    monkeypatch.setattr("registry.storage.database.make_private", refused)
+    done = run("keys", "create")
+    assert done.exit_code == 4
+    assert "tenants.db cannot be read or made: Permission denied" in done.stderr
+    assert "run commands as that user" in done.stderr
+
+
 def test_commands_show_the_key_of_their_variable(run: Run, server: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     server.on("GET", "/v1/models", {"data": []})
     run("models", "list")
