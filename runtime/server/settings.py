@@ -40,12 +40,12 @@ DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 def starter_recipes() -> tuple[Path, ...]:
     """Those in the working directory, else those of the checkout that this package lies in."""
     here = Path(STARTER)
-    return (here if here.is_dir() else Path(__file__).resolve().parents[1] / STARTER,)
+    return (here if os.path.isdir(here) else Path(__file__).resolve().parents[1] / STARTER,)
 
 
 def default_data_dir() -> Path:
     """./.data in a checkout, else the user's own data directory."""
-    return Path(".data") if Path(STARTER).is_dir() else platformdirs.user_data_path("roundhouse")
+    return Path(".data") if os.path.isdir(STARTER) else platformdirs.user_data_path("roundhouse")
 
 
 def is_loopback(host: str) -> bool:
