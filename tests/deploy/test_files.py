@@ -43,6 +43,17 @@ def test_the_variables_exist(name: str) -> None:
     assert set(re.findall(r"\bROUNDHOUSE_[A-Z_]+", text)) - variables() == set()
 
 
+@pytest.mark.parametrize("path", ["deploy/roundhouse.service", "docs/deploy.md"])
+def test_the_first_key_is_made_where_the_service_reads_it_and_as_its_user(path: str) -> None:
+    """Else the service goes on without a key, open to everybody."""
+    unit = (DEPLOY / "roundhouse.service").read_text()
+    (user,) = re.findall(r"^User=(.+)", unit, re.MULTILINE)
+    (folder,) = re.findall(r"^Environment=ROUNDHOUSE_DATA_DIR=(.+)", unit, re.MULTILINE)
+    (program,) = re.findall(r"^ExecStart=(\S+)", unit, re.MULTILINE)
+    (command,) = re.findall(rf"runuser .*{program} keys create .*", (ROOT / path).read_text())
+    assert command == f"runuser -u {user} -- {program} keys create --scopes all --data-dir {folder}"
+
+
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")

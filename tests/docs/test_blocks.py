@@ -22,6 +22,7 @@ NOT_RUN = {
     ("first-hour.md", "git clone"): "the same steps as README's",
     ("clients.md", "make install-test"): "runs the page's own blocks",
     ("deploy.md", "apt install git"): "needs root and systemd, and changes the machine",
+    ("deploy.md", "runuser"): "goes on from the block before",
     ("deploy.md", "docker"): "needs Docker, and fetches gigabytes",
     ("models.md", "roundhouse models add ./support-merged"): "names a folder and a repository of the reader's own",
     ("models.md", "roundhouse models edit mine"): "goes on from the block before",
