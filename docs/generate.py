@@ -17,6 +17,7 @@ from docs.tables import api, bounds, cli, errors, figures, flags, metrics, recip
 DOCS = Path(__file__).parent
 TABLES: dict[str, Callable[[], str]] = {
     "paths": api.paths,
+    "scopes": api.scopes,
     "recipe": recipe.fields,
     "flags": flags.own,
     "vllm": flags.vllm,
@@ -32,17 +33,17 @@ TABLES: dict[str, Callable[[], str]] = {
     "figures": figures.every,
     "headlines": figures.short,
 }
-_MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
+MARKS = re.compile(r"(<!-- generated: (?P<name>[a-z]+) -->\n).*?(<!-- end of (?P=name) -->)", re.DOTALL)
 
 
 def rendered(text: str) -> str:
     """A page with its tables as the code has them now. Raises KeyError for a table that does not exist."""
-    return _MARKS.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}\n{found[3]}", text)
+    return MARKS.sub(lambda found: f"{found[1]}{TABLES[found['name']]()}\n{found[3]}", text)
 
 
 def names(text: str) -> list[str]:
     """The tables that a page holds."""
-    return [found["name"] for found in _MARKS.finditer(text)]
+    return [found["name"] for found in MARKS.finditer(text)]
 
 
 def pages() -> list[Path]:

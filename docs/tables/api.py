@@ -1,7 +1,9 @@
-"""All paths of the server."""
+"""All paths of the server, and which scope of a key opens them."""
 
 from docs.tables.markdown import code, table
+from runtime.http.guard.access import PUBLIC, RULES
 from runtime.http.routes import routes
+from tenants.caller import SCOPES, Scope
 
 PAGES = {
     "/v1/adapters": "adapters.md",
@@ -15,7 +17,6 @@ PAGES = {
     "/v1/organization": "organization.md",
     "/v1/recipes": "models.md",
     "/v1/route": "routing.md",
-    "/v1/reload": "models.md",
     "/v1/providers": "providers.md",
     "/v1/requests": "console.md",
     "/v1/status": "operations.md",
@@ -44,6 +45,12 @@ PAGES = {
     "/api": "ollama.md",
 }
 """The page that tells about a path, by the path's beginning."""
+BESIDE_RULES = {
+    "infer": ["all calls that ask a model"],
+    "models": [code("/v1/models/{model}/recipe")],
+    "none": ["the [console](console.md)'s pages", *map(code, ("GET /", *sorted(PUBLIC)))],
+}
+"""What the guard knows without a rule."""
 
 
 def paths() -> str:
@@ -59,3 +66,18 @@ def paths() -> str:
         page = next(PAGES[start] for start in sorted(PAGES, key=len, reverse=True) if path.startswith(start))
         rows.append((code(path), ", ".join(methods), f"[{page.removesuffix('.md')}]({page})"))
     return table(("path", "methods", "page"), rows)
+
+
+def scopes() -> str:
+    """Scope, and what it opens with what lies below it, as the guard's rules have it."""
+    opened: dict[str, list[str]] = {word: list(BESIDE_RULES.get(word, ())) for word in (*Scope, "any", "none")}
+    for start, (reading, changing) in RULES.items():
+        if reading == changing:
+            ways = [(reading, code(start))]
+        else:
+            ways = [(reading, code(f"GET {start}")), (changing, f"all else of {code(start)}")]
+        for wanted, shown in ways:
+            for word in ["any"] if wanted == SCOPES else sorted(wanted):
+                opened[word].append(shown)
+    rows = [(code(word) if word in SCOPES else word, ", ".join(paths)) for word, paths in opened.items()]
+    return table(("scope", "opens"), rows)

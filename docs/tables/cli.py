@@ -16,21 +16,21 @@ SHARED = ("help", "url", "as_json")
 
 def commands() -> str:
     """Every command with its arguments and options, in the order of the help."""
-    return "\n\n".join(_section(name, command) for name, command in _walk(typer.main.get_command(app), "roundhouse"))
+    return "\n\n".join(_section(name, command) for name, command in walk(typer.main.get_command(app), "roundhouse"))
 
 
 def settings() -> str:
     """Option, variable, default, meaning."""
-    serve = dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
+    serve = dict(walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
     options = [p for p in parameters(serve) if isinstance(p, TyperOption) and p.name not in SHARED]
     rows = [(_spelling(o), code(str(o.envvar or "")), _default(o), o.help or "") for o in options]
     return table(("option", "variable", "default", "meaning"), rows)
 
 
-def _walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
+def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
     if isinstance(command, TyperGroup):
         for word, inner in command.commands.items():
-            yield from _walk(inner, f"{name} {word}")
+            yield from walk(inner, f"{name} {word}")
     else:
         yield name, command
 

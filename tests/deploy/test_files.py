@@ -15,7 +15,7 @@ from prometheus_client import Counter, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
 from pydantic import ByteSize, TypeAdapter
 
-from docs.tables.cli import _walk, parameters
+from docs.tables.cli import parameters, walk
 from registry.recipes.definition import QueueSpec
 from runtime.cli.main import app
 from runtime.gateway.metrics import Metrics
@@ -33,7 +33,7 @@ def read(name: str) -> Any:
 
 
 def variables() -> set[str]:
-    commands = dict(_walk(typer.main.get_command(app), "roundhouse"))
+    commands = dict(walk(typer.main.get_command(app), "roundhouse"))
     return {str(p.envvar) for p in parameters(commands["roundhouse serve"]) if p.envvar}
 
 
@@ -101,7 +101,7 @@ def test_the_proxy_waits_longer_and_takes_more_than_the_server() -> None:
 
 
 def _serve() -> Any:
-    return dict(_walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
+    return dict(walk(typer.main.get_command(app), "roundhouse"))["roundhouse serve"]
 
 
 def test_compose_mounts_what_is_there_and_scrapes_what_listens() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from docs import generate
-from docs.tables import recipe, words
+from docs.tables import api, recipe, words
+from runtime.http.routes import routes
 from tests.docs.blocks import ROOT
 
 
@@ -33,6 +34,10 @@ def test_a_change_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     page.write_text(generate.outdated()[page])
     assert page.read_text() == "before\n<!-- generated: paths -->\n| new |\n<!-- end of paths -->\nafter\n"
     assert generate.outdated() == {}
+
+
+def test_a_page_is_told_only_for_paths_that_there_are() -> None:
+    assert [start for start in api.PAGES if not any(path.startswith(start) for path, _, _ in routes())] == []
 
 
 def test_a_field_that_nobody_described_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import re
 import pytest
 import typer.main
 
-from docs.tables.cli import _walk, parameters
+from docs.tables.cli import parameters, walk
 from registry.recipes.definition import Recipe
 from runtime.cli.main import app
 from runtime.http.routes import routes
@@ -49,7 +49,7 @@ def test_paths_are_there_or_not_as_the_page_says(server: str, there: str, here: 
 
 @pytest.mark.parametrize(("server", "there", "here"), ROWS, ids=lambda text: text[:40])
 def test_options_and_fields_that_the_page_names_exist(server: str, there: str, here: str) -> None:
-    commands = dict(_walk(typer.main.get_command(app), "roundhouse"))
+    commands = dict(walk(typer.main.get_command(app), "roundhouse"))
     options = {o for p in parameters(commands["roundhouse serve"]) for o in p.opts}
     for code in _CODE.findall(here):
         if code.startswith("--"):

@@ -23,7 +23,7 @@ _INFERENCE = frozenset((*ENDPOINTS, *(endpoint.path for endpoint in OLLAMA_ENDPO
 _INFER, _ADAPTERS, _MODELS = (frozenset((scope,)) for scope in (Scope.INFER, Scope.ADAPTERS, Scope.MODELS))
 _ADMIN = frozenset((Scope.ADMIN,))
 _USAGE = frozenset((Scope.USAGE, Scope.ADMIN))
-_RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
+RULES: Mapping[str, tuple[frozenset[Scope], frozenset[Scope]]] = {
     "/v1/models": (SCOPES, _MODELS),
     "/v1/adapters": (_ADAPTERS, _ADAPTERS),
     "/v1/load_lora_adapter": (_ADAPTERS, _ADAPTERS),
@@ -57,7 +57,7 @@ def needed(method: str, path: str) -> frozenset[Scope] | None:
         return _INFER
     if path.startswith("/v1/models/") and path.endswith("/recipe"):
         return _MODELS
-    for start, (reading, changing) in _RULES.items():
+    for start, (reading, changing) in RULES.items():
         if path == start or path.startswith(f"{start}/"):
             return reading if method in READS else changing
     raise NotFound(f"There is no {quoted(path)} here; see /docs.", code="unknown_path")
