@@ -1,5 +1,7 @@
 """Metrics of the server."""
 
+from collections.abc import Iterator
+
 from prometheus_client import Counter, Gauge, Histogram, Summary
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -24,13 +26,18 @@ VLLM = (
 def metrics() -> str:
     """Series, type, labels, meaning."""
     rows = []
+    for name, metric in series():
+        kind_ = next(word for word, of in _KINDS.items() if isinstance(metric, of))
+        labels = ", ".join(code(label) for label in metric._labelnames)
+        rows.append((code(name), kind_, labels, metric._documentation))
+    return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO, VLLM])
+
+
+def series() -> Iterator[tuple[str, MetricWrapperBase]]:
+    """The server's own, by the names that Prometheus sees."""
     for value in vars(Metrics()).values():
         if isinstance(value, MetricWrapperBase):
-            suffix = "_total" if isinstance(value, Counter) else ""
-            kind_ = next(word for word, of in _KINDS.items() if isinstance(value, of))
-            labels = ", ".join(code(label) for label in value._labelnames)
-            rows.append((code(value._name + suffix), kind_, labels, value._documentation))
-    return table(("series", "type", "labels", "meaning"), [*rows, LORA_INFO, VLLM])
+            yield value._name + ("_total" if isinstance(value, Counter) else ""), value
 
 
 _KINDS: dict[str, type] = {"counter": Counter, "gauge": Gauge, "histogram": Histogram, "summary": Summary}
