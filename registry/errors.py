@@ -6,6 +6,7 @@ RoundhouseError
 ├── Unauthorized 401              no key where one is wanted, or one that is wrong, expired or revoked
 ├── Forbidden 403                 a host or web page that is not answered; a scope or model that the key lacks
 ├── NotFound 404                  no such model, adapter, version or alias
+├── MethodNotAllowed 405          the path has no such method
 ├── RequestTimedOut 408           the body did not arrive in time
 ├── Conflict 409                  the state does not allow it (leased, aliased, pinned, exists)
 ├── TooLarge 413                  body, audio or archive over a stated limit
@@ -13,7 +14,7 @@ RoundhouseError
 ├── Unfit 422                     an adapter or recipe that was read and refused; `faults` lists every reason
 ├── QueueFull 429                 a bounded queue is full; Retry-After says when to come back
 │   └── Unreachable 429           it would start after its own deadline; `predicted_wait_seconds` says when
-├── LimitExceeded 429             a limit of the team or the key has no room; `binding` lists every one
+├── LimitExceeded 429             a limit of the team or the key has no room; `limits` lists every one
 │   └── BudgetExceeded 429        one of money has none until its day or month ends
 ├── HeadersTooLarge 431           request line and headers over a stated limit
 ├── EngineFailed 500              the engine itself broke while it answered
@@ -89,6 +90,10 @@ class Forbidden(RoundhouseError):
 
 class NotFound(RoundhouseError):
     status, type, code = 404, "invalid_request_error", "model_not_found"
+
+
+class MethodNotAllowed(RoundhouseError):
+    status, type, code = 405, "invalid_request_error", "method_not_allowed"
 
 
 class RequestTimedOut(RoundhouseError):

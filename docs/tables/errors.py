@@ -3,7 +3,10 @@
 import ast
 import inspect
 import re
+from collections import deque
 from collections.abc import Iterator
+from importlib import import_module
+from operator import attrgetter
 from pathlib import Path
 
 from docs.tables.markdown import code, table
@@ -17,6 +20,9 @@ LONGEST = 240
 CLASSES: dict[str, type[RoundhouseError]] = {
     name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, RoundhouseError)
 }
+CARRIERS: dict[str, tuple[int, int]] = {"Cause": (500, 0), "Verdict": (400, 0), "Failed": (0, 2)}
+"""What becomes an error later: its status (0: it is told before the code), the place of the code. A message follows."""
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def classes() -> str:
@@ -30,27 +36,81 @@ def classes() -> str:
 
 
 def codes() -> str:
-    """Codes that tell more than their class does."""
+    """Codes that tell more than their class does. Raises ValueError for one that cannot be read from the source."""
     found: dict[tuple[int, str], str] = {}
     for folder in SOURCES:
         for file in sorted((ROOT / folder).rglob("*.py")):
             if "starter" not in file.relative_to(ROOT).parts:
-                for key, message in _raised(ast.parse(file.read_text(encoding="utf-8"))):
-                    found.setdefault(key, message)
+                for key, message in raised(ast.parse(file.read_text(encoding="utf-8")), _dotted(file)):
+                    if found.get(key, "…") == "…":
+                        found[key] = message
     own = {kind.code for kind in CLASSES.values()}
     rows = [(str(status), code(word), found[status, word]) for status, word in sorted(found) if word not in own]
     return table(("status", "code", "message"), rows)
 
 
-def _raised(tree: ast.AST) -> Iterator[tuple[tuple[int, str], str]]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in CLASSES and node.args:
-            word = next(
-                (k.value.value for k in node.keywords if k.arg == "code" and isinstance(k.value, ast.Constant)), ""
-            )
-            kind = CLASSES[node.func.id]
-            if word and kind is not RoundhouseError:
-                yield (kind.status, str(word)), _shown(node.args[0])
+def _dotted(file: Path) -> str:
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts)
+
+
+def raised(tree: ast.AST, module: str) -> Iterator[tuple[tuple[int, str], str]]:
+    """Status, code and message of each error that a module makes. Raises ValueError for a code that cannot be read."""
+    helpers: dict[str, tuple[int, str]] = {}
+    for call, inside in _calls(tree):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name in CLASSES and CLASSES[name] is not RoundhouseError and call.args:
+            status, message = CLASSES[name].status, _shown(call.args[0])
+            given = next((k.value for k in call.keywords if k.arg == "code"), ast.Constant(None))
+            if isinstance(given, ast.Name) and inside is not None and given.id in _parameters(inside):
+                helpers[inside.name] = status, message
+                continue
+        elif name in CARRIERS and len(call.args) > CARRIERS[name][1] + 1:
+            fixed, place = CARRIERS[name]
+            status = fixed or int(ast.literal_eval(call.args[place - 1]))
+            given, message = call.args[place], _shown(call.args[place + 1])
+        else:
+            continue
+        for word in _words(given, module):
+            yield (status, word), message
+    for call, _ in _calls(tree):
+        if isinstance(call.func, ast.Name) and call.func.id in helpers:
+            status, message = helpers[call.func.id]
+            for word in (w for k in call.keywords if k.arg == "code" for w in _words(k.value, module)):
+                yield (status, word), message
+
+
+def _calls(tree: ast.AST) -> Iterator[tuple[ast.Call, _Function | None]]:
+    """Each call, and the function in which it stands; those of the outermost statements first, as `ast.walk` has it."""
+    left: deque[tuple[ast.AST, _Function | None]] = deque([(tree, None)])
+    while left:
+        node, inside = left.popleft()
+        if isinstance(node, ast.Call):
+            yield node, inside
+        inside = node if isinstance(node, _Function) else inside
+        left.extend((child, inside) for child in ast.iter_child_nodes(node))
+
+
+def _parameters(function: _Function) -> set[str]:
+    return {argument.arg for argument in (*function.args.args, *function.args.kwonlyargs)}
+
+
+def _words(given: ast.expr, module: str) -> Iterator[str]:
+    """What a code may be. That of another error (`error.code`) is told where that one is made."""
+    match given:
+        case ast.Constant(value=None) | ast.Attribute(attr="code"):
+            return
+        case ast.Constant(value=str(word)):
+            yield word
+        case ast.IfExp(body=one, orelse=other):
+            yield from _words(one, module)
+            yield from _words(other, module)
+        case ast.Name() | ast.Attribute():
+            try:
+                yield str(attrgetter(ast.unparse(given))(import_module(module)))
+            except AttributeError:
+                raise ValueError(f"{module}:{given.lineno}: write the code, or a constant of the module") from None
+        case _:
+            raise ValueError(f"{module}:{given.lineno}: write the code, or a constant of the module")
 
 
 def _shown(node: ast.expr) -> str:

@@ -8,7 +8,7 @@ from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
 from runtime.http.guard.access import dialect_of
@@ -53,11 +53,12 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
         if request.method == "OPTIONS" and allowed:
             return Response(status_code=204, headers={"Allow": f"{allowed}, OPTIONS"})
-        wrong = RoundhouseError(str(error.detail), code="http_error")
-        wrong.status, wrong.type = error.status_code, "invalid_request_error"
+        wrong: RoundhouseError
         if error.status_code == 405:
-            wrong.message = f"{request.method} does not work on {quoted(request.url.path)}; see /docs."
-            wrong.code = "method_not_allowed"
+            wrong = MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}; see /docs.")
+        else:
+            wrong = RoundhouseError(str(error.detail), code="http_error")
+            wrong.status, wrong.type = error.status_code, "invalid_request_error"
         response = error_response(wrong, dialect_of(request.url.path))
         for name, value in (error.headers or {}).items():
             response.headers[name] = value

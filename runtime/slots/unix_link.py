@@ -100,8 +100,13 @@ class UnixSlotLink:
                 os.close(held)
             self.cause = broken or self.cause
             for uid, call in self._calls.items():
-                message = f"The engine died while it was answering ({self.cause.text}). Send the request again."
-                call.put(frames.Failed(uid, 503, "engine_died", message, None, 1.0))
+                call.put(
+                    frames.Failed(
+                        uid, 503, "engine_died",
+                        f"The engine died while it was answering ({self.cause.text}). Send the request again.",
+                        None, 1.0,
+                    )
+                )  # fmt: skip
             self._on_death(self)
 
     def call(self, make: Callable[[int], frames.ToSlot]) -> FrameCall:

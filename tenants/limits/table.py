@@ -91,7 +91,7 @@ class LimitTable:
             where = f"see `roundhouse {wanted.owner}s list`"
             raise NotFound(
                 f"There is no {wanted.owner} {quoted(wanted.subject)}; {where}.",
-                code=f"{wanted.owner}_not_found",
+                code="team_not_found" if wanted.owner == "team" else "key_not_found",
                 param=wanted.owner,
             )
 

@@ -1,12 +1,15 @@
 """docs/errors.md says what HTTP answers: each of its codes is provoked here, or in the test that is named beside it."""
 
+import ast
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from docs.tables.errors import codes
+from docs.tables.errors import CLASSES, codes, raised
+from tests.docs.blocks import DOCS, pages
 from tests.system.serving import PACK, ROOT, Server
 
 CHAT = "/v1/chat/completions"
@@ -66,8 +69,9 @@ HERE: dict[tuple[int, str], Asked] = {
 ELSEWHERE: dict[tuple[int, str], str] = {
     (400, "ambiguous_model"): "unit/registry/test_catalog.py",
     (400, "grammar_too_large"): "contract/chat_engine/test_grammars.py",
+    (400, "grammar_too_slow"): "contract/chat_engine/test_grammars.py",
     (400, "invalid_grammar"): "system/surfaces/test_chat.py",
-    (400, "invalid_http"): "system/test_guard.py",
+    (400, "invalid_http"): "unit/guard/test_connections.py",
     (400, "too_many_entries"): "contract/chat_engine/test_grammars.py",
     (400, "unsupported_endpoint"): "unit/providers/test_responses.py",
     (404, "provider_not_found"): "unit/providers/test_views.py",
@@ -99,13 +103,13 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (503, "keys_unreadable"): "unit/tenants/test_watch.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",
     (403, "flag_not_allowed"): "unit/launch/test_adding.py",
-    (404, "hub_not_found"): "faults/test_adapter_faults.py",
+    (404, "hub_not_found"): "system/added/test_hub.py",
     (409, "adapter_in_use"): "system/test_adapters.py",
     (409, "model_pinned"): "system/surfaces/test_models.py",
     (413, "audio_too_long"): "contract/speech/test_audio.py",
-    (422, "bad_recipe"): "unit/registry/recipes/files.py",
-    (422, "bad_weights"): "unit/residency/test_storm.py",
-    (422, "engine_version"): "unit/cli/local/test_doctor.py",
+    (422, "bad_recipe"): "unit/launch/test_proposal.py",
+    (422, "bad_weights"): "unit/launch/test_detect.py",
+    (422, "engine_version"): "unit/http/admin/test_estimate.py",
     (429, "bodies_full"): "unit/http/hostile/test_bodies.py",
     (429, "uploads_full"): "unit/http/audio/test_upload.py",
     (500, "adapter_damaged"): "unit/adapters/test_store.py",
@@ -114,14 +118,17 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (409, "adapter_deleted"): "unit/http/admin/test_combine.py",
     (500, "compose_failed"): "contract/test_compose.py",
     (500, "engine_hung"): "faults/test_hang.py",
+    (500, "killed"): "faults/test_out_of_memory.py",
+    (500, "memory_overdrawn"): "unit/residency/test_faults.py",
     (500, "out_of_memory"): "faults/test_out_of_memory.py",
     (503, "adapter_probe_failed"): "faults/test_adapter_faults.py",
     (503, "combine_busy"): "unit/http/admin/test_combine.py",
     (503, "compose_timeout"): "contract/test_compose.py",
     (503, "disk_full"): "faults/test_adapter_faults.py",
+    (503, "engine_died"): "unit/slots/test_loop.py",
     (503, "drained"): "unit/residency/test_manager.py",
     (503, "hub_unavailable"): "faults/test_adapter_faults.py",
-    (503, "model_failed"): "unit/http/test_request_records.py",
+    (503, "model_failed"): "unit/residency/test_faults.py",
     (503, "no_space"): "unit/http/audio/test_upload.py",
     (503, "out_of_memory"): "contract/speech/test_audio.py",
     (503, "queue_timeout"): "system/surfaces/test_models.py",
@@ -146,9 +153,13 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (503, "download_cancelled"): "system/added/test_hub.py",
     (503, "download_ended"): "unit/models/test_fetching.py",
 }
-"""The file of `tests` in which the code is expected."""
+"""The file of `tests` in which a test expects the code, see `expects`."""
+STATUS = re.compile(r"\b[45]\d\d\b")
+NAMED = re.compile(r"\b([45]\d\d)s?\s+\(?`([a-z_]+)`")
+"""A status with a code behind it, as pages write it: 503 `engine_died`."""
 NOT_PROVOKED: dict[tuple[int, str], str] = {
     (400, "unprocessable_request"): "what vLLM fails on without saying why; each such body that is known is refused",
+    (408, "client_too_slow"): "for the log and metrics: who has stopped reading does not read it",
     (409, "other_pepper"): "the start's and the command line's",
     (409, "team_archived"): "the command line's own",
     (409, "team_exists"): "the command line's own",
@@ -164,8 +175,11 @@ NOT_PROVOKED: dict[tuple[int, str], str] = {
     (422, "source_not_found"): "the start's, of a recipe whose package has no such folder",
     (422, "unknown_field"): "Cohere's errors have no code",
     (429, "grammar_queue_full"): "needs more grammars at once than a test has time for",
+    (500, "ended"): "a kernel that does not tell any more how a process ended",
+    (500, "exited"): "an engine's process ends by itself only for a fault that nobody knows",
     (500, "probe_broken"): "between queue and engine: told as adapter_probe_failed",
     (500, "probe_timeout"): "between queue and engine: told as adapter_probe_failed",
+    (503, "grammar_check_busy"): "needs a machine that has no time for half a minute",
     (503, "model_broken"): "its message is that of the fault in the files",
     (503, "shutting_down"): "only while a server stops",
     (503, "source_not_downloaded"): "the start's: told when the files are fetched",
@@ -178,13 +192,84 @@ def documented() -> set[tuple[int, str]]:
     return {(int(row[1]), row[2].strip(" `")) for row in rows}
 
 
+def expects(tree: ast.Module, code: str) -> bool:
+    """Whether a test holds a code against this one: in the assertion, in what the test is run with, or in a constant of
+    theirs. A file that makes errors with this code itself shows nothing."""
+    constants = {
+        ast.unparse(target): node.value for node in tree.body if isinstance(node, ast.Assign) for target in node.targets
+    }
+
+    def holds(node: ast.AST) -> bool:
+        for part in ast.walk(node):
+            if isinstance(part, ast.Constant) and part.value == code:
+                return True
+            if isinstance(part, ast.Name) and part.id in constants and holds(constants[part.id]):
+                return True
+        return False
+
+    made = [k for k in ast.walk(tree) if isinstance(k, ast.keyword) and k.arg == "code" and holds(k.value)]
+    for test in ast.walk(tree):
+        if not isinstance(test, ast.FunctionDef | ast.AsyncFunctionDef) or not test.name.startswith("test_"):
+            continue
+        asserted = [a for a in ast.walk(test) if isinstance(a, ast.Assert) and "code" in ast.unparse(a.test)]
+        if asserted and not made and any(map(holds, (*asserted, *test.decorator_list))):
+            return True
+    return False
+
+
+def test_a_code_that_a_page_names_is_in_the_table() -> None:
+    known = documented() | {(kind.status, kind.code) for kind in CLASSES.values()}
+    named = [
+        (page.name, int(status), code)
+        for page in pages()
+        if page.name != "notebook.md"
+        for status, code in NAMED.findall(page.read_text(encoding="utf-8"))
+    ]
+    assert ("residency.md", 503, "engine_died") in named
+    assert [one for one in named if one[1:] not in known] == []
+
+
+def test_whether_to_retry_is_said_once_of_each_status() -> None:
+    _, _, table = (DOCS / "errors.md").read_text(encoding="utf-8").partition("## What to retry")
+    told = [
+        status for row in table.splitlines() if row.startswith("| ") for status in STATUS.findall(row.split("|")[1])
+    ]
+    assert sorted(told) == sorted({str(kind.status) for kind in CLASSES.values()})
+
+
+def test_a_code_that_cannot_be_read_from_the_source_is_noticed() -> None:
+    """One that another error had is told where that one was made."""
+    source = """
+def found(code): raise NotFound(f"No {name}.", code=code)
+found(code="gone")
+raise Unavailable("Late.", code="late" if slow else other.code)
+frames.Failed(uid, 503, "died", "It died.")
+"""
+    assert dict(raised(ast.parse(source), "registry.errors")) == {
+        (404, "gone"): "No ….", (503, "late"): "Late.", (503, "died"): "It died."
+    }  # fmt: skip
+    for given in ("word + 's'", "unknown", "{1: 'a'}[key]"):
+        with pytest.raises(ValueError, match=r"registry\.errors:1: write the code"):
+            list(raised(ast.parse(f"Unfit('x', code={given})"), "registry.errors"))
+
+
+def test_a_test_that_only_has_the_word_expects_nothing() -> None:
+    true = """
+CODES = ["gone"]
+@pytest.mark.parametrize("word", CODES)
+def test_it(word): assert answer.code == word
+"""
+    word = "def test_it(): assert 'gone' in words"
+    own = "def test_it(): serve(NotFound('x', code='gone')); assert answer.code == 'gone'"
+    assert [expects(ast.parse(text), "gone") for text in (true, word, own)] == [True, False, False]
+
+
 def test_each_documented_code_is_expected_somewhere() -> None:
     tables = [*HERE, *ELSEWHERE, *NOT_PROVOKED]
     assert len(tables) == len(set(tables))
     assert set(tables) == documented()
     for (_, code), file in ELSEWHERE.items():
-        text = (ROOT / "tests" / file).read_text()
-        assert f'"{code}"' in text or f"code: {code}" in text, f"{file} does not know {code}"
+        assert expects(ast.parse((ROOT / "tests" / file).read_text()), code), f"{file} does not expect {code}"
 
 
 @pytest.mark.real

@@ -57,7 +57,9 @@ class GrammarChecker:
             sizes.check(kind, asked[kind], len(order), self._bounds)
             verdict = await self._asked(digest, order)
         if verdict.code == process.BUSY:
-            raise Unavailable(verdict.fault, code=verdict.code, retry_after=1)
+            raise Unavailable(
+                "There was no time to check the grammar of this request: try again.", code=process.BUSY, retry_after=1
+            )
         if verdict.code:
             raise BadRequest(verdict.fault, code=verdict.code)
         grammars.settle(constraint, verdict.settled)

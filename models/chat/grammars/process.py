@@ -124,7 +124,7 @@ def _in_own_process(compiler: Compiler, asked: dict[str, Any], orders: _Orders) 
         os.kill(child, signal.SIGKILL)
     status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     if text is None:
-        return Verdict(BUSY, "There was no time to check the grammar of this request: try again.")
+        return Verdict(BUSY)
     with suppress(*NOT_JSON):
         return msgspec.json.decode(text, type=Verdict)
     return _of_end(status, compiler)

@@ -146,8 +146,9 @@ def start_engine(
             if not cause.exists():
                 raise
             memory, what = json.loads(cause.read_text())
-            code = "out_of_memory" if memory else "engine_failed"
-            raise EngineFailed(f"vLLM's engine did not start: {what}", code=code) from error
+            raise EngineFailed(
+                f"vLLM's engine did not start: {what}", code="out_of_memory" if memory else "engine_failed"
+            ) from error
 
 
 def stop_engine(engine: Any, children: list[Any], within: float) -> None:

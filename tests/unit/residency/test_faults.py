@@ -17,6 +17,7 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
     assert all(isinstance(a, Unavailable) and "no weights" in a.message for a in answers)
     with pytest.raises(Unavailable, match="next try") as refused:
         await world.ask("a")
+    assert refused.value.code == "model_failed"
     assert refused.value.retry_after is not None
     assert world.queues["a"].waiting == 0
     assert (world.pool.links[0].ended, world.pool.free) == (1, 3), "its process is gone"

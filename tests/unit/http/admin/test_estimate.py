@@ -34,3 +34,15 @@ async def test_measured_figures_of_one_model_are_forgotten(tmp_path: Path, monke
         assert state.models.measured(load_key(entry.recipe, CPU)) is None
         assert state.models.measured(load_key(other.recipe, CPU)) is not None
         assert unknown.status_code == 404
+
+
+async def test_no_plan_is_made_for_an_engine_that_the_recipe_does_not_want(tmp_path: Path) -> None:
+    with State(tmp_path / "state") as state:
+        gateway = FakeGateway(tmp_path, state=state)
+        entry = gateway.entries["chat"]
+        wanted = entry.recipe.engine.model_copy(update={"versions": "==0.0.1"})
+        entry.recipe, entry.path = entry.recipe.model_copy(update={"engine": wanted}), tmp_path
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.delete("/v1/models/chat/estimate")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (422, "engine_version")
