@@ -27,7 +27,7 @@ def backup(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Copy adapters, added models, aliases, pins, teams and keys. The server may go on meanwhile.
+    """Copy adapters, added and merged models, aliases, pins, teams and keys. The server may go on meanwhile.
 
     Not copied: weights from a hub, converted models, recipes outside of the data directory; teams, keys and the ledger
     where a PostgreSQL has them.

@@ -6,11 +6,15 @@
 |                          | PostgreSQL, what this server's state there holds, as a `state.db`                  |
 | `store/`, `routers/`     | by digest, never changed; copied before and after the databases, so that what   |
 |                          | they name is there                                                              |
-| `recipes/`, `pepper`     | files                                                                           |
+| `merged/`                | whole folders, never changed                                                    |
+| `recipes/`, `pepper`     | files; a recipe of a merged model names it from its own folder, so that it is   |
+|                          | found wherever the copy is restored                                             |
 
-What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or is fetched.
+What is left out is made again (`converted/`), belongs to one run (`incoming/`, `lock`, `server.json`) or to one server
+(`server-id`), or is fetched.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -20,6 +24,8 @@ from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
+import yaml
+
 from registry.errors import RoundhouseError
 from registry.state.opening import copy, is_elsewhere, look, open_file
 from registry.storage.files import give_all, make_private, make_private_file
@@ -28,7 +34,8 @@ from runtime.cli.local.data_dir import STATE, was_served
 
 DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
-FOLDERS = (*BY_DIGEST, "recipes")
+MERGED, RECIPES = "merged", "recipes"
+FOLDERS = (*BY_DIGEST, MERGED, RECIPES)
 PEPPER, MANIFEST = "pepper", "backup.json"
 
 
@@ -47,6 +54,7 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         if is_elsewhere(url):
             _copy_state(data_dir, part / DATABASES[0], url)
         _copy_folders(data_dir, part)
+        _name_merged_from_here(part / RECIPES, data_dir / MERGED)
         if pepper:
             _copy_private(data_dir / PEPPER, part / PEPPER)
         _whole(part)
@@ -121,6 +129,15 @@ def _copy_folders(source: Path, target: Path) -> None:
                     shutil.copy2(one, there)
             except (FileNotFoundError, shutil.Error):  # removed meanwhile: `_whole` tells whether it is missed
                 shutil.rmtree(there, ignore_errors=True)
+
+
+def _name_merged_from_here(recipes: Path, merged: Path) -> None:
+    for file in recipes.glob("*.yaml"):
+        text = file.read_text(encoding="utf-8")
+        with contextlib.suppress(yaml.YAMLError, TypeError, KeyError):  # of another source, or broken as it is there
+            named = yaml.safe_load(text)["source"]["path"]
+            if Path(named).parent.resolve() == merged.resolve():
+                file.write_text(text.replace(named, f"../{MERGED}/{Path(named).name}"), encoding="utf-8")
 
 
 def _copy_private(source: Path, target: Path) -> None:
