@@ -3,7 +3,7 @@
 | when                             | what happens                                                                |
 |----------------------------------|-----------------------------------------------------------------------------|
 | a team does not have texts kept  | nothing of its requests is looked at: so for every team, unless it is changed |
-| it does                          | MOST characters of what was asked and as many of what was answered are kept |
+| it does                          | MAX_CHARACTERS of what was asked and as many of what was answered are kept  |
 | KEPT requests with texts later   | they are gone                                                               |
 | the team has them kept no longer | all of its texts are gone, within a second                                  |
 | the server ends                  | they are gone: no file, no log, no metric and no trace ever has them        |
@@ -19,7 +19,7 @@ import msgspec
 from models import sse
 from registry.json import NOT_JSON
 
-MOST = 8_192
+MAX_CHARACTERS = 8_192
 """Characters of a request, and of its answer."""
 KEPT = 1_000
 LONGEST = 1 << 18
@@ -103,11 +103,11 @@ class TextStore:
 
 
 class _Words:
-    """Pieces of text, up to MOST characters."""
+    """Pieces of text, up to MAX_CHARACTERS."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        self._left = MOST
+        self._left = MAX_CHARACTERS
 
     @property
     def is_full(self) -> bool:

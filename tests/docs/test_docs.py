@@ -55,3 +55,14 @@ def test_every_page_is_in_the_index() -> None:
     index = (DOCS / "README.md").read_text(encoding="utf-8")
     left_out = [page.name for page in DOCS.glob("*.md") if page.name != "README.md" and f"({page.name})" not in index]
     assert left_out == []
+
+
+def test_every_header_of_ours_is_in_the_index() -> None:
+    """Those of answers; the one of a request is told where its preferences are."""
+    sent = {
+        name
+        for file in (ROOT / "runtime").rglob("*.py")
+        for name in re.findall(r"X-Roundhouse-\w[\w-]+\w", file.read_text())
+    }
+    _, _, index = (DOCS / "README.md").read_text(encoding="utf-8").partition("## Headers of every answer")
+    assert sorted(name for name in sent - {"X-Roundhouse-Progress"} if f"`{name}`" not in index) == []

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from console.texts import KEPT, LONGEST, MOST, Texts, TextStore
+from console.texts import KEPT, LONGEST, MAX_CHARACTERS, Texts, TextStore
 from models.messages import Chunk, Finished, Started, Usage
 from tenants.caller import Scope
 from tests.unit.console.conftest import HTML, Console, key, sign_in
@@ -87,12 +87,12 @@ def test_an_attempt_that_failed_and_bytes_before_a_head_are_no_answer() -> None:
 
 
 def test_how_much_is_kept_is_bounded() -> None:
-    texts = Texts(json.dumps({"prompt": "a" * 3 * MOST}).encode())
-    assert texts.asked == "a" * MOST + " …"
+    texts = Texts(json.dumps({"prompt": "a" * 3 * MAX_CHARACTERS}).encode())
+    assert texts.asked == "a" * MAX_CHARACTERS + " …"
     texts.begin(STREAM)
     for _ in range(3):
-        texts.feed(sse({"choices": [{"text": "b" * MOST}]}))
-    assert texts.answered == "b" * MOST + " …"
+        texts.feed(sse({"choices": [{"text": "b" * MAX_CHARACTERS}]}))
+    assert texts.answered == "b" * MAX_CHARACTERS + " …"
     whole = Texts(b"x" * (LONGEST + 1))
     whole.begin("application/json")
     for _ in range(3):
