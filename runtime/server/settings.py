@@ -40,7 +40,7 @@ DETECTED = Shown(MEMORY.panel, "85 % of what is there")
 def starter_recipes() -> tuple[Path, ...]:
     """Those in the working directory, else those of the checkout that this package lies in."""
     here = Path(STARTER)
-    return (here if os.path.isdir(here) else Path(__file__).resolve().parents[1] / STARTER,)
+    return (here if os.path.isdir(here) else Path(__file__).resolve().parents[2] / STARTER,)
 
 
 def default_data_dir() -> Path:

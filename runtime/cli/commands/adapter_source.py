@@ -77,7 +77,7 @@ def _pack(folder: Path, into: Path) -> Path:
     import tarfile
 
     archive = into / f"{folder.resolve().name}.tar"
-    with tarfile.open(archive, "w") as tar:
+    with tarfile.open(archive, "w", dereference=True) as tar:  # a hub's cache holds links to its files
         for file in sorted(folder.iterdir()):
             if file.is_file():
                 tar.add(file, arcname=file.name, recursive=False)

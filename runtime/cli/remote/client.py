@@ -23,6 +23,15 @@ KEY = "ROUNDHOUSE_API_KEY"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
+class Told(Json):
+    """An object of an answer. What it has not is told as a failure of who answered, not of this program."""
+
+    def __missing__(self, key: str) -> Any:
+        raise ServerFailed(
+            f"What answers there is not Roundhouse, or another version of it: it does not tell '{key}'. Check --url."
+        )
+
+
 def part(name: str) -> str:
     """A name as one part of a path."""
     return quote(name, safe="")
@@ -71,7 +80,7 @@ class Client:
         """One request whose answer is a JSON object. Raises Refused, ServerFailed or ServerUnreachable."""
         text = self.text(method, path, **options)
         try:
-            found = json.loads(text)
+            found = json.loads(text, object_hook=Told)
         except ValueError:
             raise self._not_ours() from None
         if not isinstance(found, dict):
@@ -82,18 +91,27 @@ class Client:
         """One request; the answer as it is."""
         with self._told():
             response = self._http.request(method, path, **_clean(options))
-        if response.status_code >= 400:
-            raise failure_of(response)
+        self._check(response)
         return str(response.text)
 
     @contextmanager
     def stream(self, method: str, path: str, **options: Any) -> Iterator["httpx.Response"]:
         """One request whose answer is read as it comes."""
         with self._told(), self._http.stream(method, path, **_clean(options)) as response:
-            if response.status_code >= 400:
+            if not response.is_success:
                 response.read()
-                raise failure_of(response)
+            self._check(response)
             yield response
+
+    def _check(self, response: "httpx.Response") -> None:
+        """Raises Failure for what is no answer of Roundhouse's that tells success."""
+        if response.status_code >= 400:
+            raise failure_of(response)
+        if response.is_redirect:
+            where = response.headers.get("location", "nowhere")
+            raise ServerFailed(f"What answers at {self.url} sends its clients to {where}. Give that server's --url.")
+        if response.headers.get("content-type", "").startswith("text/html"):
+            raise self._not_ours()
 
     def _not_ours(self) -> Failure:
         return ServerFailed(f"What answers at {self.url} is not Roundhouse. Check --url.")

@@ -18,14 +18,15 @@ _PROGRESS = re.compile(rb"^: (\S+) (.+) (\d+)%$", re.MULTILINE)
 
 
 def events(response: "Response", shown: Bar) -> Iterator[Json]:
-    """Each event's object until [DONE]. Comments tell the progress of a load and go to the bar.
+    """Each event's object until the last one. Comments tell the progress of a load and go to the bar.
 
-    Raises Refused or ServerFailed for an error event.
+    Raises Refused or ServerFailed for an error event, ServerFailed for a stream that ends before its end.
     """
     import httpx
     from httpx_sse import EventSource, SSEError
 
-    told = httpx.Response(response.status_code, headers=response.headers, content=_drawn(response.iter_bytes(), shown))
+    kind = {"content-type": response.headers.get("content-type", "")}  # no more: what a proxy packed is unpacked here
+    told = httpx.Response(response.status_code, headers=kind, content=_drawn(response.iter_bytes(), shown))
     try:
         for event in EventSource(told).iter_sse():
             if event.data == "[DONE]":
@@ -34,8 +35,13 @@ def events(response: "Response", shown: Bar) -> Iterator[Json]:
             if "error" in found:
                 raise failure_from(found, _status(found["error"]))
             yield found
+            if found.get("type") == "transcript.text.done":  # the last of a transcription
+                return
     except SSEError as error:
         raise ServerFailed(f"The answer is no event stream: {error}.") from None
+    except ValueError:
+        raise ServerFailed("The answer is no event stream: an event is no JSON.") from None
+    raise ServerFailed("The answer broke off: its stream ended before its end was told. Ask again.")
 
 
 def _status(error: Any) -> int:

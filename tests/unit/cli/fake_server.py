@@ -27,11 +27,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    body: Json | str
+    body: Json | str | bytes
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict)
 
     def encoded(self) -> bytes:
+        if isinstance(self.body, bytes):
+            return self.body
         return (self.body if isinstance(self.body, str) else json.dumps(self.body)).encode()
 
 

@@ -1,8 +1,10 @@
 """The exit codes that the help promises."""
 
+import json
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +56,38 @@ def test_something_else_answers(server: FakeServer, run: Run) -> None:
     result = run("status")
     assert result.exit_code == 4
     assert "not Roundhouse" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "path", "answer"),
+    [
+        (["models", "list"], "/v1/models", {"data": [{"id": "gpt", "object": "model"}]}),
+        (["status"], "/v1/status", {}),
+        (["status", "--json"], "/v1/status", []),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_another_server_with_json_answers(
+    server: FakeServer, run: Run, command: list[str], path: str, answer: object
+) -> None:
+    server.on("GET", path, Answer(json.dumps(answer)))
+    result = run(*command)
+    assert result.exit_code == 4
+    assert "not Roundhouse" in result.stderr
+
+
+def test_a_page_or_a_redirect_is_no_recipe(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "f.yaml"
+    path = "/v1/models/x/recipe"
+    for answer in (
+        Answer("<html>hello</html>", headers={"Content-Type": "text/html"}),
+        Answer("<html>moved</html>", 301, {"Location": "https://models.example"}),
+    ):
+        server.on("GET", path, answer)
+        result = run("models", "export", "x", "-o", str(file))
+        assert result.exit_code == 4, result.stdout
+        assert not file.exists()
+    assert "https://models.example" in result.stderr
 
 
 def test_a_foreign_error_body_still_tells_the_status(server: FakeServer, run: Run) -> None:

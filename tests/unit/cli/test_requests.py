@@ -1,5 +1,6 @@
 """`roundhouse chat`, `embed`, `rerank` and `transcribe`."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -44,6 +45,27 @@ def test_comments_of_a_stream_draw_the_load(server: FakeServer) -> None:
     with Client(server.url) as client, client.stream("POST", CHAT, json={}) as response:
         assert len(list(events(response, seen))) == 2
     assert seen.shown == [("starter-chat: weights", 0.4)]
+
+
+def test_a_stream_that_a_proxy_packed(server: FakeServer, run: Run) -> None:
+    plain = stream("Hel", "lo")
+    server.on(
+        "POST", CHAT, Answer(gzip.compress(plain.encoded()), headers={**plain.headers, "Content-Encoding": "gzip"})
+    )
+    result = run("chat", "hi", "-m", "m")
+    assert (result.exit_code, result.stdout) == (0, "Hello\n")
+
+
+def test_a_stream_that_ends_before_its_end_is_no_answer(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    server.on("POST", CHAT, stream("Hel", "lo", end=""))
+    result = run("chat", "hi", "-m", "m")
+    assert result.exit_code == 4
+    assert "broke off" in result.stderr
+    sound = tmp_path / "talk.wav"
+    sound.write_bytes(b"RIFF....")
+    half = 'data: {"type": "transcript.text.delta", "delta": "turn "}\n\n'
+    server.on("POST", "/v1/audio/transcriptions", Answer(half, headers={"Content-Type": "text/event-stream"}))
+    assert run("transcribe", str(sound), "-m", "m", "--stream").exit_code == 4
 
 
 def test_an_answer_that_is_no_stream(server: FakeServer, run: Run) -> None:
