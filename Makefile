@@ -3,10 +3,12 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help serve test check lint bench fuzz gpu-acceptance starter lock clean install install-test
 
-HOST ?= 127.0.0.1
-PORT ?= 8000
-# Recipe files or folders, separated by spaces.
-RECIPES ?= recipes/starter
+# Where the server listens, and its recipe files or folders, separated by spaces; by default as ROUNDHOUSE_HOST,
+# ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is not meant:
+# some shells have one that names the kind of machine.
+HOST :=
+PORT ?=
+RECIPES ?=
 # More options of `roundhouse serve`, such as ARGS="--device-memory 20GiB".
 ARGS ?=
 # Options of pytest, such as PYTEST_ARGS="-k recipes -x".
@@ -27,7 +29,7 @@ help: ## show this text
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
-	@echo 'variables: HOST=$(HOST) PORT=$(PORT) RECIPES="$(RECIPES)" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
+	@echo 'variables: HOST=127.0.0.1 PORT=8000 RECIPES="recipes/starter" ARGS= PYTEST_ARGS= ACCELERATOR=cpu|cuda PYTHON='
 
 serve: install ## start the server; Ctrl-C drains and stops it
 	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)

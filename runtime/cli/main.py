@@ -1,5 +1,6 @@
 """The entry point: all commands under one name, and every failure as one line and an exit code."""
 
+import io
 import os
 import sys
 from typing import Annotated, Any
@@ -14,7 +15,7 @@ from runtime.cli.commands.setting_options import WithSettings
 from runtime.cli.commands.tenants import keys, limits, teams, usage
 from runtime.cli.commands.watching.logs import logs
 from runtime.cli.commands.watching.top import top
-from runtime.cli.failures import EXIT_CODES, Failure, Refused
+from runtime.cli.failures import EXIT_CODES, Failure, Refused, UsageError
 from runtime.cli.options import URL
 
 
@@ -37,10 +38,12 @@ class CommandGroup(TyperGroup):
         except BrokenPipeError:  # `roundhouse ... | head`: the reader has what it wanted
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
+        except UnicodeError:  # what is printed never raises it, see `main`
+            output.failed(UsageError("What was given is no text in UTF-8."), bool(ctx.meta.get("json")))
+            raise typer.Exit(UsageError.exit_code) from None
         except OSError as error:
-            if error.filename is None:
-                raise
-            output.failed(Refused(f"{error.filename}: {error.strerror}."), bool(ctx.meta.get("json")))
+            where = f"{error.filename}: " if error.filename is not None else ""
+            output.failed(Refused(f"{where}{error.strerror or error}."), bool(ctx.meta.get("json")))
             raise typer.Exit(Refused.exit_code) from None
 
 
@@ -126,6 +129,9 @@ app.command(rich_help_panel="Server")(inspect.version)
 
 def main() -> None:
     """What `roundhouse` runs."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a terminal that is not in UTF-8 shows what it cannot write as '?'
+            stream.reconfigure(errors="replace")
     app(prog_name="roundhouse")
 
 

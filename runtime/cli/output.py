@@ -12,6 +12,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
+UNBOUNDED = 1_000_000
+"""Columns of what is no terminal."""
+
+
 def emit(data: Any) -> None:
     """JSON on standard output: indented for a terminal, one line for a pipe."""
     print(json.dumps(data, ensure_ascii=False, indent=2 if sys.stdout.isatty() else None), flush=True)
@@ -40,28 +44,36 @@ def console() -> "Console":
     """Standard output for tables: as wide as needed when it is not a terminal, so that nothing is cut in a pipe."""
     from rich.console import Console
 
-    return Console(highlight=False, width=None if sys.stdout.isatty() else 200)
+    class Told(Console):
+        def on_broken_pipe(self) -> None:
+            raise  # for `main`, to which it is no error
+
+    return Told(highlight=False, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
-def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), wrap: Sequence[str] = ()
-) -> None:
-    """A plain table; `right` names the columns of figures, `wrap` those that take more lines on a narrow terminal."""
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
+    """A plain table; `right` names the columns of figures.
+
+    On a narrow terminal all but these and the first take more lines: names and figures are there to be copied.
+    """
+    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     shown = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        wraps = column in wrap
+    found, screen = list(rows), console()
+    for index, column in enumerate(columns):
+        kept = index == 0 or column in right
+        longest = max((cell_len(row[index]) for row in found), default=0)
         shown.add_column(
             column,
             justify="right" if column in right else "left",
-            no_wrap=not wraps,
-            overflow="fold" if wraps else "ellipsis",
+            min_width=min(longest, screen.width // 2) if kept else None,
+            overflow="fold",
         )
-    for row in rows:
+    for row in found:
         shown.add_row(*(Text(cell) for cell in row))
-    console().print(shown)
+    screen.print(shown, crop=False)
     if not shown.row_count:
         note("(none)")
 

@@ -60,7 +60,7 @@ def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> D
     gpu = None if wanted == "cpu" else _gpu()
     if gpu is not None:
         label, total = gpu
-        on_host = int(host_budget or memory * SHARE)
+        on_host = int(memory * SHARE if host_budget is None else host_budget)
         return Device("cuda", CUDA, label, total, int(budget or total * SHARE), memory, on_host)
     if wanted == "cuda":
         raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")

@@ -111,7 +111,7 @@ class Settings(BaseSettings):
         description="auto, cpu, cuda; auto: the first GPU, else the CPU. cpu:2: the CPU as two, half the budget each.",
     )
     device_memory: Annotated[ByteSize | None, DETECTED] = Field(
-        default=None, description="Budget for all models, such as 20GiB."
+        default=None, gt=0, description="Budget for all models, such as 20GiB."
     )
     host_memory: Annotated[ByteSize | None, DETECTED] = Field(
         default=None, description="Beside a GPU: budget in host memory, for sleeping models too."
@@ -184,7 +184,10 @@ class Settings(BaseSettings):
         default=75.0, gt=0, description="How long a connection may be idle between two requests."
     )
     drain_seconds: Annotated[float, TIMES] = Field(
-        default=60.0, ge=0, description="How long running requests may go on after Ctrl-C or SIGTERM."
+        default=60.0,
+        ge=0,
+        allow_inf_nan=False,
+        description="How long running requests may go on after Ctrl-C or SIGTERM.",
     )
     patience: Annotated[float, TIMES] = Field(
         default=1.0, ge=0, description="How long a waiting model lets busy ones go on, then one goes."
@@ -205,7 +208,29 @@ class Settings(BaseSettings):
     @field_validator("allowed_hosts", "cors_origins", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
+        given = [value] if isinstance(value, str) else value
+        if not isinstance(given, list | tuple):
+            return value
+        return [part.strip() for text in given for part in str(text).split(",") if part.strip()]
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Raises ValueError for what no Host header can be."""
+        for host in value:
+            if "/" in host:
+                raise ValueError(f"{host} is no host: write a name or an address, such as models.example")
+        return value
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        """Raises ValueError for what no browser sends as Origin."""
+        for origin in value:
+            scheme, separator, host = origin.rstrip("/").partition("://")
+            if origin not in ("*", "null") and not (scheme and separator and host and "/" not in host):
+                raise ValueError(f"{origin} is no origin: write scheme and host, such as https://app.example")
+        return value
 
     @field_validator("bounds", mode="before")
     @classmethod

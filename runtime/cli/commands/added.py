@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from runtime.cli.failures import Refused, ServerFailed, UsageError
+from runtime.cli.local.reading import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Force, ModelName, Url
 from runtime.cli.output import emit, note, pairs, size, table
 from runtime.cli.remote.client import Client, Json, part
@@ -96,18 +97,16 @@ def _setting(text: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise UsageError(f"--set {text}: write KEY=VALUE, such as memory.kv_cache=2GiB.")
-    import yaml
-
     try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError:
+        return key, read_yaml(value)
+    except Refused:
         return key, value
 
 
 def _propose(found: Json) -> None:
     note(f"{found['id']}: {found['task']} by {found['engine']}")
     rows = [[one["key"], one["value"], one["why"]] for one in found["choices"] if one["key"] not in ("id", "version")]
-    table(["KEY", "VALUE", "WHY"], rows, wrap=["VALUE", "WHY"])
+    table(["KEY", "VALUE", "WHY"], rows)
     for text in found["notes"]:
         print(f"- {text}")
     plan = found["plan"]

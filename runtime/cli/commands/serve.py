@@ -106,7 +106,8 @@ def read_recipes(settings: "Settings") -> "Documents":
 
 def _reachable(host: str) -> str:
     """An address that a client on this machine can call."""
-    return {"0.0.0.0": "127.0.0.1", "::": "[::1]", "::1": "[::1]"}.get(host, host)
+    found = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"[{found}]" if ":" in found else found
 
 
 def _port_is_free(host: str, port: int) -> None:

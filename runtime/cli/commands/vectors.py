@@ -62,8 +62,7 @@ def rerank(
     """
     found = list(documents or [])
     if file is not None:
-        text = sys.stdin.read() if str(file) == "-" else _read(file)
-        found += [line for line in text.splitlines() if line.strip()]
+        found += _lines(sys.stdin.read() if str(file) == "-" else _read(file))
     if not found:
         raise UsageError("Give documents after the query, or a file of them with --file.")
     with Client(url) as client:
@@ -83,14 +82,19 @@ def _texts(texts: list[str] | None) -> list[str]:
         return texts
     if not texts and sys.stdin.isatty():
         raise UsageError("Give texts, or pipe them in, one per line.")
-    found = [line for line in sys.stdin.read().splitlines() if line.strip()]
+    found = _lines(sys.stdin.read())
     if not found:
         raise UsageError("Nothing came on standard input. Give texts, or pipe them in, one per line.")
     return found
 
 
+def _lines(text: str) -> list[str]:
+    """What is not empty. A line ends where editors end it: other marks, such as U+2028, are part of a text."""
+    return [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+
+
 def _read(file: Path) -> str:
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise Refused(f"{file} is no text: send one document per line, in UTF-8.") from None

@@ -59,7 +59,11 @@ def test_a_hub_id_is_taken_at_its_revision_or_as_it_is_now(server: FakeServer, r
 def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> None:
     server.on("POST", "/v1/adapters", registered())
     source = folder
-    if not upload:
+    if upload:  # as a hub's cache keeps it: links into `blobs`
+        weights = folder / "adapter_model.safetensors"
+        weights.rename(folder.parent / "blob")
+        weights.symlink_to(folder.parent / "blob")
+    else:
         source = folder.parent / "legal.tar"
         with tarfile.open(source, "w") as tar:
             for file in sorted(folder.iterdir()):
@@ -74,6 +78,7 @@ def test_uploads(server: FakeServer, run: Run, folder: Path, upload: bool) -> No
     sent = parts[3].partition(b"\r\n\r\n")[2].removesuffix(b"\r\n")
     with tarfile.open(fileobj=io.BytesIO(sent)) as tar:
         assert tar.getnames() == ["adapter_config.json", "adapter_model.safetensors"]
+        assert all(member.isfile() and member.size for member in tar)
 
 
 def test_a_folder_that_the_server_may_not_read_is_sent(server: FakeServer, run: Run, folder: Path) -> None:

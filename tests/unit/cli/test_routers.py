@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from routing.intents.files import from_bytes
+from runtime.cli.commands.routers import data
+from runtime.cli.failures import Refused
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
 
@@ -176,6 +178,20 @@ def test_fit_says_what_is_wrong_with_a_file(
     result = run("routers", "fit", "support", str(file))
     assert result.exit_code != 0
     assert word in result.stderr
+
+
+def test_lines_are_those_of_json_lines(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('\ufeff{"text": "a\u2028b"}\r\n\n{"text": "c"}\n', encoding="utf-8")
+    assert [row["text"] for row in data.rows(file)] == ["a\u2028b", "c"]
+
+
+def test_more_lines_than_are_read_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "MAX_LINES", 2)
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"text": "a"}\n' * 3)
+    with pytest.raises(Refused, match="more than 2 lines"):
+        data.rows(file)
 
 
 def test_eval_decides_here_as_the_server_would(server: FakeServer, run: Run, tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
 """What people stumble over in their first hour: each is told once, in words, with what to write instead."""
 
 import io
+import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import typer
+from rich.text import Text
 
 from runtime.cli import output
 from runtime.cli.commands import added
@@ -140,5 +143,65 @@ def test_json_is_no_yes(server: FakeServer, run: Run) -> None:
 
 
 def test_a_table_in_a_pipe_is_as_wide_as_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
-    output.table(["A", "B"], [["x", "y" * 150]], wrap=["B"])
-    assert "y" * 150 in capsys.readouterr().out
+    output.table(["A", "B", "C"], [["x", "y" * 3000, "z"]], right=["C"])
+    assert "y" * 3000 in (told := capsys.readouterr().out)
+    assert len(told.splitlines()) == 2
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80])
+def test_a_narrow_terminal_cuts_nothing_of_a_table(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdout", terminal)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    patterns = ", ".join(f"starter-{number}" for number in range(12))
+    output.table(["KEY", "TEAM", "MODELS", "USED"], [["AZhsQk8d2mPr", "search", patterns, "1234.5"]], right=["USED"])
+    shown = terminal.getvalue()
+    assert "AZhsQk8d2mPr" in shown
+    assert "1234.5" in shown
+    assert "…" not in shown
+    assert all(f"-{number}" in shown for number in range(12))
+    assert max(len(Text.from_ansi(line)) for line in shown.splitlines()) <= columns
+
+
+@pytest.mark.parametrize("command", [["embed", "-"], ["rerank", "q", "-f", "-"], ["chat", "-"]], ids=" ".join)
+def test_what_is_no_utf_8_is_told(server: FakeServer, command: list[str]) -> None:
+    environment = {**os.environ, "ROUNDHOUSE_URL": server.url, "PYTHONUTF8": "0", "LC_ALL": "C.UTF-8"}
+    told = subprocess.run(
+        [sys.executable, "-m", "runtime.cli.main", *command, "--model", "m"],
+        input=b"caf\xe9\n", capture_output=True, env=environment, check=False,
+    )  # fmt: skip
+    assert told.returncode == 2, told.stderr
+    assert told.stderr.decode() == "error: What was given is no text in UTF-8.\n"
+
+
+def test_a_text_ends_where_its_line_does(server: FakeServer, run: Run) -> None:
+    rows = [{"index": 0, "embedding": [1.0]}, {"index": 1, "embedding": [1.0]}]
+    server.on("POST", "/v1/embeddings", {"data": rows})
+    assert run("embed", "-m", "m", stdin="one\u2028still one\x85\r\ntwo\n\n").exit_code == 0
+    assert server.asked[-1].json["input"] == ["one\u2028still one\x85", "two"]
+
+
+def test_a_date_in_yaml_stays_the_text_that_it_is(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    server.on("PATCH", "/v1/models/m", {"id": "m", "changed": [], "version": 1, "before": 1, "waits": False})
+    assert run("models", "edit", "m", "--set", "description=2024-01-01").exit_code == 0
+    assert server.asked[-1].json == {"changes": {"description": "2024-01-01"}}
+    file = tmp_path / "r.yaml"
+    file.write_text("id: r\ndescription: 2024-01-01\n")
+    server.on("POST", "/v1/routers", {"name": "r", "new": True, "version": "v1", "digest": ""})
+    assert run("routers", "add", str(file)).exit_code == 0
+    assert server.asked[-1].json == {"id": "r", "description": "2024-01-01"}
+    file.write_bytes(b"id: caf\xe9\n")
+    assert run("routers", "add", str(file)).exit_code == 1
+
+
+def test_a_reader_that_has_enough_is_no_error(server: FakeServer) -> None:
+    rows = [model(f"m-{number}") for number in range(2000)]
+    server.on("GET", "/v1/models", {"data": rows})
+    command = [sys.executable, "-m", "runtime.cli.main", "models", "list", "--url", server.url]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+        assert child.wait() == 0

@@ -22,10 +22,12 @@ def rows(file: Path) -> list[Json]:
     """One JSON object a line, each with a text. Raises Refused with the line that is wrong."""
     found: list[Json] = []
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").split("\n")  # not `splitlines`: U+2028 may stand in JSON
     except (OSError, UnicodeDecodeError) as error:
         raise Refused(f"{file} cannot be read: {error}") from None
-    for number, line in enumerate(lines[:MAX_LINES], start=1):
+    if len(lines) > MAX_LINES:
+        raise Refused(f"{file} has more than {MAX_LINES:,} lines: give a part of it.")
+    for number, line in enumerate(lines, start=1):
         if line.strip():
             try:
                 row = json.loads(line)

@@ -7,6 +7,7 @@ import typer
 
 from runtime.cli.commands.routers import fitting, judging
 from runtime.cli.failures import Refused
+from runtime.cli.local.reading import read_yaml
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, pairs, short, table
 from runtime.cli.remote.client import Client, Json, part
@@ -46,11 +47,9 @@ def add(
 
     Example: roundhouse routers add support.yaml --alias prod
     """
-    import yaml
-
     try:
-        body = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+        body = read_yaml(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, Refused) as error:
         raise Refused(f"{file} cannot be read: {error}") from None
     if not isinstance(body, dict):
         raise Refused(f"{file} holds no router: write one document with `id` and `targets`.")

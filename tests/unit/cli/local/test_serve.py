@@ -11,13 +11,15 @@ import pytest
 from pydantic import ByteSize
 
 from registry.bounds import Bounds
+from runtime.cli.commands import serve
 from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
 from runtime.cli.local import announce, processes
 from runtime.cli.local.data_dir import DataDir
 from runtime.cli.options import root
 from runtime.cli.remote.tries import tries
-from runtime.server.settings import Settings
+from runtime.server import device
+from runtime.server.settings import Settings, starter_recipes
 from tests.eventually import eventually
 from tests.unit.cli.conftest import Run, model
 from tests.unit.cli.fake_server import Answer, Asked, FakeServer
@@ -87,6 +89,47 @@ def test_a_variable_holds_several_recipes(run: Run, monkeypatch: pytest.MonkeyPa
 def test_a_variable_holds_several_hosts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROUNDHOUSE_ALLOWED_HOSTS", "a.example, b.example")
     assert settings_of(monkeypatch, run).allowed_hosts == ("a.example", "b.example")
+
+
+def test_hosts_with_commas_are_several_on_the_command_line_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["--allowed-hosts", "a.example,b.example", "--allowed-hosts", "c.example", "--cors-origins", "*"]
+    assert settings_of(monkeypatch, run, *given).allowed_hosts == ("a.example", "b.example", "c.example")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ("--allowed-hosts", "https://a.example"),
+        ("--cors-origins", "a.example"),
+        ("--cors-origins", "https://a.example/page"),
+        ("--device-memory", "0"),
+        ("--drain-seconds", "inf"),
+    ],
+    ids=" ".join,
+)
+def test_what_could_never_work_is_told_at_once(run: Run, given: tuple[str, str]) -> None:
+    result = run("serve", *given)
+    assert result.exit_code == 2
+    assert given[0] in result.stderr
+
+
+def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_gpu", lambda: ("card", 100))
+    assert device.detect("cuda", 50, 0).host_budget == 0
+    assert device.detect("cuda", 50).host_budget > 0
+
+
+@pytest.mark.parametrize(
+    ("host", "called"),
+    [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("2001:db8::5", "[2001:db8::5]"), ("gpu.lan", "gpu.lan")],
+)  # fmt: skip
+def test_where_a_server_is_reached(host: str, called: str) -> None:
+    assert serve._reachable(host) == called
+
+
+def test_the_starter_recipes_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert starter_recipes()[0].is_dir()
 
 
 def test_bounds_are_named_and_may_be_many(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,19 @@
+"""What files and options hold, as JSON can carry it on."""
+
+from typing import Any
+
+from runtime.cli.failures import Refused
+
+
+def read_yaml(text: str) -> Any:
+    """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
+    try:
+        return yaml.load(text, Loader)
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
+        raise Refused(f"this is no YAML: {error}") from None
