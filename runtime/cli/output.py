@@ -44,11 +44,11 @@ def console() -> "Console":
     """Standard output for tables: as wide as needed when it is not a terminal, so that nothing is cut in a pipe."""
     from rich.console import Console
 
-    class Told(Console):
+    class Output(Console):
         def on_broken_pipe(self) -> None:
             raise  # for `main`, to which it is no error
 
-    return Told(highlight=False, width=None if sys.stdout.isatty() else UNBOUNDED)
+    return Output(highlight=False, width=None if sys.stdout.isatty() else UNBOUNDED)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:

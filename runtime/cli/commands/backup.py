@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.local.keys import DataDir
+from runtime.cli.local.keys import Database, DataDir
 from runtime.cli.options import AsJson
 from runtime.cli.output import emit, note
 
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from runtime.server.settings import Settings
 
 
-def _settings(data_dir: Path | None) -> "Settings":
+def _settings(data_dir: Path | None, database: str | None = None) -> "Settings":
     from runtime.cli.local.options import settings_of
 
-    return settings_of({} if data_dir is None else {"data_dir": data_dir})
+    given = {"data_dir": data_dir, "database": database}
+    return settings_of({name: value for name, value in given.items() if value is not None})
 
 
 def backup(
@@ -25,6 +26,7 @@ def backup(
         bool, typer.Option("--pepper/--no-pepper", help="Take the secret along without which no key works.")
     ] = True,
     data_dir: DataDir = None,
+    database: Database = None,
     as_json: AsJson = False,
 ) -> None:
     """Copy adapters, added and merged models, aliases, pins, teams and keys. The server may go on meanwhile.
@@ -36,7 +38,7 @@ def backup(
     """
     from runtime.cli.local.backup import back_up
 
-    settings = _settings(data_dir)
+    settings = _settings(data_dir, database)
     found = settings.data_dir
     size = back_up(found, folder.absolute(), pepper, settings.database)
     if as_json:

@@ -43,6 +43,11 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
     """Make the new folder `target`, whole or not at all; returns its bytes. url: as `--database`. Raises Refused."""
     if not was_served(data_dir):
         raise Refused(f"No server has used the data directory {data_dir}. See --data-dir.")
+    if url is None and (data_dir / SERVER_ID).is_file():
+        raise Refused(
+            f"A server kept what {data_dir} has no file for in PostgreSQL. Name it: ROUNDHOUSE_DATABASE or --database. "
+            f"If that is over and `state.db` counts again, remove {data_dir / SERVER_ID}."
+        )
     _free(target)
     part = target.with_name(f".{target.name}.part")
     shutil.rmtree(part, ignore_errors=True)
@@ -80,10 +85,18 @@ def restore(source: Path, data_dir: Path) -> None:
     _whole(source)
     _free(data_dir)
     make_private(data_dir)
-    _copy_folders(source, data_dir)
-    for name in (*DATABASES, PEPPER):
-        _copy_private(source / name, data_dir / name)
-    give_all(data_dir)
+    try:
+        _copy_folders(source, data_dir)
+        for name in (*DATABASES, PEPPER):
+            _copy_private(source / name, data_dir / name)
+        give_all(data_dir)
+        _whole(data_dir)
+    except (OSError, Refused) as error:
+        for one in data_dir.iterdir():  # the folder itself may be a mount, with an owner that somebody chose
+            shutil.rmtree(one) if one.is_dir() else one.unlink()
+        if isinstance(error, Refused):
+            raise
+        raise Refused(f"{data_dir} could not be filled: {error.strerror}. Nothing is left in it.") from None
 
 
 def _free(folder: Path) -> None:
@@ -127,8 +140,11 @@ def _copy_folders(source: Path, target: Path) -> None:
                     shutil.copytree(one, there)
                 else:
                     shutil.copy2(one, there)
-            except (FileNotFoundError, shutil.Error):  # removed meanwhile: `_whole` tells whether it is missed
-                shutil.rmtree(there, ignore_errors=True)
+            except (FileNotFoundError, shutil.Error) as error:
+                if one.exists():
+                    why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
+                    raise Refused(f"{one} could not be copied: {why}. Nothing is left of the copy.") from None
+                shutil.rmtree(there, ignore_errors=True)  # removed meanwhile: `_whole` tells whether it is missed
 
 
 def _name_merged_from_here(recipes: Path, merged: Path) -> None:
@@ -148,6 +164,7 @@ def _copy_private(source: Path, target: Path) -> None:
 
 def _whole(folder: Path) -> None:
     """Raises Refused when a database is damaged, or an adapter or router that it names is not there."""
+    named: set[str] = set()
     for name in DATABASES:
         if not (folder / name).is_file():
             continue

@@ -9,11 +9,11 @@ def read_yaml(text: str) -> Any:
     """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class YamlLoader(yaml.SafeLoader):
         pass
 
-    Loader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
+    YamlLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
     try:
-        return yaml.load(text, Loader)
+        return yaml.load(text, YamlLoader)
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:
         raise Refused(f"this is no YAML: {error}") from None

@@ -23,7 +23,7 @@ KEY = "ROUNDHOUSE_API_KEY"
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
-class Told(Json):
+class AnswerObject(Json):
     """An object of an answer. What it has not is told as a failure of who answered, not of this program."""
 
     def __missing__(self, key: str) -> Any:
@@ -80,7 +80,7 @@ class Client:
         """One request whose answer is a JSON object. Raises Refused, ServerFailed or ServerUnreachable."""
         text = self.text(method, path, **options)
         try:
-            found = json.loads(text, object_hook=Told)
+            found = json.loads(text, object_hook=AnswerObject)
         except ValueError:
             raise self._not_ours() from None
         if not isinstance(found, dict):

@@ -1,10 +1,16 @@
-"""What a backup takes along of a server's models, and of one whose state is in PostgreSQL."""
+"""Backups: what they take along, of a server whose state is in PostgreSQL, and on a disk that is full."""
 
+import errno
+import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from launch.shelf import Shelf
 from registry.recipes.source import PathSource
 from registry.state.database import State
+from runtime.cli.failures import Refused
 from runtime.cli.local.backup import back_up, restore
 from tests.unit.registry.makers import KEY, new
 
@@ -47,3 +53,40 @@ def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> 
     assert (Path(legal.path) / "model.safetensors").read_bytes() == b"weights"
     assert mine == PathSource(path=str(elsewhere))
     assert [one.name for one in (tmp_path / "new" / "merged").iterdir()] == ["base-legal-0123"], "not what is half made"
+
+
+def test_a_backup_that_is_not_told_of_the_postgresql_is_refused(tmp_path: Path) -> None:
+    """Not taken from the file that the server had before."""
+    data = tmp_path / "data"
+    with State(data):
+        pass
+    (data / "server-id").write_text("0123456789abcdef")
+    with pytest.raises(Refused, match="ROUNDHOUSE_DATABASE"):
+        back_up(data, tmp_path / "copy", pepper=False)
+    assert not (tmp_path / "copy").exists()
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
+    with State(data) as state:
+        state.adapters.register(KEY, new(1))
+    stored = data / "store" / new(1).digest.removeprefix("sha256:")
+    stored.mkdir(parents=True)
+    (stored / "weights").write_bytes(b"x")
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(Refused, match="No space left"):
+            back_up(data, copy, pepper=False)
+    assert not copy.exists()
+    back_up(data, copy, pepper=False)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfile", full)
+        with pytest.raises(Refused, match="No space left"):
+            restore(copy, again)
+    assert list(again.iterdir()) == []
+    restore(copy, again)
+    assert (again / "store" / stored.name / "weights").read_bytes() == b"x"

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ByteSize
 
 from registry.bounds import Bounds
-from runtime.cli.commands import serve
+from runtime.cli.commands.serve import _reachable
 from runtime.cli.commands.setting_options import options
 from runtime.cli.failures import Refused
 from runtime.cli.local import announce, processes
@@ -124,7 +124,7 @@ def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPa
     [("0.0.0.0", "127.0.0.1"), ("::", "[::1]"), ("2001:db8::5", "[2001:db8::5]"), ("gpu.lan", "gpu.lan")],
 )  # fmt: skip
 def test_where_a_server_is_reached(host: str, called: str) -> None:
-    assert serve._reachable(host) == called
+    assert _reachable(host) == called
 
 
 def test_the_starter_recipes_are_found_from_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
