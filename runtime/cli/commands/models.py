@@ -91,7 +91,7 @@ def load(
     with Client(url) as client:
         if wait:
             with bar(not as_json) as shown, Watch(url, model, shown):
-                found = client.post(path)
+                found = client.call("POST", path, timeout=None)  # the bar tells how far it is
         else:
             found = client.post(path, wait="false")
     _told(found, as_json)

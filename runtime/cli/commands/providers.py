@@ -7,7 +7,7 @@ import typer
 from runtime.cli.failures import Refused
 from runtime.cli.options import DEFAULT_URL, AsJson, Url
 from runtime.cli.output import emit, table
-from runtime.cli.remote.client import Client
+from runtime.cli.remote.client import Client, part
 
 app = typer.Typer(help="Models that answer elsewhere: whose they are, and how it is there.", no_args_is_help=True)
 
@@ -43,7 +43,7 @@ def check(
     Example: roundhouse providers test openai
     """
     with Client(url) as client:
-        found = client.post(f"/v1/providers/{provider}/test")
+        found = client.post(f"/v1/providers/{part(provider)}/test")
     if not as_json:
         print(f"{found['message']} ({found['seconds']:.3f} s)")
     elif found["ok"]:

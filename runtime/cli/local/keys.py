@@ -2,8 +2,9 @@
 
 import re
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -60,8 +61,11 @@ def opened_at(place: "KeyPlace") -> Iterator["KeyTable"]:
 def opened_with_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
-    """The same as `opened`, with their limits."""
-    with _told(), _tables(data_dir, database, make) as (place, tables):
+    """The same as `opened`, with their limits; where there are none yet and none are made, some that are empty."""
+    with _told(), ExitStack() as stack:
+        if not make and not _place(data_dir, database).has_tables():
+            data_dir, database, make = Path(stack.enter_context(TemporaryDirectory(prefix="roundhouse-"))), None, True
+        place, tables = stack.enter_context(_tables(data_dir, database, make))
         from tenants.limits.table import LimitTable
 
         yield _keys(place, tables), LimitTable(tables)
@@ -76,11 +80,9 @@ def opened_database(data_dir: Path | None, database: str | None) -> Iterator["Ta
 
 @contextmanager
 def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator[tuple["KeyPlace", "Tables"]]:
-    from runtime.cli.local.options import settings_of
     from tenants.storage.opening import open_tables
 
-    given = {"data_dir": data_dir, "database": database}
-    place = settings_of({name: value for name, value in given.items() if value is not None}).keys
+    place = _place(data_dir, database)
     if not make and not place.has_tables():
         raise Refused(f"Nobody has made a team or a key in {place.data_dir}. See roundhouse keys create --help.")
     with closing(open_tables(place.data_dir, place.database)) as tables:
@@ -93,6 +95,13 @@ def _tables(data_dir: Path | None, database: str | None, make: bool) -> Iterator
                 f"This is in {place.data_dir.absolute()}, and no server has been started on that data directory yet. "
                 "One that has another does not know of it: see --data-dir."
             )
+
+
+def _place(data_dir: Path | None, database: str | None) -> "KeyPlace":
+    from runtime.cli.local.options import settings_of
+
+    given = {"data_dir": data_dir, "database": database}
+    return settings_of({name: value for name, value in given.items() if value is not None}).keys
 
 
 def _keys(place: "KeyPlace", tables: "Tables") -> "KeyTable":

@@ -10,9 +10,11 @@ def read_yaml(text: str) -> Any:
     import yaml
 
     class YamlLoader(yaml.SafeLoader):
-        pass
+        yaml_constructors = {  # noqa: RUF012 - as PyYAML has it
+            **yaml.SafeLoader.yaml_constructors,
+            "tag:yaml.org,2002:timestamp": yaml.SafeLoader.construct_yaml_str,
+        }
 
-    YamlLoader.add_constructor("tag:yaml.org,2002:timestamp", yaml.SafeLoader.construct_yaml_str)
     try:
         return yaml.load(text, YamlLoader)
     except (yaml.YAMLError, ValueError, ArithmeticError) as error:

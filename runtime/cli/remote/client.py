@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 600.0
-"""Longer than any recipe lets a request wait: the server's own bounds decide, this only ends a dead connection."""
+"""Longer than recipes usually let a request wait: the server's own bounds decide, this only ends a dead connection."""
 KEY = "ROUNDHOUSE_API_KEY"
 """The variable that holds the key of commands: an option could be read by others on this machine."""
+_IN_THE_WAY = ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+"""Variables that httpx reads when a client is made."""
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -49,12 +51,16 @@ class Client:
         import httpx  # 0.1 s: only for commands that talk to a server
 
         self.url = url.rstrip("/")
-        self._http = httpx.Client(
-            base_url=self.url,
-            headers={"Authorization": f"Bearer {key}"} if key else {},
-            timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
-            trust_env=host not in _LOOPBACK,  # a proxy must not stand between us and this machine
-        )
+        try:
+            self._http = httpx.Client(
+                base_url=self.url,
+                headers={"Authorization": f"Bearer {key}"} if key else {},
+                timeout=httpx.Timeout(ANSWER_SECONDS, connect=CONNECT_SECONDS),
+                trust_env=host not in _LOOPBACK,  # a proxy must not stand between us and this machine
+            )
+        except (ImportError, OSError, ValueError) as error:
+            named = [name for name in _IN_THE_WAY if os.environ.get(name) or os.environ.get(name.lower())]
+            raise UsageError(f"{' or '.join(named) or 'The environment'} holds what cannot be used: {error}") from None
 
     def __enter__(self) -> Self:
         return self

@@ -46,6 +46,17 @@ def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.Monk
     assert key not in result.stderr
 
 
+@pytest.mark.parametrize(("variable", "value"), [("ALL_PROXY", "socks5h://127.0.0.1:1"), ("SSL_CERT_FILE", "/nowhere")])
+def test_a_variable_that_is_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
+    for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv(variable, value)
+    result = run("status", "--url", "https://models.example")
+    assert result.exit_code == 2
+    assert result.stderr.startswith(f"error: {variable} holds")
+
+
 @pytest.mark.parametrize("arguments", [["models", "show"], ["nothing"], ["serve", "--port", "99"], ["status", "--x"]])
 def test_usage(run: Run, arguments: list[str]) -> None:
     assert run(*arguments).exit_code == 2

@@ -65,6 +65,8 @@ def list_(
 
     Example: roundhouse limits list --team search
     """
+    if team and key:
+        raise UsageError("Name a team or a key, not both.")
     owner, subject = ("team", team) if team else ("key", key) if key else (None, None)
     with opened_database(data_dir, database) as tables:
         from tenants.limits.table import LimitTable

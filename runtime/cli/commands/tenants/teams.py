@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runtime.cli.failures import UsageError
+from runtime.cli.failures import Refused, UsageError
 from runtime.cli.local.keys import Database, DataDir, opened, opened_with_limits
 from runtime.cli.options import AsJson
 from runtime.cli.output import ago, emit, table
@@ -97,7 +97,7 @@ def apply(
     try:
         text = file.read_bytes()
     except OSError as error:
-        raise UsageError(f"{file} cannot be read: {error.strerror}.") from None
+        raise Refused(f"{file} cannot be read: {error.strerror}.") from None
     with opened_with_limits(data_dir, database, make=not dry_run) as (teams, limits):
         from tenants.declared import changes, read
 

@@ -42,6 +42,8 @@ def report(
     Examples: roundhouse usage report;
     roundhouse usage report --team search --from 2026-11-01 --to 2026-12-01 --by day,model --csv
     """
+    if as_json and as_csv:
+        raise UsageError("Choose --json or --csv.")
     with opened_database(data_dir, database) as tables:
         from tenants.ledger.dates import span
         from tenants.ledger.report import Question, parsed_by, used

@@ -102,4 +102,11 @@ def test_a_file_that_cannot_be_applied_whole_changes_nothing(run: Run, file: Pat
 
 def test_a_file_that_is_not_there(run: Run, file: Path) -> None:
     file.unlink()
-    assert run("teams", "apply", str(file)).exit_code == 2
+    assert run("teams", "apply", str(file)).exit_code == 1
+
+
+def test_a_dry_run_is_what_one_does_first(run: Run, file: Path, tmp_path: Path) -> None:
+    result = run("teams", "apply", str(file), "--dry-run")
+    assert result.exit_code == 0, result.stderr
+    assert "search" in result.stdout
+    assert not (tmp_path / "data").exists()
