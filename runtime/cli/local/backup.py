@@ -29,6 +29,7 @@ import yaml
 from registry.errors import RoundhouseError
 from registry.state.opening import copy, is_elsewhere, look, open_file
 from registry.storage.files import give_all, make_private, make_private_file
+from registry.storage.server_id import FILE as SERVER_ID
 from runtime.cli.failures import Refused
 from runtime.cli.local.data_dir import STATE, was_served
 
