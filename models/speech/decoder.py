@@ -31,6 +31,7 @@ CODECS = (
     "wavpack,wma"
 )
 """What the names of codecs of sound begin with."""
+WAV_PCM = "\x01\0\0\0"
 DEMUXERS = (
     "wav,w64,rf64,aiff,au,caf,mp3,flac,ogg,mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,aac,ac3,eac3,amr,amrnb,amrwb,asf,avi,"
     "mpegts,mpeg,flv,ape,wv,tta,dsf,truehd,dts,opus"
@@ -84,6 +85,7 @@ def decode(path: str, seconds: float, fit: Fit, out: BinaryIO) -> None:
             length = container.duration / 1_000_000 if container.duration and container.duration > 0 else None
             stream = container.streams.audio[0]
             check_codec(stream.codec_context.name)
+            check_tag(container.format.name, stream.codec_context.codec_tag, stream.codec_context.name)
             check_shape(stream.codec_context.sample_rate, stream.codec_context.channels, fit)
             if (length or 0.0) > fit.overstated * seconds:
                 raise UndecodableFile("too_long", f"The recording is longer than {seconds:g} seconds.")
@@ -97,6 +99,12 @@ def check_codec(name: str) -> None:
         raise UndecodableFile(
             "unfit", f"The sound is stored as {name}, which is not decoded here: send flac, mp3 or opus."
         )
+
+
+def check_tag(container: str, tag: str, codec: str) -> None:
+    """Raises UndecodableFile for a WAV file of other sound than its header says: what was reserved goes by that."""
+    if container == "wav" and tag == WAV_PCM and not codec.startswith("pcm_"):
+        raise UndecodableFile("unfit", f"The file says that it is plain PCM, and is {codec}: send it as what it is.")
 
 
 def check_shape(rate: int, channels: int, fit: Fit) -> None:

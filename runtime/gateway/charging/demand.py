@@ -5,7 +5,7 @@ tokenizer. What a chat template says of its own accord, such as a preamble, is n
 What was reserved beyond the truth is given back at the end, and what was used beyond it is charged then.
 """
 
-import wave
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ import msgspec
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from runtime.gateway.backend import Call, ChatPayload
+from runtime.gateway.charging.wav import HEAD_BYTES, bytes_a_second
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts
 
@@ -111,10 +112,9 @@ def seconds_of(path: Path) -> float:
 
     A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
     """
-    size, rate = path.stat().st_size if path.exists() else 0, _LEAST_BYTES_A_SECOND
     try:
-        with wave.open(str(path)) as recording:
-            rate = recording.getframerate() * recording.getnchannels() * recording.getsampwidth()
-    except (wave.Error, EOFError, OSError, RuntimeError):
-        pass
-    return size / max(1, rate)
+        with path.open("rb") as file:
+            size, rate = os.fstat(file.fileno()).st_size, bytes_a_second(file.read(HEAD_BYTES))
+    except OSError:
+        return 0.0
+    return size / (rate or _LEAST_BYTES_A_SECOND)

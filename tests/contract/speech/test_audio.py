@@ -141,6 +141,26 @@ def test_no_more_is_heard_of_a_wav_file_than_is_reserved(decoders: Decoders, tmp
     assert len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
 
 
+def test_no_more_is_heard_of_a_wav_file_with_two_forms_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
+    """The second would be of 768,000 samples a second in 32 channels."""
+    path = write(tmp_path / "a.wav", tone(3.0))
+    data = path.read_bytes()
+    at = data.index(b"fmt ") + 8 + struct.unpack("<I", data[data.index(b"fmt ") + 4 :][:4])[0]
+    second = b"fmt " + struct.pack("<IHHIIHH", 16, 1, 32, 768_000, 768_000 * 128, 128, 32)
+    path.write_bytes(data[:at] + second + data[at:])
+    assert 2.9 <= len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
+
+
+def test_a_wav_file_with_other_sound_than_it_says_is_refused(decoders: Decoders, tmp_path: Path) -> None:
+    """FFmpeg looks at the bytes, and would decode hours of what was reserved as a moment."""
+    sound = write(tmp_path / "a.mp3", tone(20.0)).read_bytes()
+    path = wav(tmp_path / "a.wav", 768_000, 32, len(sound))
+    path.write_bytes(path.read_bytes()[: -len(sound)] + sound)
+    assert seconds_of(path) < 0.1
+    with pytest.raises(BadRequest, match="is mp3"):
+        decoded(decoders, path)
+
+
 def test_no_more_is_heard_of_speech_at_the_lowest_rate_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:
     import av
 

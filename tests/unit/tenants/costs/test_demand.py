@@ -12,16 +12,62 @@ RATE, SECONDS = 8000, 3
 SOUND = bytes(2 * RATE * SECONDS)
 
 
-def wav(path: Path, told: int) -> Path:
-    """told: its header's word for its length, in bytes."""
-    form = struct.pack("<4sIHHIIHH4sI", b"fmt ", 16, 1, 1, RATE, 2 * RATE, 2, 16, b"data", told)
-    path.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(SOUND)) + b"WAVE" + form + SOUND)
+def fmt(rate: int = RATE, channels: int = 1) -> bytes:
+    return struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, channels, rate, 2 * rate * channels, 2 * channels, 16)
+
+
+def wav(path: Path, told: int = len(SOUND), before: bytes = b"", form: bytes | None = None) -> Path:
+    """told: its header's word for its length, in bytes. before: chunks in front of its form."""
+    chunks = before + (fmt() if form is None else form) + b"data" + struct.pack("<I", told)
+    path.write_bytes(b"RIFF" + struct.pack("<I", 36 + len(SOUND)) + b"WAVE" + chunks + SOUND)
     return path
 
 
 @pytest.mark.parametrize("told", [0, 2, len(SOUND), 2**32 - 1])
 def test_a_wav_file_is_as_long_as_its_bytes_whatever_it_says(tmp_path: Path, told: int) -> None:
     assert seconds_of(wav(tmp_path / "a", told)) == pytest.approx(SECONDS, rel=0.01)
+
+
+def test_the_first_of_several_forms_counts(tmp_path: Path) -> None:
+    """It is the one that is decoded by."""
+    assert seconds_of(wav(tmp_path / "a", form=fmt() + fmt(768_000, 32))) == pytest.approx(SECONDS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"JUNK" + struct.pack("<I", 27) + bytes(28), b"bext" + struct.pack("<I", 40_000) + bytes(40_000)],
+    ids=["odd", "long"],
+)
+def test_other_chunks_may_come_first(tmp_path: Path, before: bytes) -> None:
+    size = wav(tmp_path / "a", before=before).stat().st_size
+    assert seconds_of(tmp_path / "a") == size / (2 * RATE)
+
+
+@pytest.mark.parametrize(
+    "before",
+    [b"junk\0\0\0\0" * 1000, b"LIST" + struct.pack("<I", 70_000) + bytes(70_000)],
+    ids=["many chunks", "far away"],
+)
+def test_a_header_is_not_searched_for_long(tmp_path: Path, before: bytes) -> None:
+    """Chunks without end would hold up everybody: such a file is taken for speech at the lowest rate."""
+    size = wav(tmp_path / "a", before=before).stat().st_size
+    assert seconds_of(tmp_path / "a") == size / 500
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        b"",
+        fmt()[:4] + struct.pack("<I", 8) + fmt()[8:16],
+        fmt(0),
+        fmt(channels=0),
+        fmt().replace(b"\x01\0\x01\0", b"\x55\0\x01\0"),
+    ],
+    ids=["none", "short", "no rate", "no channels", "mp3"],
+)
+def test_a_form_that_does_not_tell_the_length_is_not_believed(tmp_path: Path, form: bytes) -> None:
+    size = wav(tmp_path / "a", form=form).stat().st_size
+    assert seconds_of(tmp_path / "a") == size / 500
 
 
 def test_other_recordings_may_be_of_the_lowest_rate_of_speech(tmp_path: Path) -> None:
