@@ -1,7 +1,8 @@
 """What the gateway asks of an engine and what comes back: msgspec structs, safe to decode from a socket.
 
 Requests go in, events come out. One request gives: `Started`? then any number of `Chunk`s (chat), or one result
-(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `Finished` last, or an error instead.
+(embed, rerank), or one `TranscriptInfo` and its `Segment`s (speech); always `Finished` last, or an error instead. Of a
+recording `Finished` comes before an error too.
 """
 
 from typing import Literal

@@ -126,5 +126,6 @@ class RerankEngine(Engine, Protocol):
 
 class TranscribeEngine(Engine, Protocol):
     def transcribe(self, request: TranscribeRequest) -> AsyncIterator[TranscriptInfo | Segment | Usage]:
-        """TranscriptInfo first, then Segments as they come, then Usage."""
+        """TranscriptInfo first, then Segments as they come, and Usage: of what was heard so far, now and then, and at
+        the end."""
         ...

@@ -47,7 +47,8 @@ class TranscriptionRun:
         self._rest: Samples = np.zeros(0, dtype=np.float32)
 
     async def events(self) -> AsyncGenerator[TranscriptInfo | Segment | Usage, None]:
-        """TranscriptInfo as soon as the language is known, segments as they come, and Usage.
+        """TranscriptInfo as soon as the language is known, segments as they come, and Usage after those of each window
+        and at the end.
 
         Of a recording of more than one block the first TranscriptInfo has the length that its file claims; another
         with the measured one comes before Usage.
@@ -67,11 +68,15 @@ class TranscriptionRun:
                             yield known
                         for segment in self._segments(window, one):
                             yield segment
+                        yield self._usage(window.end)
         whole = self._info(exact=True)
         if whole != known:
             yield whole
-        seconds = round(self._recording.samples / RATE, 3)
-        yield Usage(completion_tokens=self._tokens, audio_seconds=seconds, batch=self._batch)
+        yield self._usage(self._recording.samples / RATE)
+
+    def _usage(self, seconds: float) -> Usage:
+        """Of the recording up to there."""
+        return Usage(completion_tokens=self._tokens, audio_seconds=round(seconds, 3), batch=self._batch)
 
     def _info(self, *, exact: bool) -> TranscriptInfo:
         measured = self._recording.samples / RATE

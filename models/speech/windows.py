@@ -40,6 +40,11 @@ class Window:
     def seconds(self) -> float:
         return len(self.audio) / RATE
 
+    @property
+    def end(self) -> float:
+        """Where it ends in the recording."""
+        return self.pieces[-1].start + self.pieces[-1].length
+
     def time(self, inside: float, *, end: bool = False) -> float:
         """A time in the recording for one in the window. At a seam, an `end` belongs to the stretch before it."""
         found = self.pieces[0]

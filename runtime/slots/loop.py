@@ -278,7 +278,13 @@ class SlotServer:
                 emit(ranked)
                 emit(Finished(usage=usage))
             case TranscribeRequest():
-                spoken = cast(TranscribeEngine, engine).transcribe(request)
-                async with contextlib.aclosing(cast(Any, spoken)) as parts:
-                    async for part in parts:
-                        emit(Finished(usage=part) if isinstance(part, Usage) else part)
+                spoken, heard = cast(TranscribeEngine, engine).transcribe(request), Usage()
+                try:
+                    async with contextlib.aclosing(cast(Any, spoken)) as parts:
+                        async for part in parts:
+                            if isinstance(part, Usage):
+                                heard = part
+                            else:
+                                emit(part)
+                finally:
+                    emit(Finished(usage=heard))  # what was heard is counted, whatever the end

@@ -283,6 +283,10 @@ class TestEngine:
             assert isinstance(info, TranscriptInfo)
             assert info.duration == pytest.approx(900.0, abs=1)
             assert isinstance(await anext(events), Segment)
+            async for event in events:
+                if isinstance(event, Usage):
+                    break
+            assert 15 < event.audio_seconds <= 90, "what was heard until then"
         assert english._running == 0
         await english.ping()
         assert not len(batcher._turns)

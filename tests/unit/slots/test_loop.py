@@ -1,13 +1,25 @@
 """A slot and its link over a real socket, with a scripted engine."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Progress, Started, Usage
+from models.messages import (
+    AdapterRef,
+    Chunk,
+    Event,
+    Finished,
+    Held,
+    HttpCall,
+    Progress,
+    Started,
+    TranscribeRequest,
+    TranscriptInfo,
+    Usage,
+)
 from registry.errors import EngineFailed, Unavailable, Unfit
 from registry.recipes.definition import Recipe
 from runtime.slots import frames
@@ -87,6 +99,33 @@ async def test_leaving_early_cancels_in_the_engine(slot: Slot) -> None:
     assert slot.engine.cancelled == ["m"]  # the call is left only when the engine has stopped
     assert slot.engine.running == 0
     assert call.usage == Usage(prompt_tokens=2)
+
+
+INFO = TranscriptInfo(language="en", language_probability=1.0, duration=90.0, duration_after_vad=90.0)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["left", "failed"])
+async def test_what_was_heard_of_a_recording_is_counted_whatever_its_end(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    async def transcribe(request: TranscribeRequest) -> AsyncGenerator[TranscriptInfo | Usage, None]:
+        yield Usage(audio_seconds=30.0)
+        yield Usage(audio_seconds=60.0)
+        yield INFO
+        if fails:
+            raise EngineFailed("broken")
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(slot.engine, "transcribe", transcribe, raising=False)
+    await slot.load()
+    async with slot.link.call(lambda uid: frames.Call(uid, TranscribeRequest(path="x"))) as call:
+        events = call.events()
+        assert await anext(events) == INFO
+        if fails:
+            assert isinstance(await anext(events), Finished)
+            with pytest.raises(EngineFailed, match="broken"):
+                await anext(events)
+    assert call.usage == Usage(audio_seconds=60.0)
 
 
 async def test_a_call_that_is_ended_here_is_cancelled_in_the_engine(slot: Slot) -> None:
