@@ -83,6 +83,7 @@ class TranscribeRequest(Message, frozen=True):
     prompt: str | None = None
     hotwords: str | None = None
     temperature: list[float] = msgspec.field(default_factory=lambda: [0.0])
+    """The next one is tried where a window is badly heard."""
     word_timestamps: bool = False
     vad: bool | None = None
     """None: as the recipe's flags say."""

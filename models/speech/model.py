@@ -76,7 +76,12 @@ class Heard:
     @property
     def poor(self) -> bool:
         """Worth another try at a higher temperature."""
-        return not self.silent and (self.compression_ratio > COMPRESSION or self.avg_logprob < LOG_PROBABILITY)
+        return not self.silent and (self.repeats or self.avg_logprob < LOG_PROBABILITY)
+
+    @property
+    def repeats(self) -> bool:
+        """Itself, over and over."""
+        return self.compression_ratio > COMPRESSION
 
     @property
     def silent(self) -> bool:

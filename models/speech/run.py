@@ -128,14 +128,14 @@ class TranscriptionRun:
         return await self._better(window, heard)
 
     async def _better(self, window: Window, heard: Heard) -> Heard:
-        """Again at the next temperatures while what was heard is poor; the last try counts, as Whisper has it."""
+        """Again at the next temperatures while what was heard is poor. If it stays so the likeliest text counts, of
+        those that do not repeat themselves if there are any, as faster-whisper has it."""
         self._batch = max(self._batch, heard.batch)
-        for step in range(1, len(self._request.temperature)):
-            if not heard.poor:
-                break
-            listen = await asyncio.to_thread(self._listen, window, step)
-            heard = (await self._batcher.submit([Item(0, self._model.window.padded, listen)])).results[0]
-        return heard
+        tried = [heard]
+        while tried[-1].poor and len(tried) < len(self._request.temperature):
+            listen = await asyncio.to_thread(self._listen, window, len(tried))
+            tried += (await self._batcher.submit([Item(0, self._model.window.padded, listen)])).results
+        return max(tried, key=lambda one: (not one.poor, not one.repeats, one.avg_logprob))
 
     def _listen(self, window: Window, step: int) -> Listen:
         return Listen(

@@ -24,6 +24,9 @@ SINGLE = (
 LISTS = ("timestamp_granularities", "include", "keywords", "languages")
 """Also with '[]' behind the name, as OpenAI's clients write lists in forms."""
 
+TEMPERATURES = [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+"""What no temperature, or 0, means to Whisper, OpenAI's and others': where a window is badly heard, the next one."""
+
 V = TypeVar("V", bound=str)
 
 
@@ -43,19 +46,17 @@ class TranscriptionOptions:
 
     def request(self, path: str, max_seconds: float) -> TranscribeRequest:
         """The engine's request for the recording at `path`."""
-        wanted = TranscribeRequest(
+        return TranscribeRequest(
             path=path,
             task=self.task,
             language=self.language,
             prompt=self.prompt,
             hotwords=self.hotwords,
+            temperature=[self.temperature] if self.temperature else TEMPERATURES,
             word_timestamps="word" in self.granularities,
             vad=self.vad,
             max_seconds=max_seconds,
         )
-        if self.temperature is None:
-            return wanted
-        return msgspec.structs.replace(wanted, temperature=[self.temperature])
 
 
 def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:

@@ -126,7 +126,7 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     plain = asked(gateway)
     assert plain.task == "transcribe"
     assert (plain.language, plain.prompt, plain.hotwords, plain.vad) == (None, None, None, None)
-    assert plain.temperature == [0.0]
+    assert plain.temperature == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0], "as Whisper falls back"
     assert plain.max_seconds == gateway.settings.max_audio_seconds
     await post(
         client, PATH, language="DE", prompt="names", hotwords="lamp", temperature="0.4", vad_filter="true", user="u",
@@ -135,6 +135,8 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     got = asked(gateway)
     assert (got.language, got.prompt, got.hotwords, got.vad) == ("de", "names", "lamp, door, hall", True)
     assert got.temperature == [0.4]
+    await post(client, temperature="0")
+    assert asked(gateway).temperature == plain.temperature
 
 
 @pytest.mark.parametrize(

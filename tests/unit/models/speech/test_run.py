@@ -1,0 +1,85 @@
+"""One recording from its samples to its segments, with a network and steps that are scripted."""
+
+from collections.abc import Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.batching.plan import Item
+from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.speech.model import Heard, Listen
+from models.speech.run import TranscriptionRun
+from models.speech.split import Said
+from models.speech.windows import RATE, Samples
+
+SECONDS = 10
+"""Of a window."""
+
+
+class Recording:
+    """Silence, as a decoder gives it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.length: float | None = seconds
+        self.samples = int(seconds * RATE)
+
+    def __iter__(self) -> Iterator[Samples]:
+        yield np.zeros(self.samples, dtype=np.float32)
+
+
+class Steps:
+    """Answers each window with what `script` has for its temperature."""
+
+    def __init__(self, script: dict[float, Heard]) -> None:
+        self.script, self.windows = script, list[Listen]()
+
+    async def submit(self, items: Sequence[Item[Listen]]) -> Any:
+        self.windows += [item.payload for item in items]
+        return SimpleNamespace(results=[self.script[item.payload.temperature] for item in items])
+
+
+def heard(text: str, likelihood: float = -0.1, ratio: float = 1.0, temperature: float = 0.0) -> Heard:
+    said = Said(0.0, 1.0, [1])
+    return Heard([said], "en", 1.0, temperature, likelihood, 0.0, ratio, [text])
+
+
+async def events(steps: Steps, seconds: float, **more: Any) -> list[TranscriptInfo | Segment | Usage]:
+    model: Any = SimpleNamespace(
+        window=SimpleNamespace(seconds=SECONDS, padded=SECONDS), multilingual=False,
+        previous=lambda *_: (), features=lambda audio: audio,
+    )  # fmt: skip
+    recording: Any = Recording(seconds)
+    run = TranscriptionRun(model, steps, TranscribeRequest(path="x", **more), recording, None)  # type: ignore[arg-type]
+    return [event async for event in run.events()]
+
+
+REPEATS = heard("again again", ratio=3.0)
+UNSURE = heard("perhaps", -1.5, temperature=0.2)
+LESS_SURE = heard("what", -2.0, temperature=0.4)
+
+
+@pytest.mark.parametrize(
+    ("script", "tried", "text"),
+    [
+        ({0.0: heard("well")}, [0.0], "well"),
+        ({0.0: REPEATS, 0.2: heard("well", temperature=0.2)}, [0.0, 0.2], "well"),
+        ({0.0: heard("no", -1.1), 0.2: REPEATS, 0.4: heard("well")}, [0.0, 0.2, 0.4], "well"),
+        ({0.0: REPEATS, 0.2: UNSURE, 0.4: LESS_SURE}, [0.0, 0.2, 0.4], "perhaps"),
+        ({0.0: REPEATS, 0.2: REPEATS, 0.4: REPEATS}, [0.0, 0.2, 0.4], "again again"),
+    ],
+    ids=["well heard", "second", "third", "none is good", "all repeat themselves"],
+)
+async def test_what_is_badly_heard_is_heard_again_and_the_likeliest_counts(
+    script: dict[float, Heard], tried: list[float], text: str
+) -> None:
+    steps = Steps(script)
+    found = await events(steps, 5.0, temperature=[0.0, 0.2, 0.4])
+    assert [window.temperature for window in steps.windows] == tried
+    assert [one.text for one in found if isinstance(one, Segment)] == [text]
+
+
+async def test_what_was_heard_so_far_is_told_after_each_window() -> None:
+    found = await events(Steps({0.0: heard("x")}), 25.0)
+    assert [one.audio_seconds for one in found if isinstance(one, Usage)] == [10.0, 20.0, 25.0, 25.0]
