@@ -128,7 +128,7 @@ def _opening(error: Exception) -> tuple[str, str]:
 
 def _samples(container: Any, seconds: float, fit: Fit, out: BinaryIO, av: Any) -> None:
     stream = container.streams.audio[0]
-    resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
+    resampler, form = av.AudioResampler(format="s16", layout="mono", rate=RATE), None
     most, sent, failed = int(seconds * RATE), 0, 0
     held = bytearray()
 
@@ -149,6 +149,10 @@ def _samples(container: Any, seconds: float, fit: Fit, out: BinaryIO, av: Any) -
                 for frame in packet.decode():
                     check_shape(frame.sample_rate, frame.layout.nb_channels, fit)  # the header may say otherwise
                     frame.pts = None  # gaps and jumps in a file's own clock must not make silence or lose sound
+                    before, form = form, (frame.format.name, frame.layout.name, frame.sample_rate)
+                    if before not in (None, form):  # it goes on in another form: a resampler takes one
+                        take(resampler.resample(None))
+                        resampler = av.AudioResampler(format="s16", layout="mono", rate=RATE)
                     take(resampler.resample(frame))
             except av.FFmpegError as error:
                 if getattr(error, "errno", None) == errno.ENOMEM:

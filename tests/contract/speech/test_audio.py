@@ -80,6 +80,32 @@ def test_stereo_of_another_rate_becomes_one_channel(decoders: Decoders, tmp_path
     assert np.abs(samples).max() < 1e-3  # the channels cancel each other
 
 
+@pytest.mark.parametrize("forms", [[(44_100, 2), (44_100, 1)], [(16_000, 1), (44_100, 1), (16_000, 1)]])
+def test_a_recording_may_change_its_form_on_its_way(
+    decoders: Decoders, tmp_path: Path, forms: list[tuple[int, int]]
+) -> None:
+    """As recordings that were put together, and broadcasts, do."""
+    import av
+
+    data = b""
+    for rate, channels in forms:
+        path, samples = tmp_path / "part.mp3", (tone(3.0 * rate / RATE) * 32767).astype("<i2")
+        with av.open(str(path), "w") as file:
+            stream = file.add_stream("libmp3lame", rate=rate, layout="stereo" if channels == 2 else "mono")
+            frame = av.AudioFrame.from_ndarray(
+                samples.repeat(channels)[None, :], format="s16", layout=stream.layout.name
+            )  # fmt: skip
+            frame.sample_rate = rate
+            for packet in [*stream.encode(frame), *stream.encode(None)]:
+                file.mux(packet)
+        data += path.read_bytes()
+    (tmp_path / "whole.mp3").write_bytes(data)
+    samples = decoded(decoders, tmp_path / "whole.mp3")
+    assert len(samples) / RATE == pytest.approx(3.0 * len(forms), abs=0.4)
+    for part in np.array_split(samples, len(forms)):
+        assert np.sqrt(np.mean(part**2)) == pytest.approx(0.3 / np.sqrt(2), rel=0.1), "all of it sounds"
+
+
 def test_caps_hold_while_decoding(decoders: Decoders, tmp_path: Path) -> None:
     path = write(tmp_path / "long.flac", np.zeros(120 * RATE, dtype=np.float32))
     assert path.stat().st_size < 200_000
