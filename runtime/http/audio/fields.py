@@ -92,10 +92,21 @@ def parse(fields: dict[str, list[str]], task: Task) -> TranscriptionOptions:
     )
 
 
+def _gathered(fields: dict[str, list[str]]) -> dict[str, list[str]]:
+    """`chunking_strategy[type]` and its like, as OpenAI's SDK writes an object in a form: the object in one field."""
+    name = "chunking_strategy"
+    parts = {key: values for key, values in fields.items() if key.startswith(f"{name}[") and key.endswith("]")}
+    if not parts:
+        return fields
+    whole = {key[len(name) + 1 : -1]: values[0] if len(values) == 1 else values for key, values in parts.items()}
+    others = {key: values for key, values in fields.items() if key not in parts}
+    return {**others, name: [*others.get(name, ()), msgspec.json.encode(whole).decode()]}
+
+
 class _Form:
     def __init__(self, fields: dict[str, list[str]]) -> None:
         self._fields: dict[str, list[str]] = {}
-        for name, values in fields.items():
+        for name, values in _gathered(fields).items():
             bare = name.removesuffix("[]")
             if bare not in LISTS and name not in SINGLE:
                 raise BadRequest(
@@ -155,9 +166,9 @@ class _Form:
 
     def vad(self) -> bool | None:
         """`vad_filter`, or OpenAI's `chunking_strategy`: 'auto' and plain server_vad mean voice detection."""
-        strategy = self.one("chunking_strategy")
+        wanted, strategy = self.flag("vad_filter"), self.one("chunking_strategy")
         if not strategy:
-            return self.flag("vad_filter")
+            return wanted
         plain = strategy == "auto"
         if not plain:
             try:
@@ -169,6 +180,11 @@ class _Form:
                 "'chunking_strategy' may be 'auto' or {\"type\": \"server_vad\"}; its thresholds are the recipe's.",
                 param="chunking_strategy",
                 code="unsupported_value",
+            )
+        if wanted is False:
+            raise BadRequest(
+                "'chunking_strategy' asks for voice detection, and 'vad_filter' for none: leave one out.",
+                param="vad_filter",
             )
         return True
 

@@ -43,6 +43,7 @@ _FORM: dict[str, Json] = {
     "keywords[]": array(STRING, description="Words to expect, one per entry."),
     "vad_filter": {**_FLAG, "description": "Leave out what is not speech; default as the recipe says."},
     "chunking_strategy": one_of("auto", "server_vad", '{"type": "server_vad"}'),
+    "chunking_strategy[type]": {**one_of("server_vad"), "description": "As OpenAI's SDK writes the object."},
     "user": STRING,
 }
 

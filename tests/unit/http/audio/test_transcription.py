@@ -148,6 +148,8 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
         ({"chunking_strategy": "auto"}, True),
         ({"chunking_strategy": '{"type": "server_vad"}'}, True),
         ({"chunking_strategy": "server_vad"}, True),
+        ({"chunking_strategy[type]": "server_vad"}, True),
+        ({"chunking_strategy": "auto", "vad_filter": "true"}, True),
     ],
 )
 async def test_voice_detection(
@@ -195,6 +197,10 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
         ({"timestamp_granularities[]": "letter", "response_format": "verbose_json"}, "timestamp_granularities"),
         ({"include[]": "logprobs"}, "include"),
         ({"chunking_strategy": '{"type": "server_vad", "threshold": 0.2}'}, "chunking_strategy"),
+        ({"chunking_strategy[type]": "server_vad", "chunking_strategy[threshold]": "0.2"}, "chunking_strategy"),
+        ({"chunking_strategy[type]": ["server_vad", "server_vad"]}, "chunking_strategy"),
+        ({"chunking_strategy[type]": "server_vad", "chunking_strategy": "auto"}, "chunking_strategy"),
+        ({"chunking_strategy": "auto", "vad_filter": "false"}, "vad_filter"),
         ({"known_speaker_names[]": "Ann"}, "known_speaker_names[]"),
         ({"prompt": ["a", "b"]}, "prompt"),
         ({"best_of": "5"}, "best_of"),
