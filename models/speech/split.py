@@ -52,11 +52,12 @@ def split(tokens: Sequence[int], first_time: int, end_of_text: int, seconds: flo
 
 
 def place_words(segments: Sequence[Said], aligned: Sequence[dict[str, object]], seconds: float) -> None:
-    """Give each segment its words, by counting tokens; its times become those of its first and last word."""
-    words = iter(aligned)
+    """Give each segment the words that begin in it, by counting tokens; its times become those of its first and last
+    word."""
+    words, taken, border = iter(aligned), 0, 0
     for segment in segments:
-        taken = 0
-        while taken < len(segment.tokens) and (word := next(words, None)) is not None:
+        border += len(segment.tokens)
+        while taken < border and (word := next(words, None)) is not None:
             taken += len(word["tokens"])  # type: ignore[arg-type]
             if str(word["word"]).strip():
                 start = min(float(str(word["start"])), seconds)

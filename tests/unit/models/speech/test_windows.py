@@ -67,3 +67,14 @@ def test_words_go_to_the_segment_of_their_tokens() -> None:
     place_words(found, aligned, 10.0)
     assert [[word.word for word in segment.words] for segment in found] == [[" one", " two."], [" three"]]
     assert [(segment.start, segment.end) for segment in found] == [(0.1, 0.8), (1.2, 10.0)]
+
+
+def test_a_word_that_reaches_over_a_border_moves_no_other() -> None:
+    """It is of the segment that it begins in."""
+    found = split([100, 1, 2, 3, 150, 150, 4, 5, 6, 200, 200, 7, 250], 100, 90, 10.0)
+    aligned: list[dict[str, object]] = [
+        {"word": word, "tokens": tokens, "start": place / 2, "end": place / 2 + 0.4, "probability": 0.9}
+        for place, (word, tokens) in enumerate([(" one", [1, 2]), (" two", [3, 4]), (" three", [5, 6]), (" four", [7])])
+    ]
+    place_words(found, aligned, 10.0)
+    assert [[word.word for word in segment.words] for segment in found] == [[" one", " two"], [" three"], [" four"]]
