@@ -275,7 +275,8 @@ class SpeechModel:
         tokens = [[token for segment in one.segments for token in segment.tokens] for one in heard]
         if not any(tokens):
             return
-        frames = [max(1, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
+        # by a single frame none can be aligned, and the step would fail for everybody
+        frames = [max(2, min(self._frames, round(window.seconds * SECOND_FRAMES))) for window in windows]
         tokenizer = Tokenizer(self.whisper.hf_tokenizer, self.multilingual, task=windows[0].task, language=language)
         found = whisper.find_alignment(tokenizer, tokens, encoded, frames)
         for one, window, aligned in zip(heard, windows, found, strict=True):

@@ -23,6 +23,8 @@ from models.speech.windows import Piece, Samples, Window
 
 SEEK_STEP = RATE // 2
 """Without voice detection, a window moves on by at least this many samples."""
+SHORTEST = RATE // 50
+"""Samples of one position of the encoder: in less there is nothing to hear."""
 
 
 class TranscriptionRun:
@@ -153,7 +155,8 @@ class TranscriptionRun:
         samples = np.concatenate([self._rest, block.audio])
         offset = block.offset - len(self._rest)
         place = 0
-        while place < len(samples) and (block.final or len(samples) - place >= self._window):
+        least = SHORTEST if block.final else self._window
+        while len(samples) - place >= least:
             audio = samples[place : place + self._window]
             window = Window(audio, (Piece(0.0, (offset + place) / RATE, len(audio) / RATE),))
             heard = await self._one(window)

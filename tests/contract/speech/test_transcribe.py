@@ -15,7 +15,9 @@ import pytest_asyncio
 from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.speech.engine import WhisperEngine
+from models.speech.model import Heard, Listen
 from models.speech.run import TranscriptionRun
+from models.speech.split import Said
 from models.speech.windows import RATE
 from registry.errors import BadRequest, EngineFailed, TooLarge
 from tests.contract.speech.fixtures import build, noise, silence, tone, voice, write
@@ -160,6 +162,20 @@ class TestEngine:
         events = await everything(english, sounds["long.flac"], word_timestamps=True)
         check(events, 40.0)
         assert all(segment.words is not None for segment in segments(events))
+
+    async def test_words_of_next_to_nothing_harm_nobody(self, english: WhisperEngine) -> None:
+        """All windows of a step are aligned together, and the library cannot align by a single frame."""
+        model = english._model
+        assert model is not None
+        tokens = model._tokenizer.encode(" turn on the light")
+        windows = [Listen(model.features(noise(seconds)), seconds, words=True) for seconds in (5.0, 0.01)]
+        heard = [Heard([Said(0.0, window.seconds, tokens)], "en", 1.0, 0.0, 0.0, 0.0, 0.0) for window in windows]
+        encoded = model.whisper.encode(np.stack([window.features for window in windows]))
+        model._align(model.whisper, encoded, "en", windows, heard)
+        for window, one in zip(windows, heard, strict=True):
+            words = one.segments[0].words
+            assert "".join(word.word for word in words) == " turn on the light"
+            assert words[-1].end <= window.seconds
 
     async def test_prompt_hotwords_and_temperatures(self, english: WhisperEngine, sounds: dict[str, Path]) -> None:
         plain, prompted, again = await asyncio.gather(

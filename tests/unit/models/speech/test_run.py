@@ -83,3 +83,12 @@ async def test_what_is_badly_heard_is_heard_again_and_the_likeliest_counts(
 async def test_what_was_heard_so_far_is_told_after_each_window() -> None:
     found = await events(Steps({0.0: heard("x")}), 25.0)
     assert [one.audio_seconds for one in found if isinstance(one, Usage)] == [10.0, 20.0, 25.0, 25.0]
+
+
+@pytest.mark.parametrize(("seconds", "windows"), [(10.0, 1), (10.01, 1), (10.1, 2), (0.01, 0)])
+async def test_a_rest_in_which_nothing_can_be_said_is_not_heard(seconds: float, windows: int) -> None:
+    steps = Steps({0.0: heard("x")})
+    found = await events(steps, seconds)
+    assert len(steps.windows) == windows
+    assert isinstance(found[-1], Usage)
+    assert found[-1].audio_seconds == seconds
