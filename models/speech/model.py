@@ -174,8 +174,9 @@ class SpeechModel:
         """
         heard: dict[int, Heard] = {}
 
-        def kind(place: int) -> tuple[int, float, bool]:
-            return len(windows[place].previous), windows[place].temperature, windows[place].words
+        def kind(place: int) -> tuple[int, float, bool, str]:
+            window = windows[place]
+            return len(window.previous), window.temperature, window.words, window.task if window.words else ""
 
         for _, same in groupby(sorted(range(len(windows)), key=kind), key=kind):
             places = list(same)
