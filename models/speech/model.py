@@ -147,15 +147,15 @@ class SpeechModel:
         return found
 
     def previous(self, prompt: str | None, hotwords: str | None) -> tuple[int, ...]:
-        """Tokens that stand before the window: hotwords, then the end of the prompt, each within its half."""
-        tokens: list[int] = self.whisper.get_prompt(
-            self._tokenizer,
-            self._tokenizer.encode(" " + prompt.strip()) if prompt and prompt.strip() else [],
-            hotwords=hotwords,
+        """Tokens that stand before the window: hotwords, in half of the room or what the prompt leaves of it, then the
+        end of the prompt."""
+        room = self.whisper.max_length // 2 - 1
+        expected, before = (
+            self._tokenizer.encode(" " + text.strip()) if text and text.strip() else [] for text in (hotwords, prompt)
         )
-        before = tokens[: tokens.index(self._tokenizer.sot)]
-        most = self.whisper.max_length // 2 - 1
-        return tuple(before[:1] + before[1:][-most:])
+        expected = expected[: max(room // 2, room - len(before))]
+        before = before[max(0, len(before) + len(expected) - room) :]
+        return (self._tokenizer.sot_prev, *expected, *before) if expected or before else ()
 
     def features(self, audio: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
         """Mel bins x 100 for each second that windows are padded to, of at most a window of sound."""

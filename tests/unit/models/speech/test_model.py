@@ -1,0 +1,66 @@
+"""What stands before a window, and which windows are heard in one pass: without a network."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from models.speech.model import Heard, Listen, SpeechModel
+
+PREVIOUS = 1000
+ROOM = 448 // 2 - 1
+
+
+def before(prompt: int, hotwords: int) -> tuple[int, int]:
+    """Of so many tokens of each: how many stand before a window. The prompt's are 1, the hotwords' 2."""
+    model: Any = SimpleNamespace(
+        whisper=SimpleNamespace(max_length=448),
+        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS, encode=lambda text: [int(word) for word in text.split()]),
+    )
+    first, *found = SpeechModel.previous(model, "1 " * prompt, "2 " * hotwords) or (PREVIOUS,)
+    assert first == PREVIOUS
+    assert found == sorted(found, reverse=True), "hotwords come first"
+    return found.count(1), found.count(2)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "hotwords", "wanted"),
+    [
+        (0, 0, (0, 0)),
+        (3, 2, (3, 2)),
+        (ROOM, 5, (ROOM - 5, 5)),
+        (1000, 5, (ROOM - 5, 5)),
+        (1000, 1000, (ROOM - ROOM // 2, ROOM // 2)),
+        (0, 1000, (0, ROOM)),
+        (20, 1000, (20, ROOM - 20)),
+        (1000, 0, (ROOM, 0)),
+    ],
+)
+def test_hotwords_stay_beside_a_long_prompt(prompt: int, hotwords: int, wanted: tuple[int, int]) -> None:
+    assert before(prompt, hotwords) == wanted
+
+
+def test_the_end_of_a_prompt_stays() -> None:
+    model: Any = SimpleNamespace(
+        whisper=SimpleNamespace(max_length=8),
+        _tokenizer=SimpleNamespace(sot_prev=PREVIOUS, encode=lambda text: [int(word) for word in text.split()]),
+    )
+    assert SpeechModel.previous(model, "1 2 3 4 5", None) == (PREVIOUS, 3, 4, 5)
+
+
+@pytest.mark.parametrize(("words", "passes"), [(False, 1), (True, 2)])
+def test_words_of_one_task_are_not_aligned_by_another(words: bool, passes: int) -> None:
+    heard: list[set[str]] = []
+
+    def hear(_whisper: Any, windows: list[Listen]) -> list[Heard]:
+        heard.append({window.task for window in windows})
+        return [Heard([], "de", 1.0, 0.0, 0.0, 0.0, 0.0) for _ in windows]
+
+    model: Any = SimpleNamespace(_beside=None, whisper=None, _hear=hear)
+    features = np.zeros((1, 1), dtype=np.float32)
+    tasks = ["translate", "transcribe", "translate", "transcribe"]
+    found = SpeechModel.run(model, [Listen(features, 1.0, task=task, words=words) for task in tasks])
+    assert len(found) == len(tasks)
+    assert len(heard) == passes
+    assert all(len(together) == 1 for together in heard) or not words
