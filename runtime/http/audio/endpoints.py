@@ -25,7 +25,7 @@ from runtime.gateway.core import Gateway
 from runtime.gateway.names import Wanted
 from runtime.gateway.recorder import Recorder
 from runtime.http.audio.fields import Task, TranscriptionOptions, parse
-from runtime.http.audio.formats import MEDIA_TYPES, delta, render
+from runtime.http.audio.formats import MEDIA_TYPES, delta, render, written
 from runtime.http.bodies import parse_object
 from runtime.http.dialect import EVENT_STREAM, NO_BUFFERING, Endpoint, Head, Parts, whole
 from runtime.http.errors import Dialect
@@ -54,7 +54,7 @@ class AudioQuestion:
         return [self.request]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
-        parts = _stream(events) if self.stream else self._whole(events)
+        parts = _stream(events, self.options.task) if self.stream else self._whole(events)
         async with aclosing(parts):
             async for part in parts:
                 yield part
@@ -72,7 +72,7 @@ class AudioQuestion:
             yield part
 
 
-async def _stream(events: AsyncIterator[Event]) -> Parts:
+async def _stream(events: AsyncIterator[Event], task: Task) -> Parts:
     """transcript.text.delta per segment, then transcript.text.done, whose text is all deltas put together.
 
     The head waits for the first event, so that a broken file still gets its own status. No usage is told: OpenAI's
@@ -89,7 +89,7 @@ async def _stream(events: AsyncIterator[Event]) -> Parts:
         if isinstance(event, TranscriptInfo):
             info = event
             continue
-        added = delta(said, event, info.language if info else "")
+        added = delta(said, event, written(task, info) if info else "")
         if added:
             said += added
             yield _event({"type": "transcript.text.delta", "delta": added})

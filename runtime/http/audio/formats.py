@@ -8,7 +8,7 @@ import msgspec
 
 from models.messages import Segment, TranscriptInfo
 from runtime.http.audio import languages
-from runtime.http.audio.fields import Format, TranscriptionOptions
+from runtime.http.audio.fields import Format, Task, TranscriptionOptions
 
 MEDIA_TYPES: dict[Format, str] = {
     "json": "application/json",
@@ -25,6 +25,11 @@ CLOSING = frozenset(".,;:!?%)]}…。，、！？")
 def usage(info: TranscriptInfo) -> dict[str, Any]:
     """OpenAI's usage of models that are billed by time: whole seconds, rounded up."""
     return {"type": "duration", "seconds": math.ceil(info.duration)}
+
+
+def written(task: Task, info: TranscriptInfo) -> str:
+    """The code of the language that a transcript is written in."""
+    return "en" if task == "translate" else languages.known(info.language)
 
 
 def delta(said: str, segment: Segment, language: str) -> str:
@@ -50,9 +55,10 @@ def text(segments: Sequence[Segment], language: str) -> str:
 
 def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> bytes:
     """The body in the format that was asked for."""
+    language = written(options.task, info)
     match options.format:
         case "text":
-            return f"{text(segments, info.language)}\n".encode()
+            return f"{text(segments, language)}\n".encode()
         case "srt":
             return _cues(segments, ",", lambda line: line.replace("-->", "->"), numbered=True).encode()
         case "vtt":
@@ -60,15 +66,15 @@ def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequen
         case "verbose_json":
             return msgspec.json.encode(_verbose(options, info, segments))
         case "json":
-            return msgspec.json.encode({"text": text(segments, info.language), "usage": usage(info)})
+            return msgspec.json.encode({"text": text(segments, language), "usage": usage(info)})
 
 
 def _verbose(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
     body: dict[str, Any] = {
         "task": options.task,
-        "language": "english" if options.task == "translate" else languages.name(info.language),
+        "language": "english" if options.task == "translate" else languages.name(languages.known(info.language)),
         "duration": info.duration,
-        "text": text(segments, info.language),
+        "text": text(segments, written(options.task, info)),
     }
     if "word" in options.granularities:
         body["words"] = [

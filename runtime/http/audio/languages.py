@@ -25,6 +25,12 @@ def name(code: str) -> str:
     return NAMES.get(code, code)
 
 
+def known(told: str) -> str:
+    """The code of a language as engines and providers tell it, by code or by name; others stay as they are."""
+    lower = told.lower()
+    return _CODES.get(lower, lower)
+
+
 def code(given: str) -> str | None:
     """A code or an English name as a code; None for ''. Raises BadRequest for anything else."""
     wanted = given.strip().lower()

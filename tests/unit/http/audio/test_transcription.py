@@ -1,5 +1,6 @@
 """Transcription: options, formats, and what the engine's errors become."""
 
+import json
 from typing import Any
 
 import httpx
@@ -179,6 +180,33 @@ async def test_translations(client: httpx.AsyncClient, gateway: FakeGateway) -> 
     assert (found["task"], found["language"]) == ("translate", "english")
     assert asked(gateway).task == "translate"
     assert gateway.outcomes() == {("speech", path, "ok"): 1.0}
+
+
+@pytest.mark.parametrize(
+    ("path", "told", "spaced"),
+    [
+        (PATH, "ja", False),
+        (PATH, "Japanese", False),
+        (PATH, "english", True),
+        (PATH, "klingon", True),
+        ("/v1/audio/translations", "ja", True),
+    ],
+)
+async def test_segments_are_joined_as_the_language_is_written(
+    client: httpx.AsyncClient, gateway: FakeGateway, path: str, told: str, spaced: bool
+) -> None:
+    """Providers tell its name. A translation is in English, whatever was spoken."""
+    info = TranscriptInfo(language=told, language_probability=1, duration=2, duration_after_vad=2)
+    gateway.links["speech"].script = lambda _: [info, segment(1, 0, 1, "one"), segment(2, 1, 2, "two"), END]
+    text = "one two" if spaced else "onetwo"
+    assert (await post(client, path)).json()["text"] == text
+    assert (await post(client, path, response_format="text")).text == f"{text}\n"
+    found = (await post(client, path, response_format="verbose_json")).json()
+    assert (found["text"], found["language"] == "japanese") == (text, not spaced)
+    assert (
+        json.dumps({"type": "transcript.text.done", "text": text}, separators=(",", ":"))
+        in (await post(client, path, stream="true")).text
+    )
 
 
 @pytest.mark.parametrize(
