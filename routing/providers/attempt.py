@@ -4,8 +4,11 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from models import sse
 from models.messages import (
@@ -18,6 +21,7 @@ from models.messages import (
     TranscribeRequest,
     Usage,
 )
+from models.speech.length import seconds_of
 from registry.errors import BadRequest, ProviderFailed
 from registry.recipes.definition import Task
 from registry.recipes.provider import ProviderModel, Surface
@@ -282,6 +286,9 @@ class Attempt:
         surface = audio(self._upstream.provider, request.task)
         form = tasks.transcribe_form(request, self._model)
         info, segments, usage, said = tasks.transcribed(await self._answer(surface, form))
+        if not usage.audio_seconds:  # nobody told: it counts as what was reserved
+            longest = min(request.max_seconds, seconds_of(Path(request.path)))
+            usage = msgspec.structs.replace(usage, audio_seconds=longest)
         self._usage = usage
         for started in self._answered_by(said):
             yield started

@@ -160,7 +160,11 @@ class _Segment(msgspec.Struct):
 
 
 class _AudioUsage(msgspec.Struct):
+    """By time, or by tokens."""
+
     seconds: float | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
 
 
 class _Transcript(msgspec.Struct):
@@ -201,13 +205,14 @@ def transcribe_form(request: TranscribeRequest, model: ProviderModel) -> Callabl
 
 
 def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str | None]:
-    """Raises BadAnswer. A transcript without segments is one segment."""
+    """Raises BadAnswer. A transcript without segments is one segment; a length that nobody told is 0."""
     try:
         found = msgspec.json.decode(data, type=_Transcript)
     except NOT_JSON:
         raise BadAnswer("answered with a transcript that is none") from None
-    told = found.usage.seconds if found.usage else None
-    seconds = max(0.0, found.duration if found.duration is not None else told or 0.0)
+    told = found.usage or _AudioUsage()
+    ends = [segment.end for segment in found.segments or ()]
+    seconds = max(0.0, found.duration or told.seconds or max(ends, default=0.0))
     pieces = found.segments or ([_Segment(0.0, seconds, found.text)] if found.text else [])
     segments = [
         Segment(
@@ -216,8 +221,12 @@ def transcribed(data: bytes) -> tuple[TranscriptInfo, list[Segment], Usage, str 
         )
         for number, piece in enumerate(pieces)
     ]  # fmt: skip
-    info, usage = TranscriptInfo(found.language, 1.0, seconds, seconds), Usage(audio_seconds=seconds)
-    return info, segments, usage, found.model
+    usage = Usage(
+        prompt_tokens=max(0, told.input_tokens or 0),
+        completion_tokens=max(0, told.output_tokens or 0),
+        audio_seconds=seconds,
+    )
+    return TranscriptInfo(found.language, 1.0, seconds, seconds), segments, usage, found.model
 
 
 def _words(piece: _Segment, words: list[_Word] | None, last: bool) -> list[Word] | None:

@@ -5,7 +5,6 @@ tokenizer. What a chat template says of its own accord, such as a preamble, is n
 What was reserved beyond the truth is given back at the end, and what was used beyond it is charged then.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,8 @@ from typing import Any
 import msgspec
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
+from models.speech.length import seconds_of
 from runtime.gateway.backend import Call, ChatPayload
-from runtime.gateway.charging.wav import HEAD_BYTES, bytes_a_second
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts
 
@@ -23,8 +22,6 @@ UNKNOWN_CONTEXT = 32_768
 """Tokens, where nobody knows how long a target's context is."""
 _COMPLETIONS_TOKENS = 16
 """vLLM's max_tokens of /v1/completions, where none is given."""
-_LEAST_BYTES_A_SECOND = 500
-"""4 kbit/s: no codec of speech makes less of it (AMR 4.75, Opus 6); only silence can be smaller."""
 _WRITES: Mapping[str, tuple[str, ...]] = {
     "/v1/chat/completions": ("max_completion_tokens", "max_tokens"),
     "/v1/completions": ("max_tokens",),
@@ -105,16 +102,3 @@ def _prompts(body: Mapping[str, Any]) -> int:
 def _whole(value: object) -> int | None:
     """What is no number the engine refuses."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
-
-
-def seconds_of(path: Path) -> float:
-    """Of a recording, at most: of a WAV file by its size and form, of others by their size.
-
-    A WAV file's own word for its length is not asked: decoders read one that says 0, or has several parts, to its end.
-    """
-    try:
-        with path.open("rb") as file:
-            size, rate = os.fstat(file.fileno()).st_size, bytes_a_second(file.read(HEAD_BYTES))
-    except OSError:
-        return 0.0
-    return size / (rate or _LEAST_BYTES_A_SECOND)

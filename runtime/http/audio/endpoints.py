@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
 from console.texts import Texts
-from models.messages import Event, Segment, TranscribeRequest, TranscriptInfo
+from models.messages import Event, Finished, Segment, TranscribeRequest, TranscriptInfo, Usage
 from registry.errors import EngineFailed, RoundhouseError
 from registry.recipes import definition as recipe
 from runtime.gateway.backend import Call, Target
@@ -61,13 +61,15 @@ class AudioQuestion:
 
     async def _whole(self, events: AsyncIterator[Event]) -> Parts:
         info: TranscriptInfo | None = None
-        segments: list[Segment] = []
+        segments, used = list[Segment](), Usage()
         async for event in events:
             if isinstance(event, TranscriptInfo):
                 info = event
             elif isinstance(event, Segment):
                 segments.append(event)
-        text = render(self.options, _known(info), segments)
+            elif isinstance(event, Finished):
+                used = event.usage
+        text = render(self.options, _known(info), segments, used)
         async for part in whole(text, MEDIA_TYPES[self.options.format]):
             yield part
 

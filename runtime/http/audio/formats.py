@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from models.messages import Segment, TranscriptInfo
+from models.messages import Segment, TranscriptInfo, Usage
 from runtime.http.audio import languages
 from runtime.http.audio.fields import Format, Task, TranscriptionOptions
 
@@ -22,9 +22,14 @@ UNSPACED = frozenset({"zh", "yue", "ja", "th", "lo", "km", "my", "bo"})
 CLOSING = frozenset(".,;:!?%)]}…。，、！？")
 
 
-def usage(info: TranscriptInfo) -> dict[str, Any]:
-    """OpenAI's usage of models that are billed by time: whole seconds, rounded up."""
-    return {"type": "duration", "seconds": math.ceil(info.duration)}
+def usage(info: TranscriptInfo, used: Usage) -> dict[str, Any]:
+    """OpenAI's usage of models that are billed by time: whole seconds, rounded up. Of a provider that tells no length
+    its tokens, if it told any."""
+    if info.duration:
+        return {"usage": {"type": "duration", "seconds": math.ceil(info.duration)}}
+    tokens = {"input_tokens": used.prompt_tokens, "output_tokens": used.completion_tokens}
+    total = sum(tokens.values())
+    return {"usage": {"type": "tokens", **tokens, "total_tokens": total}} if total else {}
 
 
 def written(task: Task, info: TranscriptInfo) -> str:
@@ -53,7 +58,7 @@ def text(segments: Sequence[Segment], language: str) -> str:
     return said
 
 
-def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> bytes:
+def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment], used: Usage) -> bytes:
     """The body in the format that was asked for."""
     language = written(options.task, info)
     match options.format:
@@ -64,9 +69,9 @@ def render(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequen
         case "vtt":
             return ("WEBVTT\n\n" + _cues(segments, ".", _escaped, numbered=False)).encode()
         case "verbose_json":
-            return msgspec.json.encode(_verbose(options, info, segments))
+            return msgspec.json.encode({**_verbose(options, info, segments), **usage(info, used)})
         case "json":
-            return msgspec.json.encode({"text": text(segments, language), "usage": usage(info)})
+            return msgspec.json.encode({"text": text(segments, language), **usage(info, used)})
 
 
 def _verbose(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequence[Segment]) -> dict[str, Any]:
@@ -84,7 +89,6 @@ def _verbose(options: TranscriptionOptions, info: TranscriptInfo, segments: Sequ
         ]
     if "segment" in options.granularities:
         body["segments"] = [_segment(number, segment) for number, segment in enumerate(segments)]
-    body["usage"] = usage(info)
     return body
 
 

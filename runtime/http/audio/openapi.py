@@ -18,6 +18,10 @@ from runtime.http.openapi_parts import (
 
 _FLAG = one_of("true", "false", "1", "0")
 _DURATION = record({"type": {"const": "duration"}, "seconds": COUNT})
+_TOKENS = record(
+    {"type": {"const": "tokens"}, "input_tokens": COUNT, "output_tokens": COUNT, "total_tokens": COUNT}
+)  # fmt: skip
+_USAGE = either(_DURATION, _TOKENS)
 _WORD = record({"word": STRING, "start": NUMBER, "end": NUMBER})
 _SEGMENT = record(
     {
@@ -51,7 +55,7 @@ _FORM: dict[str, Json] = {
 SCHEMAS: dict[str, Json] = {
     "AudioForm": record(_FORM, ["model", "file"], open_=False),
     "Transcript": either(
-        record({"text": STRING, "usage": _DURATION}, open_=False),
+        record({"text": STRING, "usage": _USAGE}, open_=False),
         record(
             {
                 "task": one_of("transcribe", "translate"),
@@ -60,9 +64,9 @@ SCHEMAS: dict[str, Json] = {
                 "text": STRING,
                 "segments": array(_SEGMENT),
                 "words": array(_WORD),
-                "usage": _DURATION,
+                "usage": _USAGE,
             },
-            ["task", "language", "duration", "text", "usage"],
+            ["task", "language", "duration", "text"],
         ),
     ),
 }

@@ -13,9 +13,9 @@ import pytest
 
 from models.speech import decoder
 from models.speech.audio import RATE, Decoders
+from models.speech.length import seconds_of
 from registry.bounds import USUAL, Bounds
 from registry.errors import BadRequest, EngineFailed, TooLarge, Unavailable
-from runtime.gateway.charging.demand import seconds_of
 from tests.contract.speech.fixtures import FORMATS, noise, tone, voice, write
 
 pytestmark = pytest.mark.real

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from models.messages import Usage
 from runtime.gateway.record import End
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
@@ -139,6 +140,32 @@ async def test_transcription(tmp_path: Path) -> None:
         assert b"RIFFdata" in rig.fake.seen[0].body
         assert b"verbose_json" in rig.fake.seen[0].body
         assert rig.gateway.records.all[-1].usage.audio_seconds == 1.5
+
+
+TOKENS = {"type": "tokens", "input_tokens": 14, "output_tokens": 45, "total_tokens": 59}
+
+
+@pytest.mark.parametrize(
+    ("told", "usage", "counted"),
+    [
+        ({"usage": TOKENS}, TOKENS, Usage(prompt_tokens=14, completion_tokens=45, audio_seconds=2.0)),
+        ({}, None, Usage(audio_seconds=2.0)),
+        ({"duration": 1.5, "usage": {"type": "duration", "seconds": 2}}, {"type": "duration", "seconds": 2},
+         Usage(audio_seconds=1.5)),
+        ({"segments": [{"start": 0.0, "end": 1.2, "text": "two words"}]}, {"type": "duration", "seconds": 2},
+         Usage(audio_seconds=1.2)),
+    ],
+    ids=["tokens", "nothing", "both", "segments"],
+)  # fmt: skip
+async def test_what_a_transcription_has_used(
+    tmp_path: Path, told: dict[str, Any], usage: dict[str, Any] | None, counted: Usage
+) -> None:
+    """By time or by tokens. Where the length is not told that counts which was reserved: 1,000 bytes can be 2 s."""
+    async with rigged(tmp_path, lambda seen: Play([json.dumps({"text": "two words", **told}).encode()])) as rig:
+        asked: Any = {"data": {"model": "there/transcribe"}, "files": {"file": ("a.ogg", bytes(1000))}}
+        found = await rig.http.post("/v1/audio/transcriptions", **asked)
+        assert found.json() == {"text": "two words", **({} if usage is None else {"usage": usage})}
+        assert rig.gateway.records.all[-1].usage == counted
 
 
 async def test_a_translation_is_asked_of_who_translates(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from models.messages import TranscribeRequest
-from runtime.gateway.charging.demand import demand_of, seconds_of
+from models.speech.length import seconds_of
+from runtime.gateway.charging.demand import demand_of
 
 RATE, SECONDS = 8000, 3
 SOUND = bytes(2 * RATE * SECONDS)
