@@ -288,7 +288,8 @@ def _refusal(
         reason = f"{limit.words} is {limit.shown:g}"
         if wait is None:
             may = "cost" if limit.kind.is_spend else "use"
-            reason += f", and this request alone may {may} {one.asked(most) / unit:g}: lower max_tokens"
+            lower = "send the recording in parts, or as WAV" if most.audio_ms else "lower max_tokens"
+            reason += f", and this request alone may {may} {one.asked(most) / unit:g}: {lower}"
         elif limit.kind.is_spend:
             reason += f", of which {left.remaining / unit:g} is left; this request may cost {one.asked(most) / unit:g}"
         told.append(

@@ -206,6 +206,17 @@ def test_what_costs_more_than_the_whole_budget_never_fits() -> None:
     assert refused(of, Amounts(money=60 * MICRO)).retry_after is None
 
 
+@pytest.mark.parametrize(
+    ("most", "advice"),
+    [
+        (Amounts(money=4 * MICRO, tokens=100), "lower max_tokens"),
+        (Amounts(money=4 * MICRO, audio_ms=100), "send the recording in parts, or as WAV"),
+    ],
+)
+def test_what_can_never_fit_is_told_what_to_do(most: Amounts, advice: str) -> None:
+    assert refused(limiter(Clock(), limit(Kind.DAY, 3 * MICRO)), most).message.endswith(f"may cost 4: {advice}.")
+
+
 def test_a_team_that_moves_has_its_new_midnight_at_once() -> None:
     clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     cap = limit(Kind.DAY, 100)
