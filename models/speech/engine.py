@@ -18,7 +18,7 @@ from models.estimate import estimate
 from models.flags import flags_of
 from models.messages import Loaded, Segment, TranscribeRequest, TranscriptInfo, Usage
 from models.protocol import Report
-from models.speech.audio import RATE, Decoders
+from models.speech.audio import RATE, Decoders, Recording
 from models.speech.cpu import one_thread_for_numpy, widest_vectors
 from models.speech.memory import keep
 from models.speech.model import FLAGS, Heard, Listen, SpeechModel
@@ -104,7 +104,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             threshold = (threshold or VAD_THRESHOLD) if request.vad else None
         self._running += 1
         try:
-            recording = await asyncio.to_thread(self._decoders.open, request.path, request.max_seconds)
+            recording = await self._open(request)
             try:
                 run = TranscriptionRun(self._model, self._batcher, request, recording, threshold)
                 async with aclosing(run.events()) as events:
@@ -119,9 +119,23 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
         finally:
             self._running -= 1
 
+    async def _open(self, request: TranscribeRequest) -> Recording:
+        """The thread goes on when the request is left: what it still opens is closed."""
+        opening = asyncio.ensure_future(asyncio.to_thread(self._decoders.open, request.path, request.max_seconds))
+        try:
+            return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            opening.add_done_callback(close_opened)
+            raise
+
     def _let_go(self) -> None:
         self._model = None
         self._decoders.close()
+
+
+def close_opened(opening: asyncio.Future[Recording]) -> None:
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def prewarm(hurried: Callable[[], bool]) -> None:

@@ -2,6 +2,7 @@
 that fit the recording, bounded memory, clear refusals. What the words are is the starter model's card to test."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from itertools import pairwise
@@ -14,6 +15,7 @@ import pytest_asyncio
 
 from models.engines import create
 from models.messages import Segment, TranscribeRequest, TranscriptInfo, Usage
+from models.speech.audio import Recording
 from models.speech.engine import WhisperEngine
 from models.speech.model import Heard, Listen
 from models.speech.run import TranscriptionRun
@@ -287,6 +289,30 @@ class TestEngine:
         with pytest.raises(TooLarge, match="longer than 30"):
             await everything(english, sounds["long.flac"], max_seconds=30.0)
         await english.ping()
+
+    async def test_a_recording_that_opens_after_its_client_has_left_is_closed(
+        self, english: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        begun, go_on, opened = threading.Event(), threading.Event(), list[Recording]()
+        inner = english._decoders.open
+
+        def late(path: str, seconds: float) -> Recording:
+            begun.set()
+            go_on.wait()
+            opened.append(inner(path, seconds))
+            return opened[0]
+
+        monkeypatch.setattr(english._decoders, "open", late)
+        task = asyncio.create_task(everything(english, sounds["short.wav"]))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        go_on.set()
+        async with asyncio.timeout(200):
+            while not opened or not opened[0]._closed:
+                await asyncio.sleep(0.001)
+        assert opened[0]._process._child.poll() is not None
 
     async def test_a_long_recording_comes_in_blocks_and_can_be_left(
         self, english: WhisperEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
