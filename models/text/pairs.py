@@ -13,8 +13,8 @@ LEAST_ROOM = 16
 OVERLAP = 8
 """Neighbouring chunks share a part of this many of the room for the document, so that no sentence is cut in both."""
 CHUNKS = 8
-"""A document that may not be cut has at most so many contexts of `tokens.SPARSE` characters for each token: a text of
-100,000 English words for a context of 512."""
+"""A document that no smaller limit cuts has at most so many contexts of `tokens.SPARSE` characters for each token: a
+text of 100,000 English words for a context of 512."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Pairs:
         The request's limits of tokens cut first. With its `truncate` there is always one input, cut as the tokenizer's
         rule 'longest_first' does; with `max_chunks` what lies behind so many chunks is left out.
         Raises ContextLengthExceeded when the query leaves no room for a document and `truncate` is False, or when a
-        document that may not be cut has more than CHUNKS contexts' worth of characters.
+        document has more than CHUNKS contexts' worth of characters and no limit within so many contexts cuts it.
         """
         context = self._tokens.context
         room = context - self.pair.tokens
@@ -68,7 +68,7 @@ class Pairs:
             )
         left, chunked = room - len(question), request.max_chunks
         wanted = _least(reach(left, chunked) if chunked else None, request.max_document_tokens)
-        if wanted is None:
+        if wanted is None or wanted > context * CHUNKS:
             for index, text in enumerate(request.documents):
                 check_characters(text, context * CHUNKS, f"document {index}", "documents")
         texts = self._tokens.plain(request.documents, wanted, going)
@@ -76,8 +76,8 @@ class Pairs:
 
     def _question(self, request: RerankRequest, room: int, going: Going) -> list[int]:
         """All of a query that is not much longer than the context; of others the start."""
-        most = request.max_query_tokens or (DENSE * room if request.truncate else None)
-        if most is None:
+        most = _least(request.max_query_tokens, DENSE * room if request.truncate else None)
+        if not request.truncate and (most is None or most > self._tokens.context):
             check_characters(request.query, self._tokens.context, "the query", "query")
         return self._tokens.plain([request.query], most, going)[0]
 

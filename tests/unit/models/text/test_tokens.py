@@ -142,6 +142,36 @@ def test_queries_and_documents_of_megabytes() -> None:
     assert counted.seen <= 600_000
 
 
+@pytest.mark.parametrize(
+    ("request_", "what"),
+    [
+        (RerankRequest(query=MEGABYTES, documents=["d"], max_query_tokens=2**31 - 1), "The query has"),
+        (RerankRequest(query=MEGABYTES, documents=["d"], max_query_tokens=CONTEXT + 1), "The query has"),
+        (RerankRequest(query="q", documents=[MEGABYTES], max_document_tokens=2**31 - 1), "Document 0 has"),
+        (RerankRequest(query="q", documents=[MEGABYTES], max_chunks=2**31 - 1), "Document 0 has"),
+    ],
+    ids=["query", "query, just over the context", "document", "chunks"],
+)
+def test_limits_that_cut_next_to_nothing_leave_the_bound_on_characters(request_: RerankRequest, what: str) -> None:
+    tokens, counted, whole = wrapped("WordPiece")
+    pairs = Pairs(whole, tokens)
+    counted.seen = 0
+    with pytest.raises(ContextLengthExceeded, match=f"{what} 3795000 characters"):
+        pairs.inputs(request_)
+    assert counted.seen <= len("q"), "refused before it was tokenised"
+
+
+def test_large_limits_of_short_texts_and_of_texts_that_may_be_cut() -> None:
+    tokens, counted, whole = wrapped("WordPiece")
+    pairs = Pairs(whole, tokens)
+    large = {"max_query_tokens": 2**31 - 1, "max_document_tokens": 2**31 - 1}
+    short = {"query": "steam", "documents": ["steam " * 90]}
+    assert pairs.inputs(RerankRequest(**short, **large)) == pairs.inputs(RerankRequest(**short))  # type: ignore[arg-type]
+    counted.seen = 0
+    pairs.inputs(RerankRequest(query=MEGABYTES, documents=[MEGABYTES], truncate=True, **large))  # type: ignore[arg-type]
+    assert counted.seen <= 600_000
+
+
 @settings(max_examples=40)
 @given(
     query=st.lists(WORD, min_size=1, max_size=60),
