@@ -13,6 +13,7 @@ from models import importing, nvml
 from models.batching import engine as batched_engine
 from models.batching.worker import SHARE, STEP_SECONDS, BatchLimits
 from registry.errors import EngineFailed
+from registry.files.context import NO_LIMIT
 from registry.processor import cores
 from registry.recipes.definition import Recipe
 from registry.recipes.fields import Flag
@@ -122,18 +123,29 @@ def spread(tokens: int, alone: bool) -> None:
 
 def context_of(recipe: Recipe, model: Any) -> int:
     """Tokens that the model takes. Raises EngineFailed when the recipe asks for more than its positions hold."""
-    config = model[0].model.config
-    # Their first position comes after the padding's.
-    offset = 2 if "roberta" in config.model_type or config.model_type == "mpnet" else 0
-    positions = getattr(config, "max_position_embeddings", None)
-    most = positions - offset if positions else None
+    network = model[0].model
+    positions = getattr(network.config, "max_position_embeddings", None)
+    most = positions - _first_position(network) if positions else None
     own: int | None = model.max_seq_length
-    if own is None or own > 10**6:  # tokenizers without a limit say 10**30
+    if own is None or own > NO_LIMIT:
         own = most or 512
-    context = recipe.context_length or own
-    if most is not None and context > most:
-        raise EngineFailed(f"context_length is {context}, but the model has {most} positions")
-    return context
+    if most is not None:
+        own = min(own, most)  # some tokenizers count the positions that the padding takes, too
+        if recipe.context_length is not None and recipe.context_length > most:
+            raise EngineFailed(f"context_length is {recipe.context_length}, but the model has {most} positions")
+    return recipe.context_length or own
+
+
+def _first_position(network: Any) -> int:
+    """Of a text's first token: in RoBERTa and its kin the one after the padding's, in others 0.
+
+    Told from the layers, as sentence-transformers does it: `registry.files.context` has only names to go by.
+    """
+    for module in network.modules():
+        padding = getattr(module, "padding_idx", None)
+        if isinstance(padding, int) and getattr(module, "position_embeddings", None) is not None:
+            return padding + 1
+    return 0
 
 
 def vocabulary_of(model: Any) -> int:

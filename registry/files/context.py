@@ -9,8 +9,8 @@ from registry.recipes.definition import Recipe, Task
 
 NO_LIMIT = 10**6
 """Tokenizers without a limit of their own say 10^30."""
-OFFSETS = {"roberta": 2, "xlm-roberta": 2, "camembert": 2, "mpnet": 2}
-"""Positions that the padding takes, by the model's type."""
+OFFSETS = {"roberta": 2, "xlm-roberta": 2, "xlm-roberta-xl": 2, "camembert": 2, "mpnet": 2, "longformer": 2}
+"""Positions that the padding takes, by the model's type; `models.text.loading` sees it in the layers."""
 
 
 def context_of(recipe: Recipe, folder: Path | None) -> int | None:

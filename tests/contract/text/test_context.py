@@ -1,0 +1,54 @@
+"""How many tokens a network of the library takes, and that its files alone tell the same."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from models.text.loading import context_of
+from registry.errors import EngineFailed
+from registry.files import context
+from tests.contract.text.fixtures import recipe
+
+pytestmark = pytest.mark.real
+
+
+class Model(list[SimpleNamespace]):
+    """A SentenceTransformer as far as it is asked here."""
+
+    max_seq_length: int
+
+
+@pytest.mark.parametrize("said", [10**30, 514, 512, 256])
+@pytest.mark.parametrize(
+    ("kind", "positions"),
+    [
+        ("Camembert", 512),
+        ("Roberta", 512),
+        ("XLMRoberta", 512),
+        ("MPNet", 512),
+        ("Longformer", 512),
+        ("XLMRobertaXL", 512),
+        ("Bert", 514),
+    ],
+)
+def test_the_padding_takes_positions_in_robertas_kin_whatever_the_tokenizer_says(
+    tmp_path: Path, kind: str, positions: int, said: int
+) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=8, hidden_size=8, num_hidden_layers=1, num_attention_heads=1, intermediate_size=8,
+        max_position_embeddings=514, pad_token_id=1, attention_window=2,
+    )  # fmt: skip
+    model = Model([SimpleNamespace(model=getattr(transformers, f"{kind}Model")(config))])
+    model.max_seq_length = said
+    assert context_of(recipe("embed"), model) == min(said, positions)
+    assert context_of(recipe("embed", context_length=positions), model) == positions
+    with pytest.raises(EngineFailed, match=f"is {positions + 1}, but the model has {positions} positions"):
+        context_of(recipe("embed", context_length=positions + 1), model)
+
+    config.save_pretrained(tmp_path)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"model_max_length": said}))
+    assert context.context_of(recipe("embed"), tmp_path) == min(said, positions)
