@@ -84,12 +84,15 @@ class _Speed:
 class Batcher(Generic[P, R]):
     """`run` gets payloads, longest first, in a worker thread, and returns as many results in the same order.
 
-    `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone.
+    `prepare` is called before, in the same thread, with the tokens of the step and whether it runs alone. `examine` is
+    called there after a step that the library failed: it raises if no step can succeed any more, as when a GPU's
+    context is lost. Then the batcher is broken, and its heartbeats tell.
 
     | state   | submit, ping  | close               |
     |---------|---------------|---------------------|
     | new     | EngineFailed  | closed              |
     | started | works         | fails what waits, ends the threads after their step |
+    | broken  | EngineFailed; what waits fails step by step | as started |
     | closed  | EngineFailed  | nothing             |
     """
 
@@ -97,6 +100,7 @@ class Batcher(Generic[P, R]):
     run: Callable[[Sequence[P]], Sequence[R]]
     limits: BatchLimits
     prepare: Callable[[int, bool], None] | None = None
+    examine: Callable[[], None] | None = None
     _turns: Turns[P] = field(init=False)
     _state: str = field(default="new", init=False)
 
@@ -169,7 +173,7 @@ class Batcher(Generic[P, R]):
     def close(self, seconds: float = 5.0) -> None:
         """Fail what waits, and wait for the step that runs, at most `seconds`."""
         with self._wake:
-            started, self._state = self._state == "started", "closed"
+            started, self._state = self._state != "new", "closed"
             for request in self._requests.values():
                 _tell(request.loop, request.future, None, EngineFailed("The model was unloaded."))
             self._wake.notify_all()
@@ -230,6 +234,7 @@ class Batcher(Generic[P, R]):
             broken = error
         except Exception as error:  # the border: whatever the library raises fails these requests and no others
             broken = EngineFailed(f"The engine failed: {type(error).__name__}: {error}")
+            self._examine()
         seconds = time.perf_counter() - began
         done: dict[int, _Request[R]] = {}
         with self._wake:
@@ -253,6 +258,16 @@ class Batcher(Generic[P, R]):
                     done[key] = request
         for request in done.values():
             _tell(request.loop, request.future, Answers(request.results, request.batch), request.broken)
+
+    def _examine(self) -> None:
+        if self.examine is None:
+            return
+        try:
+            self.examine()
+        except Exception as error:  # whatever it raises: finding that is what it is there for
+            with self._wake:
+                if self._state == "started":
+                    self._state = f"broken: {type(error).__name__}: {error}"
 
 
 def _tell(

@@ -16,6 +16,7 @@ from models.text.encoder import Embedder, Row, finish
 from models.text.loading import (
     FLAGS,
     context_of,
+    examination,
     import_library,
     limits_of,
     open_model,
@@ -66,7 +67,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
                 expected = await asyncio.to_thread(self._prepare, recipe, model)
                 assert self._embedder is not None
                 limits = limits_of(recipe, path, device, self._embedder.packed)
-                self._batcher = Batcher("embed", self._embedder.run, limits, spread if limits.workers > 1 else None)
+                prepare = spread if limits.workers > 1 else None
+                self._batcher = Batcher("embed", self._embedder.run, limits, prepare, examination(device))
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
                 rounded = await embed_int16.choose(recipe, self._embedder.bert)

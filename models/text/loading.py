@@ -4,6 +4,7 @@ import gc
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,16 @@ def _first_position(network: Any) -> int:
 def vocabulary_of(model: Any) -> int:
     """Rows of the token embeddings."""
     return int(model[0].model.get_input_embeddings().weight.shape[0])
+
+
+def examination(device: str) -> Callable[[], None] | None:
+    """What raises once this process has lost the GPU's context, as after an illegal access: until the process ends,
+    each later step fails, too. Short memory is none of it. None on a CPU."""
+    if device == "cpu":
+        return None
+    import torch
+
+    return partial(torch.cuda.synchronize, device)
 
 
 def weights_bytes(model: Any) -> int:

@@ -17,6 +17,7 @@ from models.text.encoder import tensors
 from models.text.loading import (
     FLAGS,
     context_of,
+    examination,
     import_library,
     limits_of,
     open_model,
@@ -86,7 +87,8 @@ class RerankingEngine(BatchedEngine[Ids, float]):
             with phases.phase("warming", 0.8):
                 scorer, expected = await asyncio.to_thread(self._prepare, recipe, model)
                 limits = limits_of(recipe, path, device, scorer.packed)
-                self._batcher = Batcher("rerank", scorer.run, limits, spread if limits.workers > 1 else None)
+                prepare = spread if limits.workers > 1 else None
+                self._batcher = Batcher("rerank", scorer.run, limits, prepare, examination(device))
                 self._batcher.start()
                 await self._check(expected, next(iter(model.parameters())).element_size() >= 4)
                 rounded = await embed_int16.choose(recipe, scorer.bert)

@@ -163,6 +163,54 @@ async def test_an_error_fails_its_batch_only_and_waiting_is_bounded() -> None:
     batcher.close()
 
 
+class Card:
+    """A network on a device that may be short of memory, or lost: then every later use of it fails."""
+
+    def __init__(self) -> None:
+        self.lost = False
+        self.examined = 0
+
+    def run(self, payloads: Sequence[int]) -> list[int]:
+        if -3 in payloads:
+            raise BadRequest("minus three")
+        if -2 in payloads:
+            raise ValueError("out of memory")
+        self.lost = self.lost or -1 in payloads
+        if self.lost:
+            raise ValueError("illegal access")
+        return list(payloads)
+
+    def examine(self) -> None:
+        self.examined += 1
+        if self.lost:
+            raise RuntimeError("the context is lost")
+
+
+async def test_a_device_that_is_lost_is_noticed_and_one_that_is_short_of_memory_goes_on() -> None:
+    card = Card()
+    batcher = Batcher("card", card.run, BatchLimits(tokens=10, items=8, waiting=8), examine=card.examine)
+    batcher.start()
+    with pytest.raises(BadRequest):
+        await batcher.submit(items(-3))
+    assert card.examined == 0, "an error of ours is the request's"
+    with pytest.raises(EngineFailed, match="out of memory"):
+        await batcher.submit(items(-2))
+    assert card.examined == 1
+    await batcher.ping()
+    assert (await batcher.submit(items(2))).results == [2]
+
+    lost, waiting = await asyncio.gather(
+        batcher.submit(items(-1)), batcher.submit(items(3)), return_exceptions=True
+    )  # fmt: skip
+    assert isinstance(lost, EngineFailed)
+    assert isinstance(waiting, EngineFailed)
+    for ask in (batcher.ping, lambda: batcher.submit(items(2))):
+        with pytest.raises(EngineFailed, match="card is broken: RuntimeError: the context is lost"):
+            await ask()
+    batcher.close()
+    assert not any(thread.is_alive() for thread in batcher._threads)
+
+
 async def test_a_stream_gives_results_as_they_come_and_close_fails_what_waits() -> None:
     gate = Gate()
     batcher = batcher_of(gate)

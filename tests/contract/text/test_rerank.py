@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 import pytest_asyncio
@@ -147,6 +147,22 @@ class TestEngine:
         for query, documents in (("", ["d"]), ("q", [])):
             with pytest.raises(BadRequest, match="empty"):
                 await engine.rerank(RerankRequest(query=query, documents=documents))
+
+    async def test_a_lost_device_fails_the_heartbeat(self, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def lost(*_: object) -> NoReturn:
+            raise RuntimeError("an illegal memory access was encountered")
+
+        monkeypatch.setattr("models.text.rerank.examination", lambda device: lost)
+        engine = RerankingEngine()
+        await engine.load(recipe("rerank"), model, "cpu", Reports())
+        assert engine._batcher is not None
+        engine._batcher.run = lost
+        await engine.ping()
+        with pytest.raises(EngineFailed, match="illegal memory access"):
+            await engine.rerank(RerankRequest(query="q", documents=["d"]))
+        with pytest.raises(EngineFailed, match="rerank is broken: RuntimeError: an illegal memory access"):
+            await engine.ping()
+        await engine.close()
 
     async def test_a_classifier_is_no_reranker(self, tmp_path: Path) -> None:
         with pytest.raises(EngineFailed, match="gives 3 scores"):
