@@ -55,6 +55,8 @@ class EmbedRequest(Message, frozen=True):
     inputs: list[str | list[int]]
     prompt_name: str | None = None
     """Name of a prompt of the model ('query', 'document'); None: no prompt."""
+    prompt_instead: list[str] = []
+    """Names that mean the same: the first that is not empty, where that one is, or is none of the model's."""
     dimensions: int | None = None
     truncate: bool = False
     """False: an input over the context length is an error that names its index."""

@@ -124,7 +124,7 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             raise EngineFailed("the engine is not loaded")
         if not request.inputs:
             raise BadRequest("'input' is empty: send at least one text or token list.", param="input")
-        prompt = self._prompt(request.prompt_name)
+        prompt = self._prompt(request.prompt_name, request.prompt_instead)
         size = sum(len(given) for given in request.inputs)
         if size <= INLINE:
             inputs = self._tokenised(request, prompt)
@@ -145,17 +145,19 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
             length = len(tokens.template.before) + len(tokens.plain([prompt])[0])
         return [Ids(ids, None, length) for ids in tokens.inputs(request.inputs, prompt, request.truncate, going)]
 
-    def _prompt(self, name: str | None) -> str:
+    def _prompt(self, name: str | None, instead: Sequence[str]) -> str:
         if name is None:
             name = self._default
         if name is None:
             return ""
-        if name not in self._prompts:
+        names = [known for known in (name, *instead) if known in self._prompts]
+        if not names:
             raise BadRequest(
                 f"This model has no prompt '{name}'; it has {', '.join(sorted(self._prompts)) or 'none'}.",
                 param="prompt_name",
             )
-        return self._prompts[name]
+        # the library gives each model a 'query' and a 'document', which are empty where its own have other names
+        return next(filter(None, map(self._prompts.get, names)), "")
 
     async def _known(self) -> Any:
         """What it gives for PROBE, to be compared before and after a sleep."""

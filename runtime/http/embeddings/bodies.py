@@ -29,13 +29,13 @@ Dimensions = Annotated[
 ]
 
 PROMPTS = {
-    "query": "query",
-    "search_query": "query",
-    "document": "document",
-    "search_document": "document",
-    "passage": "document",
+    "query": ["query"],
+    "search_query": ["query"],
+    "document": ["document", "passage", "corpus"],
+    "search_document": ["document", "passage", "corpus"],
+    "passage": ["passage", "document", "corpus"],
 }
-"""`input_type` as several vendors write it, and the model's prompt that it means."""
+"""`input_type` as several vendors write it, and the names that models have for the prompt that it means."""
 
 
 class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -69,9 +69,11 @@ class EmbeddingsBody(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
                 param="truncate_prompt_tokens",
                 code="unsupported_value",
             )
+        names = PROMPTS[self.input_type] if self.input_type else []
         return EmbedRequest(
             inputs=listed(self.input, "input"),
-            prompt_name=PROMPTS[self.input_type] if self.input_type else None,
+            prompt_name=names[0] if names else None,
+            prompt_instead=names[1:],
             dimensions=self.dimensions,
             truncate=bool(self.truncate) or self.truncate_prompt_tokens == -1,
         )

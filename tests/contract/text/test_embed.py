@@ -16,6 +16,7 @@ from models.engines import create
 from models.messages import EmbedRequest, EmbedResult
 from models.text.embeddings import EmbeddingEngine
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
+from runtime.http.embeddings.bodies import EmbeddingsBody
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
 pytestmark = [pytest.mark.real, pytest.mark.asyncio(loop_scope="module")]
@@ -160,6 +161,26 @@ async def test_a_model_without_prompts_takes_inputs_as_they_are(engine: Embeddin
         np.testing.assert_allclose(matrix(named), matrix(plain), atol=1e-6)
     with pytest.raises(BadRequest, match="no prompt 'poem'"):
         await engine.embed(EmbedRequest(inputs=["steam"], prompt_name="poem"))
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [
+        ({"query": "ask: ", "passage": "read: "}, {"document": "read: ", "passage": "read: ", "query": "ask: "}),
+        ({"corpus": "read: "}, {"document": "read: ", "passage": "read: ", "query": ""}),
+        ({"document": "d: ", "passage": "p: "}, {"document": "d: ", "passage": "p: "}),
+        ({}, {"document": "", "passage": "", "query": ""}),
+    ],
+)
+async def test_the_prompt_for_documents_by_whichever_name_the_model_has_for_it(
+    engine: EmbeddingEngine, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], expected: dict[str, str]
+) -> None:
+    monkeypatch.setattr(engine, "_prompts", {"query": "", "document": "", **own})  # as the library fills them up
+    for kind, prompt in expected.items():
+        found, _ = await engine.embed(EmbeddingsBody(model="m", input="steam", input_type=kind).request())  # type: ignore[arg-type]
+        wanted, _ = await engine.embed(EmbedRequest(inputs=[prompt + "steam"]))
+        assert found.tokens == wanted.tokens
+        np.testing.assert_allclose(matrix(found), matrix(wanted), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,25 @@ async def test_options_reach_the_engine(client: httpx.AsyncClient, gateway: Fake
     assert (asked(gateway).dimensions, asked(gateway).prompt_name, asked(gateway).truncate) == (2, "query", True)
     body = {"model": "embed", "input": "x", "truncate_prompt_tokens": -1, "input_type": "passage", "dimensions": None}
     assert (await client.post("/v1/embeddings", json=body)).status_code == 200
-    assert (asked(gateway).prompt_name, asked(gateway).truncate) == ("document", True)
+    assert (asked(gateway).prompt_name, asked(gateway).truncate) == ("passage", True)
+
+
+@pytest.mark.parametrize(
+    ("said", "names"),
+    [
+        ("query", ["query"]),
+        ("search_query", ["query"]),
+        ("document", ["document", "passage", "corpus"]),
+        ("search_document", ["document", "passage", "corpus"]),
+        ("passage", ["passage", "document", "corpus"]),
+        (None, [None]),
+    ],
+)
+async def test_models_call_their_prompt_for_documents_by_several_names(
+    client: httpx.AsyncClient, gateway: FakeGateway, said: str | None, names: list[str | None]
+) -> None:
+    await client.post("/v1/embeddings", json={"model": "embed", "input": "x", "input_type": said})
+    assert [asked(gateway).prompt_name, *asked(gateway).prompt_instead] == names
 
 
 @pytest.mark.parametrize(
