@@ -52,9 +52,11 @@ class Ranking:
         order = sorted(range(len(logits)), key=lambda index: -logits[index])
         return order[:top_n] if top_n else order
 
-    def headers(self) -> dict[str, str]:
-        """How many chunks were scored, where documents had to be split."""
-        return {"X-Roundhouse-Chunks": str(self.chunks)} if self.chunks > self.documents else {}
+
+def headers(rankings: Sequence[Ranking]) -> dict[str, str]:
+    """How many chunks were scored, where documents had to be split."""
+    chunks = sum(ranking.chunks for ranking in rankings)
+    return {"X-Roundhouse-Chunks": str(chunks)} if chunks > sum(ranking.documents for ranking in rankings) else {}
 
 
 def _document(value: str | dict[str, Any]) -> dict[str, Any]:

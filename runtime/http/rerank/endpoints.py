@@ -62,7 +62,7 @@ class RerankQuestion:
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         [ranking] = await rankings([self.request], events)
-        async for part in whole(self.write(ranking, target.asked), JSON, ranking.headers()):
+        async for part in whole(self.write(ranking, target.asked), JSON, results.headers([ranking])):
             yield part
 
 
@@ -85,7 +85,8 @@ class ScoreQuestion:
         found = await rankings(self.requests, events)
         logits = self.pairs.in_order([ranking.result.logits for ranking in found])
         tokens = sum(ranking.tokens for ranking in found)
-        async for part in whole(results.scores(logits, tokens, target.asked, raw=self.raw)):
+        body = results.scores(logits, tokens, target.asked, raw=self.raw)
+        async for part in whole(body, JSON, results.headers(found)):
             yield part
 
 

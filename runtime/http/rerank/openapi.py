@@ -106,7 +106,8 @@ _ERRORS_422 = (400, 404, 408, 413, 422, 429, 500, 503)
 def _score(id_: str) -> Operation:
     return Operation(
         id_, "Rerank", "Scores of pairs (vLLM)", answer("Scores"), body=json_body("ScoreBody"),
-        description="One text and any number, or pair by pair. `model` may be left out where there is one reranker.",
+        description="One text and any number, or pair by pair. `model` may be left out where there is one reranker. "
+        f"{_CHUNKS}",
         parameters=("Prefer",), others=LOADING,
         examples={"pairs": {"model": "starter-rerank", "text_1": "what is a slot?", "text_2": _DOCUMENTS}},
     )  # fmt: skip

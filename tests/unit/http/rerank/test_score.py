@@ -40,6 +40,22 @@ async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.Asy
     assert sent == {"a": ["low", "middle"], "b": ["high"]}
 
 
+@pytest.mark.parametrize(
+    ("texts", "more", "told"),
+    [
+        (DOCUMENTS, {}, None),
+        (["high", "low§§", "middle§"], {}, "6"),
+        (["high", "low§§", "middle§"], {"truncate_prompt_tokens": -1}, None),
+    ],
+)
+async def test_chunks_of_long_texts_are_told(
+    client: httpx.AsyncClient, texts: list[str], more: dict[str, int], told: str | None
+) -> None:
+    response = await client.post("/score", json={"text_1": ["a", "b", "a"], "text_2": texts, **more})
+    assert response.status_code == 200
+    assert response.headers.get("x-roundhouse-chunks") == told
+
+
 @pytest.mark.parametrize("names", [("queries", "documents"), ("queries", "items"), ("data_1", "data_2")])
 async def test_other_names_of_the_sides(client: httpx.AsyncClient, names: tuple[str, str]) -> None:
     found = (await client.post("/score", json={names[0]: "q", names[1]: {"text": "high"}})).json()
