@@ -74,6 +74,8 @@ class RerankRequest(Message, frozen=True):
     """The same of each document, before it is split into chunks."""
     max_chunks: int = 0
     """Score only the start of a document that would need more chunks than this; 0: no limit."""
+    places: list[int] = []
+    """Where each document stands in what the client sent, for errors that tell; empty: as here."""
 
 
 class TranscribeRequest(Message, frozen=True):

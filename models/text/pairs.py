@@ -69,8 +69,8 @@ class Pairs:
         left, chunked = room - len(question), request.max_chunks
         wanted = _least(reach(left, chunked) if chunked else None, request.max_document_tokens)
         if wanted is None or wanted > context * CHUNKS:
-            for index, text in enumerate(request.documents):
-                check_characters(text, context * CHUNKS, f"document {index}", "documents")
+            for place, text in zip(request.places or range(len(request.documents)), request.documents, strict=True):
+                check_characters(text, context * CHUNKS, f"document {place}", "documents")
         texts = self._tokens.plain(request.documents, wanted, going)
         return [[self.pair.ids(question, part) for part in chunks(text, left, chunked)] for text in texts]
 

@@ -161,15 +161,17 @@ def _score(body: ScoreBody) -> Parsed:
     requests = [
         RerankRequest(
             query=query,
-            documents=documents,
+            documents=[found.all[place][1] for place in places],
+            places=places,
             truncate=truncate,
             max_query_tokens=body.max_tokens_per_query or 0,
             max_document_tokens=body.max_tokens_per_doc or 0,
         )
-        for query, documents in found.by_query()
+        for query, places in found.by_query()
     ]
     wanted = Wanted(Task.RERANK, body.model, optional=True)
-    return ScoreQuestion(found, requests, body.use_activation is False, wanted, renamed={"documents": found.side})
+    renamed = dict(zip(("query", "documents"), found.sides, strict=True))
+    return ScoreQuestion(found, requests, body.use_activation is False, wanted, renamed=renamed)
 
 
 # --- paths -----------------------------------------------------------------------------------------------------------

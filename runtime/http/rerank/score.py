@@ -15,20 +15,23 @@ class ScorePairs:
     """(query, document) in the order of the answer."""
 
     all: Sequence[tuple[str, str]]
-    side: str
-    """The field that brought the documents."""
+    sides: tuple[str, str]
+    """The fields that brought the queries and the documents."""
 
-    def by_query(self) -> list[tuple[str, list[str]]]:
-        """Each query with its documents."""
-        groups: dict[str, list[str]] = {}
-        for query, document in self.all:
-            groups.setdefault(query, []).append(document)
+    def by_query(self) -> list[tuple[str, list[int]]]:
+        """Each query with the places of its pairs."""
+        groups: dict[str, list[int]] = {}
+        for place, (query, _) in enumerate(self.all):
+            groups.setdefault(query, []).append(place)
         return list(groups.items())
 
     def in_order(self, scores: Sequence[Sequence[float]]) -> list[float]:
-        """Scores of the documents as `by_query` gives them, in the order of the answer."""
-        left = {query: iter(row) for (query, _), row in zip(self.by_query(), scores, strict=True)}
-        return [next(left[query]) for query, _ in self.all]
+        """Scores of the pairs as `by_query` gives them, in the order of the answer."""
+        found = [0.0] * len(self.all)
+        for (_, places), row in zip(self.by_query(), scores, strict=True):
+            for place, score in zip(places, row, strict=True):
+                found[place] = score
+        return found
 
 
 def pairs(body: ScoreBody) -> ScorePairs:
@@ -48,7 +51,7 @@ def pairs(body: ScoreBody) -> ScorePairs:
         )
     for index, query in enumerate(first):
         query_text(query, f"{one}[{index}]")
-    return ScorePairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)), two)
+    return ScorePairs(list(zip(first * len(second) if len(first) == 1 else first, second, strict=True)), (one, two))
 
 
 def _texts(side: str | TextObject | list[str | TextObject], name: str) -> list[str]:

@@ -38,6 +38,7 @@ async def test_pairs_are_grouped_by_query_and_keep_their_order(client: httpx.Asy
     assert [item["score"] for item in found["data"]] == [LOGITS[d] for d in DOCUMENTS]
     sent = {r.query: r.documents for r in gateway.links["rerank"].requests}
     assert sent == {"a": ["low", "middle"], "b": ["high"]}
+    assert [r.places for r in gateway.links["rerank"].requests] == [[0, 2], [1]], "so that errors name the right one"
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,13 @@ async def test_one_failing_query_fails_the_request_and_ends_the_others(
     assert response.json()["error"]["code"] == "context_length_exceeded"
     assert len(link.requests) == 3
     assert gateway.released == [True]
+
+
+@pytest.mark.parametrize("sides", [("text_1", "text_2"), ("queries", "items")])
+@pytest.mark.parametrize(("param", "side"), [("query", 0), ("documents", 1)])
+async def test_an_error_of_the_engine_names_the_field_that_was_sent(
+    client: httpx.AsyncClient, gateway: FakeGateway, sides: tuple[str, str], param: str, side: int
+) -> None:
+    gateway.links["rerank"].script = lambda _: [ContextLengthExceeded("too long", param=param)]
+    response = await client.post("/score", json={sides[0]: "q", sides[1]: DOCUMENTS})
+    assert response.json()["error"]["param"] == sides[side]
