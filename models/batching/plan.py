@@ -1,6 +1,6 @@
 """Which waiting items run together next: by turn of the requests, within a budget of tokens.
 
-Pure: no clock, no thread, no log. `batching_worker` runs what this decides.
+Pure: no clock, no thread, no log. `models.batching.worker` runs what this decides.
 
  1. The request at the head of the ring always gets an item in, even one that is larger than the budget by itself.
  2. Then each request in ring order gives one item a round, until no round adds any.

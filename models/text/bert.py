@@ -87,7 +87,7 @@ class Bert:
         model: the BertModel. Its linear layers keep working, on the same memory.
         first_only: only the first token's state is wanted after the last layer.
 
-    `layers` may be replaced by ones that compute the same otherwise (`embed_int16`).
+    `layers` may be replaced by ones that compute the same otherwise (`models.text.cpu.linear`).
     """
 
     def __init__(self, model: Any, first_only: bool) -> None:

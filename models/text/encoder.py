@@ -39,7 +39,7 @@ def tensors(inputs: Sequence[Ids], tokens: Tokens, device: str) -> dict[str, Any
 class Embedder:
     """`model`: a SentenceTransformer of text. `skips_prompt`: its pooling leaves the prompt's tokens out.
 
-    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    `packs`: run without padding if the model is one that `models.text.bert` knows; `packed` tells whether it does.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:

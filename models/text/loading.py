@@ -36,8 +36,8 @@ FLAGS: Mapping[str, type] = {
 }
 """What `engine.flags` may hold. threads: of one step, on a CPU. matryoshka_dimensions: sizes to which the model's
 vectors may be cut, for embedding models that were trained for it. step_seconds: about how long one step may last.
-packed: False computes with the library's own network also where ours fits (`embed_bert`). compute_type: of products on
-a CPU (`embed_int16`)."""
+packed: False computes with the library's own network also where ours fits (`models.text.bert`). compute_type: of
+products on a CPU (`models.text.cpu.linear`)."""
 
 
 def environment() -> None:

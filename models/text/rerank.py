@@ -44,7 +44,7 @@ TOLERANCE, TOLERANCE_16_BIT = 1e-3, 0.1
 class Scorer:
     """A loaded CrossEncoder, called on token ids. Gives raw logits.
 
-    `packs`: run without padding if the model is one that `embed_bert` knows; `packed` tells whether it does.
+    `packs`: run without padding if the model is one that `models.text.bert` knows; `packed` tells whether it does.
     """
 
     def __init__(self, model: Any, tokens: Tokens, device: str, packs: bool = False) -> None:

@@ -27,7 +27,7 @@ TEXTS = ["a kitten rests on a rug", "the brake stops the engine", "x"]
 
 
 def starter(name: str) -> Recipe:
-    """As it ships, but with the library's own network as on a GPU: `embed_bert`, for CPUs, has its own layout."""
+    """As it ships, but with the library's own network as on a GPU: `models.text.bert`, for CPUs, has its own layout."""
     (found,) = load_recipes([Path(f"recipes/starter/{name}.yaml")])
     if found.engine.name != "sentence-transformers":
         return found

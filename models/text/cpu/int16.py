@@ -2,7 +2,7 @@
 
 A core with AVX-512 VNNI multiplies integers of 16 bits twice as fast as floats, and reads half the bytes. Weights and
 rows are rounded to some 12 bits and a scale for each block of inputs: finer than bfloat16's 8 bits, coarser than
-float32. Nothing is calibrated; `embed_int16` compares with float32 when a model is loaded.
+float32. Nothing is calibrated; `models.text.cpu.linear` compares with float32 when a model is loaded.
 """
 
 from __future__ import annotations

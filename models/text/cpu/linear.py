@@ -1,4 +1,5 @@
-"""Whether a BERT on a CPU computes its products in 16 bit integers (`cpu_int16`), and that they say the same."""
+"""Whether a BERT on a CPU computes its products in 16 bit integers (`models.text.cpu.int16`), and that they say the
+same."""
 
 import asyncio
 import logging
