@@ -1,6 +1,7 @@
 """The rerank engine on the real library: equal to `predict`, long documents in chunks."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 from models.engines import create
 from models.messages import RerankRequest
 from models.text.pairs import OVERLAP, chunks, longest_first
-from models.text.rerank import RerankingEngine
+from models.text.rerank import PROBE, RerankingEngine
+from models.text.tokens import Ids
 from registry.errors import BadRequest, ContextLengthExceeded, EngineFailed
 from tests.contract.text.fixtures import Reports, minilm, recipe, text
 
@@ -167,6 +169,31 @@ class TestEngine:
     async def test_a_classifier_is_no_reranker(self, tmp_path: Path) -> None:
         with pytest.raises(EngineFailed, match="gives 3 scores"):
             await RerankingEngine().load(recipe("rerank"), build(tmp_path, labels=3), "cpu", Reports())
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found", "single", "same"),
+    [
+        (11.25, 11.25 - 3 * 2**-4, False, True),  # three steps of bfloat16
+        (-24.0, -24.0 + 2 * 2**-3, False, True),
+        (0.3, 0.22, False, True),
+        (11.25, 10.5, False, False),
+        (0.3, 0.1, False, False),
+        (11.25, 11.2495, True, True),
+        (11.25, 11.2, True, False),
+        (11.25, float("nan"), False, False),
+    ],
+)
+async def test_a_logit_may_differ_by_a_few_steps_of_its_type(
+    monkeypatch: pytest.MonkeyPatch, wanted: float, found: float, single: bool, same: bool
+) -> None:
+    async def score(_: RerankRequest) -> tuple[list[float], list[list[Ids]], int]:
+        return [found], [], 1
+
+    engine = RerankingEngine()
+    monkeypatch.setattr(engine, "_score", score)
+    with contextlib.nullcontext() if same else pytest.raises(EngineFailed, match="does not score"):
+        await engine._check([wanted] * len(PROBE), single)
 
 
 @given(st.integers(0, 3000), st.integers(16, 500))
