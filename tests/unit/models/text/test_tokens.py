@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from models.messages import RerankRequest
 from models.text.pairs import CHUNKS, Pairs
-from models.text.tokens import DENSE, MARGIN, SPARSE, Going, Tokens, always, while_awaited
+from models.text.tokens import DENSE, MARGIN, SPARSE, THREADS, Going, Tokens, always, while_awaited
 from registry.errors import ContextLengthExceeded
 
 CONTEXT = 32
@@ -222,3 +222,29 @@ async def test_tokenising_ends_when_its_client_leaves() -> None:
     go_on.set()
     await asyncio.to_thread(ended.wait)
     assert counted.seen == 60_000
+
+
+async def test_few_texts_are_tokenised_at_once_also_when_clients_leave_and_other_threads_stay_free() -> None:
+    go_on, lock = threading.Event(), threading.Lock()
+    running, most = 0, 0
+
+    def work(_: Going) -> None:
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        go_on.wait()
+        with lock:
+            running -= 1
+
+    tasks = [asyncio.create_task(while_awaited(work)) for _ in range(80)]
+    await asyncio.sleep(0)
+    for task in tasks[:40]:
+        task.cancel()
+    await asyncio.wait(tasks[:40])
+    try:
+        await asyncio.wait_for(asyncio.to_thread(lock.locked), 20)
+    finally:
+        go_on.set()
+    await asyncio.gather(*tasks[40:])
+    assert most <= THREADS
