@@ -79,6 +79,10 @@ class Host(Protocol):
         """Of this request; one without scopes where a key is needed and none was shown."""
         ...
 
+    def caller_now(self) -> Caller:
+        """The same, asked again: a key or a session may have ended since."""
+        ...
+
     def who(self, shown: Sequence[str]) -> Caller:
         """Raises Unauthorized."""
         ...

@@ -62,10 +62,15 @@ class Live:
         self._closed = True
         self._tell()
 
-    async def opened(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
-        """`events`, counted before a byte of the answer is sent: a hundred may come at once. Raises QueueFull."""
+    async def opened(
+        self, look: Callable[[], Now], team: str | None, may: Callable[[], bool]
+    ) -> AsyncGenerator[bytes, None]:
+        """`events`, counted before a byte of the answer is sent: a hundred may come at once. Raises QueueFull.
+
+        may: asked before each event. A stream outlives what is done to its viewer's key; once it says no, that ends it.
+        """
         stream = self.events(look, team)
-        return _after(await anext(stream), stream)
+        return _after(await anext(stream), stream, may)
 
     async def events(self, look: Callable[[], Now], team: str | None) -> AsyncGenerator[bytes, None]:
         """Server-sent events, until the viewer leaves or the server stops. Raises QueueFull."""
@@ -106,9 +111,13 @@ class Live:
         self._fresh = asyncio.Event()
 
 
-async def _after(first: bytes, stream: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _after(
+    first: bytes, stream: AsyncGenerator[bytes, None], may: Callable[[], bool]
+) -> AsyncGenerator[bytes, None]:
     """Nobody may ever begin with it: then `stream` is closed as soon as it is collected."""
     async with contextlib.aclosing(stream):
         yield first
         async for event in stream:
+            if not may():
+                return
             yield event

@@ -110,7 +110,9 @@ class Web:
         visit = self._visit(request)
         if not visit.may(Scope.MODELS):
             raise Forbidden("The page Now needs a key with the scope 'models'.", code="insufficient_scope")
-        stream = await visit.host.console.live.opened(visit.host.now, visit.team)
+        stream = await visit.host.console.live.opened(
+            visit.host.now, visit.team, lambda: visit.host.caller_now() == visit.caller
+        )
         headers = {**HEADERS, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream, headers=headers, media_type="text/event-stream")
 

@@ -24,9 +24,9 @@ class Keys:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
-            cookie = _take_cookies(scope)
+            _take_cookies(scope)
             try:
-                caller = _caller(scope, cookie)
+                caller = _caller(scope)
             except RoundhouseError as refusal:
                 await error_response(refusal, dialect_of(scope["path"]))(scope, receive, send)
                 return
@@ -35,18 +35,17 @@ class Keys:
         await self._app(scope, receive, send)
 
 
-def _take_cookies(scope: Scope) -> str:
-    """Leave to the application only the cookie of the console's session, and return it: "" where there is none."""
+def _take_cookies(scope: Scope) -> None:
+    """Leave only the cookie of the console's session."""
     cookies = [value for name, value in scope["headers"] if name == b"cookie"]
     if not cookies:
-        return ""
+        return
     own = own_cookie(b"; ".join(cookies).decode("latin-1"))
     rest = [header for header in scope["headers"] if header[0] != b"cookie"]
     scope["headers"] = [*rest, (b"cookie", own.encode())] if own else rest
-    return own
 
 
-def _caller(scope: Scope, cookie: str) -> Caller:
+def _caller(scope: Scope) -> Caller:
     """Raises Unauthorized, Forbidden, NotFound, Unavailable."""
     method, path = scope["method"], scope["path"]
     try:
@@ -55,13 +54,9 @@ def _caller(scope: Scope, cookie: str) -> Caller:
         if gateway_of(scope).callers.who(shown(scope["headers"])) is EVERYBODY:
             return EVERYBODY  # the application tells what is there
         raise
-    keys = _keys(scope, cookie)
     if scopes is None:
-        try:
-            return gateway_of(scope).callers.who(keys)
-        except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
-            return NOBODY
-    caller = gateway_of(scope).callers.who(keys)
+        return whoever(scope)
+    caller = gateway_of(scope).callers.who(_keys(scope))
     if caller.scopes.isdisjoint(scopes):
         words = " or ".join(f"'{word}'" for word in sorted(scopes))
         if caller.key is None:
@@ -71,12 +66,21 @@ def _caller(scope: Scope, cookie: str) -> Caller:
     return caller
 
 
-def _keys(scope: Scope, cookie: str) -> list[str]:
+def whoever(scope: Scope) -> Caller:
+    """Who calls, where nobody needs a key. May be asked again while an answer goes on: keys and sessions end."""
+    try:
+        return gateway_of(scope).callers.who(_keys(scope))
+    except (Unauthorized, Unavailable):  # also while keys cannot be read: the process lives
+        return NOBODY
+
+
+def _keys(scope: Scope) -> list[str]:
     """Those that are shown; else that of the session that a browser has with the console."""
     found = shown(scope["headers"])
     if found:
         return found
-    key = gateway_of(scope).console.sessions.key(cookie) if cookie else None
+    cookie = next((value.decode("latin-1") for name, value in scope["headers"] if name == b"cookie"), None)
+    key = None if cookie is None else gateway_of(scope).console.sessions.key(cookie)
     return [] if key is None else [key]
 
 

@@ -1,6 +1,6 @@
 """The console below `/console`: what it is handed of the gateway, for one request."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fastapi import FastAPI
 from fastapi.responses import RedirectResponse, Response
@@ -12,6 +12,7 @@ from console.web import Web
 from runtime.gateway.core import Gateway
 from runtime.gateway.routing.keeper import RouterView
 from runtime.gateway.views.values import AdapterView, ModelView, PlanView
+from runtime.http.guard.keys import whoever
 from runtime.http.middleware import context_of, gateway_of
 from runtime.http.sending import error_response
 from tenants.caller import Caller
@@ -24,8 +25,8 @@ PATH = "/console"
 class Handed:
     """`console.host.Host`."""
 
-    def __init__(self, gateway: Gateway, caller: Caller) -> None:
-        self._gateway, self.caller = gateway, caller
+    def __init__(self, gateway: Gateway, caller: Caller, caller_now: Callable[[], Caller]) -> None:
+        self._gateway, self.caller, self.caller_now = gateway, caller, caller_now
 
     @property
     def phase(self) -> str:
@@ -66,7 +67,7 @@ class Handed:
 
 
 def _handed(scope: Asgi) -> Handed:
-    return Handed(gateway_of(scope), context_of(scope).caller)
+    return Handed(gateway_of(scope), context_of(scope).caller, lambda: whoever(scope))
 
 
 async def below() -> Response:

@@ -113,7 +113,7 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
     async with console() as shown:
         gateway = shown.gateway.gateway
         live = Live(gateway.console.seen_by, most=2, every=3600.0)
-        coming = [live.opened(lambda: gateway.look("ready"), None) for _ in range(5)]
+        coming = [live.opened(lambda: gateway.look("ready"), None, lambda: True) for _ in range(5)]
         found = await asyncio.gather(*coming, return_exceptions=True)
         refused, streams = found[2:], found[:2]
         assert [type(one) for one in refused] == [QueueFull] * 3
@@ -121,7 +121,7 @@ async def test_viewers_that_come_at_once_are_counted_before_they_are_answered(co
         assert [await anext(one) for one in streams if not isinstance(one, BaseException)] == [b"retry: 1000\n\n"] * 2
         await streams[0].aclose()  # type: ignore[union-attr]
         assert live.viewers == 1
-        never_read = await live.opened(lambda: gateway.look("ready"), None)
+        never_read = await live.opened(lambda: gateway.look("ready"), None, lambda: True)
         del never_read
         gc.collect()
         await asyncio.sleep(0)

@@ -1,17 +1,21 @@
 """Who may see what: sessions, scopes, other teams; and what a hostile page or name cannot do."""
 
+import asyncio
 import time
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import Message
 
 from console.sessions import COOKIE, MAX_SESSIONS, SECONDS, Sessions, token_in
 from models.messages import Chunk, Started
 from tenants.caller import SCOPES, Scope
-from tests.unit.console.conftest import HTML, ORIGIN, Console, key, sign_in
+from tests.unit.console.conftest import HTML, ORIGIN, Console, Shown, key, sign_in
 from tests.unit.console.test_pages import row
 
 ADMIN, OPERATOR = key("ops", *SCOPES), key("ops", Scope.MODELS)
@@ -89,6 +93,50 @@ async def test_a_wrong_key_is_a_401_and_a_revoked_one_ends_its_session(console: 
         assert (await shown.client.get("/v1/status")).status_code == 200
         shown.gateway.gateway.callers._known = {}  # type: ignore[attr-defined]
         assert (await shown.client.get("/v1/status")).status_code == 401
+
+
+@pytest.mark.parametrize("end", ["revoked", "signed out", "without the scope"])
+async def test_a_stream_ends_with_what_let_its_viewer_in(console: Console, end: str) -> None:
+    async with console(OPERATOR) as shown:
+        await sign_in(shown, OPERATOR[0])
+        heard: asyncio.Queue[bytes] = asyncio.Queue()
+        over = watching(shown, heard)
+        while b"event: now" not in await heard.get():
+            pass
+        assert not over.done()
+        callers = cast(Any, shown.gateway.gateway.callers)
+        if end == "revoked":
+            callers._known = {}
+        elif end == "signed out":
+            await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        else:
+            [(id_, known)] = callers._known.items()
+            callers._known = {id_: replace(known, caller=replace(known.caller, scopes=frozenset((Scope.INFER,))))}
+        while not heard.empty():
+            heard.get_nowait()
+        await over
+        assert [heard.get_nowait() for _ in range(heard.qsize())] == [b""], "it ends, and nothing more was told"
+
+
+def watching(shown: Shown, heard: asyncio.Queue[bytes]) -> asyncio.Task[None]:
+    """Look at the stream of events as a browser does, which httpx cannot before it has ended."""
+    request = shown.client.build_request("GET", "/console/events")
+    scope = {
+        "type": "http", "http_version": "1.1", "method": "GET", "scheme": "http", "query_string": b"", "root_path": "",
+        "path": request.url.path, "raw_path": request.url.raw_path,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "server": ("127.0.0.1", 80), "client": ("127.0.0.1", 1), "asgi": {"version": "3.0", "spec_version": "2.4"},
+    }  # fmt: skip
+
+    async def send(message: Message) -> None:
+        if message["type"] == "http.response.body":
+            heard.put_nowait(message["body"])
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError("never")
+
+    return asyncio.ensure_future(cast(Any, shown.app(scope, receive, send)))
 
 
 async def test_a_forged_origin_changes_nothing(console: Console) -> None:
