@@ -16,8 +16,8 @@ COOKIE = "roundhouse_session"
 SECONDS = 12 * 3600
 """How long somebody stays signed in."""
 _TOKEN = re.compile(r"\s*[A-Za-z0-9_-]{1,128}\s*\Z", re.ASCII)
-MAX_SESSIONS = 1_000
-"""Sessions at one time; the oldest one ends for a new one."""
+MAX_SESSIONS, OF_A_KEY = 1_000, 20
+"""Sessions at one time, of all keys and of each; the oldest one ends for a new one."""
 
 
 class Sessions:
@@ -27,6 +27,9 @@ class Sessions:
     def begin(self, key: str) -> str:
         """The token of a new session."""
         token = secrets.token_urlsafe(32)
+        own = [digest for digest in self._keys if self._keys.get(digest) == key]  # the oldest first
+        for digest in own[: 1 - OF_A_KEY]:  # who signs in again and again must not sign out all others
+            self._keys.pop(digest, None)
         self._keys[_digest(token)] = key
         return token
 

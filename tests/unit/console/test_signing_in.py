@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Message
 
-from console.sessions import COOKIE, MAX_SESSIONS, SECONDS, Sessions, token_in
+from console.sessions import COOKIE, MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions, token_in
 from models.messages import Chunk, Started
 from tenants.caller import SCOPES, Scope
 from tests.unit.console.conftest import HTML, ORIGIN, Console, Shown, key, sign_in
@@ -251,6 +251,17 @@ def test_a_session_ends_by_time_and_by_number() -> None:
     assert sessions.key(f"{COOKIE}=") is None
     now = SECONDS + 1.0
     assert sessions.key(f"{COOKIE}={first}") is None
-    tokens = [sessions.begin("rh-key") for _ in range(MAX_SESSIONS + 1)]
+    tokens = [sessions.begin(f"rh-{number}") for number in range(MAX_SESSIONS + 1)]
     assert sessions.key(f"{COOKIE}={tokens[0]}") is None
-    assert sessions.key(f"{COOKIE}={tokens[-1]}") == "rh-key"
+    assert sessions.key(f"{COOKIE}={tokens[-1]}") == f"rh-{MAX_SESSIONS}"
+
+
+def test_a_key_that_signs_in_again_and_again_ends_its_own_sessions_only() -> None:
+    sessions = Sessions()
+    admin, first = sessions.begin("rh-admin"), sessions.begin("rh-small")
+    again = [sessions.begin("rh-small") for _ in range(OF_A_KEY - 1)]
+    assert sessions.key(f"{COOKIE}={first}") == "rh-small"
+    again += [sessions.begin("rh-small") for _ in range(MAX_SESSIONS)]
+    assert sessions.key(f"{COOKIE}={admin}") == "rh-admin"
+    assert sessions.key(f"{COOKIE}={first}") is None
+    assert [token for token in again if sessions.key(f"{COOKIE}={token}")] == again[-OF_A_KEY:]
