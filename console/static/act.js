@@ -76,13 +76,25 @@ export async function failure(response) {
   return error;
 }
 
+// While a call runs its button cannot be pressed again; who pressed it with a key finds it where it was.
+export async function held(button, does) {
+  const isFocused = document.activeElement === button;
+  button.disabled = true;
+  try { return await does(); } finally {
+    button.disabled = false;
+    if (isFocused && document.activeElement === document.body) button.focus();
+  }
+}
+
+// The button of a form that is sent, however it was.
+export const sender = (event) => event.submitter ?? event.target.querySelector("button[type=submit]");
+
 const said = () => document.getElementById("said");
 
 // <button data-call="PUT v1/models/x/pin" data-body='{}' data-ask="Sure?" data-done="It is pinned.">
 async function press(button) {
   if (button.dataset.ask && !confirm(button.dataset.ask)) return;
   const [method, path] = button.dataset.call.split(" ");
-  button.disabled = true;
   try {
     const where = button.dataset.here === undefined ? api(path) : path;
     await ask(method, where, button.dataset.body ? JSON.parse(button.dataset.body) : undefined);
@@ -90,8 +102,6 @@ async function press(button) {
     document.dispatchEvent(new Event("changed"));
   } catch (error) {
     say(said(), error.message, "bad", error.faults ?? []);
-  } finally {
-    button.disabled = false;
   }
 }
 
@@ -111,7 +121,7 @@ async function name(button) {
 
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-call]");
-  if (button) press(button);
+  if (button) held(button, () => press(button));
   const named = event.target.closest("[data-alias]");
   if (named) name(named);
   if (event.target.closest("[data-sign-out]")) {

@@ -1,16 +1,23 @@
 // Making teams and keys. A key's text is in the answer to its making, and on this page until it is left.
-import { ask, make, say } from "../act.js";
+import { ask, held, make, say, sender } from "../act.js";
 
 const where = document.getElementById("made");
-const isOpen = !document.querySelector("[data-sign-out]");
+let isOpen = !document.querySelector("[data-sign-out]");
 const changed = () => document.dispatchEvent(new Event("changed"));
 
-function show(key) {
-  const code = make("code", {}, key.value);
-  const box = say(where, `Key ${key.id} of team ${key.team}. Keep it: it is not shown again.`, "good");
-  box.append(make("div", { class: "secret" }, code, make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"),
-    make("button", { type: "button", class: "small", id: "use" }, "Sign in with it")));
-  document.getElementById("use").addEventListener("click", () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad")));
+// No later message takes its place: it cannot be had again.
+function show(key, name = "") {
+  const use = make("button", { type: "button", class: "small" }, "Sign in with it");
+  use.addEventListener("click", () => held(use, () => signIn(key.value).then(() => location.reload(), (error) => say(where, error.message, "bad"))));
+  where.replaceChildren();
+  document.getElementById("secrets").prepend(make("div", { class: "said good" }, `Key ${key.id} of team ${key.team}. Keep it: it is not shown again.`,
+    make("div", { class: "secret" }, make("code", {}, key.value), make("button", { type: "button", class: "small", "data-copy": key.value }, "Copy"), use)));
+  subjects("Keys", `key ${key.id}`, `${key.id} ${name}`);
+}
+
+// What was made here can have a limit at once.
+function subjects(group, value, words) {
+  document.querySelector(`#limit optgroup[label=${group}]`).append(make("option", { value }, words));
 }
 
 // A new key counts within a second.
@@ -24,23 +31,26 @@ async function signIn(key, tries = 8) {
   }
 }
 
-async function send(path, body, done) {
-  try {
-    await done(await (await ask("POST", path, body)).json());
-    changed();
-  } catch (error) {
-    say(where, error.message, "bad", error.faults);
-  }
+function send(button, path, body, done) {
+  return held(button, async () => {
+    try {
+      await done(await (await ask("POST", path, body)).json());
+      changed();
+    } catch (error) {
+      say(where, error.message, "bad", error.faults);
+    }
+  });
 }
 
 document.getElementById("team").addEventListener("submit", (event) => {
   event.preventDefault();
   const { id, name } = event.target.elements;
-  send("teams/team", { id: id.value.trim(), name: name.value.trim() }, (team) => {
+  send(sender(event), "teams/team", { id: id.value.trim(), name: name.value.trim() }, (team) => {
     say(where, `Team ${team.id} is made.`, "good");
     const list = document.querySelector("#key [name=team]");
     list.append(make("option", {}, team.id));
     list.value = team.id;
+    subjects("Teams", `team ${team.id}`, team.id);
     event.target.reset();
   });
 });
@@ -51,22 +61,28 @@ document.getElementById("key").addEventListener("submit", (event) => {
   const scopes = [...form.querySelectorAll("[name=scopes]:checked")].map((box) => box.value);
   const { team, name, models, days } = form.elements;
   const body = { team: team.value, name: name.value.trim(), scopes, models: models.value.trim() || "*" };
-  send("teams/key", days.value ? { ...body, days: Number(days.value) } : body, (made) => {
-    show(made);
+  send(sender(event), "teams/key", days.value ? { ...body, days: Number(days.value) } : body, async (made) => {
+    show(made, body.name);
     // The first key ends that everybody may come in: whoever made it stays, if it may.
-    return isOpen && scopes.includes("admin") ? signIn(made.value) : null;
+    if (!isOpen || !scopes.includes("admin")) return;
+    await signIn(made.value);
+    isOpen = false;
   });
 });
 
 document.getElementById("rows").addEventListener("click", (event) => {
   const button = event.target.closest("[data-rotate]");
   if (button && confirm(`Make a successor of ${button.dataset.rotate}? The old key goes on for a day.`)) {
-    send("teams/rotate", { id: button.dataset.rotate }, show);
+    send(button, "teams/rotate", { id: button.dataset.rotate }, show);
   }
 });
 
-document.getElementById("limit").addEventListener("submit", async (event) => {
+document.getElementById("limit").addEventListener("submit", (event) => {
   event.preventDefault();
+  held(sender(event), () => limit(event));
+});
+
+async function limit(event) {
   const told = document.getElementById("limited");
   const { subject, kind, amount, model, mode } = event.target.elements;
   const [owner, whose] = subject.value.split(" ");
@@ -84,11 +100,13 @@ document.getElementById("limit").addEventListener("submit", async (event) => {
   } catch (error) {
     say(told, error.message, "bad", error.faults);
   }
-});
+}
 
 document.querySelector('[data-part="list"]').addEventListener("click", (event) => {
   const button = event.target.closest("[data-weight]");
   if (!button) return;
-  const weight = Number(prompt(`The weight of ${button.dataset.weight} beside other teams`, button.dataset.now) ?? NaN);
-  if (weight) send("teams/weight", { id: button.dataset.weight, weight }, (team) => { say(where, `${team.id} weighs ${team.weight} now.`, "good"); });
+  const told = prompt(`The weight of ${button.dataset.weight} beside other teams`, button.dataset.now);
+  if (told === null) return;
+  const weight = told.trim() ? Number(told) : NaN; // what is no number is sent as null, and the server tells
+  send(button, "teams/weight", { id: button.dataset.weight, weight }, (team) => { say(where, `${team.id} weighs ${team.weight} now.`, "good"); });
 });

@@ -260,10 +260,10 @@ def test_keys_are_shown_once_and_end(page: Any, console: Server) -> None:
     for box in page.locator("#key [name=scopes]").all():
         box.check()
     page.click("#key button[type=submit]")
-    key = page.inner_text("#made code")
+    key = page.inner_text("#secrets code")
     assert key.startswith("rh-")
     page.wait_for_selector(f"#rows >> text={key[3:11]}")
-    page.click("#use")
+    page.click("text=Sign in with it")
     page.wait_for_selector("text=Sign out")
     assert key not in page.content()
     page.fill("#team [name=id]", "search")
@@ -271,7 +271,7 @@ def test_keys_are_shown_once_and_end(page: Any, console: Server) -> None:
     page.wait_for_selector("#made >> text=Team search is made")
     page.locator("#key [name=scopes][value=infer]").check()
     page.click("#key button[type=submit]")
-    second = page.inner_text("#made code")[3:11]
+    second = page.inner_text("#secrets code")[3:11]
     page.click(f"#rows tr:has-text('{second}') >> text=Revoke")
     page.wait_for_selector(f"#said >> text={second} is revoked")
     page.wait_for_selector(f"#rows tr:has-text('{second}') .revoked")

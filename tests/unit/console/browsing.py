@@ -1,0 +1,74 @@
+"""A real browser before the application itself: no port is opened, what it asks for is handed over."""
+
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.system.console.browsing import CHROMIUM
+from tests.unit.console.conftest import Shown
+
+HERE = "http://127.0.0.1"
+Answer = Callable[[Any], Awaitable[None]]
+"""Of Playwright's `Route`."""
+
+
+@asynccontextmanager
+async def looking(shown: Shown, given: Mapping[str, Answer] | None = None, host: str = HERE) -> AsyncIterator[Any]:
+    """A page of a fresh browser.
+
+    Args:
+        given: beginnings of paths, and what answers them in the application's place. Without an answer `events` are
+            refused: a stream does not end, so it cannot be handed over whole.
+        host: how the browser calls the server.
+    """
+    playwright = pytest.importorskip("playwright.async_api", reason="playwright is not installed: make install-test")
+    if not CHROMIUM:
+        pytest.skip("no Chromium here: apt-get install chromium")
+    answers = given if given is not None else {}
+    faults: list[str] = []
+
+    async def answered(route: Any) -> None:
+        path = route.request.url.removeprefix(f"{host}/").removeprefix("console/")
+        for start, answer in answers.items():
+            if path.startswith(start):
+                return await answer(route)
+        if path.startswith("events"):
+            return await route.abort()
+        return await _handed(shown, route)
+
+    async with playwright.async_playwright() as started:
+        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        context = await browser.new_context(base_url=f"{host}/console/")
+        page = await context.new_page()
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        await page.route("**/*", answered)
+        try:
+            yield page
+        finally:
+            await page.unroute_all(behavior="ignoreErrors")
+            await browser.close()
+    assert not faults, faults
+
+
+async def _handed(shown: Shown, route: Any) -> None:
+    sent = route.request
+    headers = {name: value for name, value in sent.headers.items() if name in ("accept", "content-type", "hx-request")}
+    if sent.method != "GET":
+        headers["origin"] = HERE
+    path = sent.url.split("/", 3)[3]
+    got = await shown.client.request(sent.method, f"/{path}", headers=headers, content=sent.post_data_buffer)
+    kept = {name: value for name, value in got.headers.items() if name not in ("content-length", "content-encoding")}
+    await route.fulfill(status=got.status_code, headers=kept, body=got.content)
+
+
+def told(value: Any, status: int = 200, kind: str = "application/json") -> Answer:
+    """The same answer, each time. value: text, or what is JSON."""
+
+    async def answer(route: Any) -> None:
+        text = value if isinstance(value, str) else json.dumps(value)
+        await route.fulfill(status=status, headers={"content-type": kind}, body=text)
+
+    return answer
