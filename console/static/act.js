@@ -140,7 +140,7 @@ document.addEventListener("click", (event) => {
 // Parts of a page that are asked for again after a change: <div data-part="rows">
 document.addEventListener("changed", () => {
   for (const part of document.querySelectorAll("[data-part]")) {
-    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { target: part, swap: "innerHTML" });
+    window.htmx?.ajax("GET", `${location.pathname}?part=${part.dataset.part}`, { target: part, swap: part.getAttribute("hx-swap") ?? "innerHTML" });
   }
 });
 

@@ -1,9 +1,10 @@
 """What scripts do in a browser: what they keep, what they tell, and for whom a page stays as it was."""
 
 import asyncio
+import re
 from typing import Any
 
-from tests.unit.console.browsing import looking, told
+from tests.unit.console.browsing import Answer, looking, told
 from tests.unit.console.conftest import Console
 
 MADE = {"id": "k1234567", "team": "default", "value": "rh-secret"}
@@ -63,3 +64,29 @@ async def test_a_weight_that_is_none_is_told_and_what_was_made_can_have_a_limit(
             await page.evaluate("document.getElementById('made').replaceChildren()")
             await page.get_by_role("button", name="Change the weight of search").click()
             assert "eight" in await page.inner_text("#made .bad"), answered
+
+
+FOCUSED = "document.activeElement.dataset.call ?? document.activeElement.outerHTML"
+
+
+async def polled(page: Any) -> None:
+    """What was answered first is in its place once the next answer comes."""
+    for _ in range(2):
+        await page.wait_for_event("requestfinished", lambda sent: "part=rows" in sent.url)
+
+
+async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_itself(console: Console) -> None:
+    answers: dict[str, Answer] = {}
+    async with console() as shown, looking(shown, answers) as page:
+        await page.goto("models")
+        await page.locator("tr", has_text="rerank").locator("button").first.focus()
+        before = await page.evaluate(FOCUSED)
+        assert "v1/models/rerank/" in before
+        await polled(page)
+        assert await page.evaluate(FOCUSED) == before
+        rows = await shown.page("models?part=rows")
+        answers["models?part"] = told(
+            re.sub(r'<tr id="model-embed">.*?</tr>', "", rows, flags=re.DOTALL), kind="text/html"
+        )
+        await page.wait_for_selector("tr[id=model-embed]", state="detached")
+        assert await page.evaluate(FOCUSED) == before
