@@ -12,6 +12,23 @@ export function make(name, attributes = {}, ...children) {
   return made;
 }
 
+// Only what differs is put in its place: who is at a link there, marks its words or has them read out is left alone.
+// What has the same `data-key` stays, with what is in it put in the same way.
+export function put(where, ...children) {
+  const gone = [...where.childNodes];
+  const next = [...make("div", {}, ...children).childNodes].map((child) => {
+    const at = gone.findIndex((one) => one.isEqualNode(child) || (child.dataset?.key && one.dataset?.key === child.dataset.key));
+    if (at < 0) return child;
+    const [kept] = gone.splice(at, 1);
+    if (kept.isEqualNode(child)) return kept;
+    for (const { name, value } of child.attributes) kept.setAttribute(name, value);
+    put(kept, ...child.childNodes);
+    return kept;
+  });
+  for (const child of gone) child.remove();
+  next.forEach((child, i) => { if (where.childNodes[i] !== child) where.insertBefore(child, where.childNodes[i] ?? null); });
+}
+
 export const ms = (seconds) =>
   seconds < 0.1 ? `${(seconds * 1e3).toFixed(1)} ms` : seconds < 1 ? `${Math.round(seconds * 1e3)} ms` : `${seconds.toFixed(1)} s`;
 

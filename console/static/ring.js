@@ -6,7 +6,8 @@ const node = (name, attributes, parent) => draw(parent, name, attributes);
 
 function arc(r0, r1, from, to) {
   const at = (r, a) => `${(C + r * Math.sin(a)).toFixed(1)} ${(C - r * Math.cos(a)).toFixed(1)}`;
-  return `M${at(r1, from)}A${r1} ${r1} 0 0 1 ${at(r1, to)}L${at(r0, to)}A${r0} ${r0} 0 0 0 ${at(r0, from)}Z`;
+  const most = to - from > Math.PI ? 1 : 0; // of two arcs between two points, the one that is more than half of the ring
+  return `M${at(r1, from)}A${r1} ${r1} 0 ${most} 1 ${at(r1, to)}L${at(r0, to)}A${r0} ${r0} 0 ${most} 0 ${at(r0, from)}Z`;
 }
 
 export class Ring {

@@ -1,5 +1,5 @@
 // Draws what the stream of events tells. One stream for all viewers; the browser comes back to it by itself.
-import { api, failure, fall, make, money, ms, say, size } from "../act.js";
+import { api, failure, fall, make, money, ms, put, say, size } from "../act.js";
 import { Ring } from "../ring.js";
 
 const $ = (id) => document.getElementById(id);
@@ -29,7 +29,7 @@ function ruler(where, store, parts) {
     const name = isComing ? `${model.id}: ${Math.round(model.percent)} %` : model.id;
     return segment(isComing ? "coming" : `m${(i % 6) + 1}`, bytes / store.budget, name, size(bytes));
   });
-  where.replaceChildren(...segments, segment("free", free / store.budget, "free", size(free)));
+  put(where, ...segments, segment("free", free / store.budget, "free", size(free)));
 }
 
 function memory() {
@@ -41,7 +41,7 @@ function memory() {
     $("host-words").textContent = `${size(now.host.held)} of ${size(now.host.budget)}`;
     ruler($("host-ruler"), now.host, now.models.filter((m) => m.host_bytes > 0).map((model) => ({ model, bytes: model.host_bytes })));
   }
-  $("parts").replaceChildren(...now.models.map((model) => {
+  put($("parts"), ...now.models.map((model) => {
     const idle = model.idle_seconds !== null && !model.running ? `, idle for ${idleWords(model.idle_seconds)}` : "";
     const busy = model.running || model.waiting ? `, ${model.running} running, ${model.waiting} waiting` : idle;
     const wake = model.state === "asleep" && model.wake_seconds !== null ? `, back in about ${ms(model.wake_seconds)}` : "";
@@ -49,9 +49,10 @@ function memory() {
     const holds = colour < 0 ? "" : ` ${size(model.bytes)},`;
     return make("li", { class: colour < 0 ? "" : `in m${(colour % 6) + 1}` }, make("b", {}, model.id), `${holds} ${model.state}${model.pinned ? ", pinned" : ""}${busy}${wake}`);
   }));
-  $("loads").replaceChildren(...now.models.filter((m) => m.percent !== null && m.state !== "ready").map((model) => {
-    const words = `${model.id}: ${model.phase} ${model.detail}`;
-    return make("p", { class: "small" }, words, make("progress", { max: 100, value: model.percent, "aria-label": words }));
+  put($("loads"), ...now.models.filter((m) => m.percent !== null && m.state !== "ready").map((model) => {
+    // Each phase is read out; how far it is, only to who goes there.
+    return make("p", { class: "small", "data-key": model.id }, `${model.id}: ${model.phase} `, make("span", { "aria-hidden": "true", "data-key": "detail" }, model.detail),
+      make("progress", { max: 100, value: model.percent, "data-key": "bar", "aria-label": `${model.id}: ${model.phase} ${model.detail}` }));
   }), ...now.models.filter((m) => m.failure).map((m) => make("p", { class: "small bad" }, `${m.id}: ${m.failure}`)));
 }
 
@@ -61,7 +62,7 @@ function causes() {
   const spent = Object.entries(now.minute.causes);
   const whole = spent.reduce((sum, [, value]) => sum + value, 0);
   for (const [name, value] of spent) document.querySelector(`[data-cause="${name}"]`).textContent = ms(value);
-  $("causes").replaceChildren(...(whole
+  put($("causes"), ...(whole
     ? spent.filter(([, value]) => value > 0).map(([name, value]) => segment(name, value / whole, name, ms(value)))
     : [make("span", { class: "none" }, "No request ended in the last minute.")]));
 }
@@ -70,7 +71,7 @@ function shares() {
   $("shares-part").hidden = !now.shares || !Object.keys(now.shares).length;
   if (!now.shares) return;
   const whole = Object.values(now.shares).reduce((sum, value) => sum + value, 0) || 1;
-  $("shares").replaceChildren(...Object.entries(now.shares).map(([team, value]) => {
+  put($("shares"), ...Object.entries(now.shares).map(([team, value]) => {
     const part = Math.round((100 * value) / whole);
     return make("li", {}, make("span", {}, team), make("meter", { min: 0, max: 100, value: part, "aria-label": team }), make("span", { class: "num dim" }, `${part} %`));
   }));
@@ -78,7 +79,7 @@ function shares() {
 
 function decisions() {
   $("undecided").hidden = now.decisions.length > 0;
-  $("decisions").replaceChildren(...now.decisions.slice(0, 6).map((one) => make("li", {},
+  put($("decisions"), ...now.decisions.slice(0, 6).map((one) => make("li", {},
     make("b", {}, one.subject), ` ${one.words} `, one.object ? make("b", {}, one.object) : null,
     make("small", {}, `${new Date(one.at * 1e3).toLocaleTimeString()} · ${one.model}${one.more ? ` · ${one.more}` : ""}`))));
   const fresh = now.decisions.filter((one) => one.number > decided && one.kind === "swap").reverse();
@@ -94,24 +95,30 @@ function nextToLeave() {
     return make("span", {}, make("b", {}, id), ` (${WAYS[way]}${idle === null || idle === undefined ? "" : `, idle for ${idleWords(idle)}`})`);
   });
   const isHeld = now.models.some((model) => model.bytes > 0);
-  $("next-to-leave").replaceChildren(...(named.length ? ["Next to leave if room is needed: ", ...named.flatMap((one, i) => (i ? [", ", one] : [one]))]
+  put($("next-to-leave"), ...(named.length ? ["Next to leave if room is needed: ", ...named.flatMap((one, i) => (i ? [", ", one] : [one]))]
     : isHeld ? ["If room is needed, nobody can leave now: all are busy, pinned, just loaded or still coming."] : []));
 }
 
 function requests() {
   const longest = Math.max(...now.requests.map((one) => one.total), 1e-9);
-  $("last-requests").replaceChildren(...now.requests.map((one) => make("tr", {},
+  const rows = now.requests.map((one) => make("tr", { "data-key": one.id },
     make("td", {}, make("a", { class: "mono", href: `requests?words=${encodeURIComponent(one.id)}` }, one.id.length > 12 ? `${one.id.slice(0, 12)}…` : one.id)),
     make("td", { class: "wide" }, one.team, " ", make("span", { class: `tag ${one.service_class}` }, one.service_class)),
     make("td", { class: "wrap" }, one.answered_by || "-"), make("td", { class: "wide dim" }, one.why || "-"),
-    make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num" }, ms(one.total)))));
-  if (!now.requests.length) $("last-requests").append(make("tr", {}, make("td", { colspan: 7, class: "empty" }, "No request has ended yet.")));
+    make("td", {}, make("span", { class: `tag ${one.end}` }, one.end)), make("td", {}, fall(one.causes, longest)), make("td", { class: "num" }, ms(one.total))));
+  put($("last-requests"), ...(rows.length ? rows : [make("tr", {}, make("td", { colspan: 7, class: "empty" }, "No request has ended yet."))]));
+}
+
+// The server writes the cards: a base that has come or gone since has another page.
+function isOfAnother() {
+  const cards = [...document.querySelectorAll("[data-ring]")].map((card) => card.dataset.ring);
+  return String(cards.sort()) !== String(now.rings.map((ring) => ring.model).sort());
 }
 
 function places() {
   for (const ring of now.rings) {
     const card = document.querySelector(`[data-ring="${CSS.escape(ring.model)}"]`);
-    if (!card) continue;
+    if (!card) continue; // until the page is loaded again
     if (!rings.has(ring.model)) rings.set(ring.model, new Ring(card.querySelector("svg.ring")));
     rings.get(ring.model).draw(ring);
     card.querySelector("[data-words]").textContent = `${ring.adapters} adapters, ${ring.places} places`;
@@ -120,7 +127,7 @@ function places() {
       make("td", {}, `${stall.number + 1}`), make("td", { class: "mono" }, stall.adapter),
       make("td", {}, { run: "answering", held: "in place", swap: "arriving" }[stall.state] + (stall.pinned ? ", pinned" : "")),
       make("td", { class: "num" }, `${stall.running ?? 0}`)));
-    card.querySelector("[data-places]").replaceChildren(...rows);
+    put(card.querySelector("[data-places]"), ...rows);
   }
 }
 
@@ -153,8 +160,11 @@ function draw() {
 function connect() {
   const stream = new EventSource("events");
   stream.addEventListener("now", (event) => {
+    const { uptime } = now;
     now = JSON.parse(event.data);
+    if (now.uptime < uptime) decided = 0; // the server was started again, and counts from the beginning
     draw();
+    if (isOfAnother() && !$("ask")?.disabled) location.reload();
   });
   stream.addEventListener("error", async () => {
     $("dot").className = "dot off";
@@ -190,8 +200,9 @@ function candidate() {
     if (name) return { name, model: ring.model, isAway: true };
   }
   const ring = now.rings.find((one) => one.stalls.length);
-  const stall = ring?.stalls[Math.floor(Math.random() * (ring?.stalls.length ?? 0))];
-  return ring ? { name: stall?.adapter.split("@")[0] ?? ring.model, model: ring.model, isAway: false } : null;
+  if (!ring) return null;
+  const stall = ring.stalls[Math.floor(Math.random() * ring.stalls.length)];
+  return { name: stall.adapter.split("@")[0], model: ring.model, isAway: false };
 }
 
 function spent(timing, total) {
@@ -212,7 +223,10 @@ function cost(parts, total) {
 
 $("ask")?.addEventListener("click", async () => {
   const found = candidate();
-  if (!found) return;
+  if (!found) {
+    $("asked").textContent = "There is none yet: the page Adapters registers them.";
+    return;
+  }
   const button = $("ask");
   const text = TEXTS[found.name] ?? "hello";
   button.disabled = true;

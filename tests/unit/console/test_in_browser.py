@@ -1,12 +1,18 @@
 """What scripts do in a browser: what they keep, what they tell, and for whom a page stays as it was."""
 
 import asyncio
+import json
 import re
 from typing import Any
 
-from tests.unit.console.browsing import Answer, looking, told
-from tests.unit.console.conftest import Console
+import msgspec
+import pytest
 
+from tests.unit.console.browsing import Answer, looking, told
+from tests.unit.console.conftest import Console, Shown
+from tests.unit.console.test_pages import row
+
+pytestmark = pytest.mark.long
 MADE = {"id": "k1234567", "team": "default", "value": "rh-secret"}
 REFUSED = {"error": {"message": "Sign in first."}}
 
@@ -90,3 +96,108 @@ async def test_who_is_at_a_button_stays_there_while_the_table_of_models_renews_i
         )
         await page.wait_for_selector("tr[id=model-embed]", state="detached")
         assert await page.evaluate(FOCUSED) == before
+
+
+def stream(now: dict[str, Any]) -> Answer:
+    """It ends with one event, and the browser comes back to it soon."""
+    return told(f"retry: 200\n\nevent: now\ndata: {json.dumps(now)}\n\n", kind="text/event-stream")
+
+
+def looked(shown: Shown, **other: Any) -> dict[str, Any]:
+    gateway = shown.gateway.gateway
+    return {**json.loads(msgspec.json.encode(gateway.look(gateway.phase))), **other}
+
+
+def with_places(shown: Shown, places: int) -> None:
+    policy = shown.gateway.queues["chat"].policy
+    policy.resize(places, 1, 1)
+    policy.reset()
+
+
+async def heard(page: Any) -> None:
+    """What the stream told first is drawn once the next one is asked for."""
+    for _ in range(3):
+        await page.wait_for_event("requestfinished", lambda sent: "events" in sent.url)
+
+
+async def test_who_is_at_a_request_stays_there_while_others_end(console: Console) -> None:
+    async with console() as shown:
+        history = shown.gateway.gateway.console.history
+        history.take(row(id="mine"))
+        answers = {"events": stream(looked(shown))}
+        async with looking(shown, answers) as page:
+            await page.goto("now")
+            await page.focus("#last-requests a")
+            await heard(page)
+            history.take(row(id="slow", total=99.0))
+            answers["events"] = stream(looked(shown))
+            await page.wait_for_selector("#last-requests a[href$=slow]")
+            assert await page.locator("#last-requests tr").count() == 2
+            assert await page.evaluate("document.activeElement.getAttribute('href')") == "requests?words=mine"
+
+
+async def test_what_is_read_out_of_a_load_is_its_phase_and_not_each_second(console: Console) -> None:
+    async with console() as shown:
+        now = looked(shown)
+        now["models"][0] |= {"state": "loading", "phase": "fetching", "percent": 1.0, "detail": "1 of 9 MiB"}
+        answers = {"events": stream(now)}
+        async with looking(shown, answers) as page:
+            await page.goto("now")
+            await page.wait_for_selector("#loads progress")
+            await page.evaluate("""() => { window.told = []; new MutationObserver((all) => {
+                for (const one of all) for (const node of one.addedNodes) {
+                    if (!one.target.closest("[aria-hidden]")) told.push(node.textContent);
+                }
+            }).observe(document.getElementById("loads"), { subtree: true, childList: true }); }""")
+            for percent in (2.0, 3.0):
+                now["models"][0] |= {"percent": percent, "detail": f"{percent} of 9 MiB"}
+                answers["events"] = stream(now)
+                await page.wait_for_selector(f"#loads progress[value='{percent:g}']")
+            assert await page.evaluate("told") == []
+            now["models"][0] |= {"phase": "building"}
+            answers["events"] = stream(now)
+            await page.wait_for_selector("#loads >> text=building")
+            assert await page.evaluate("told") == ["chat: building "]
+
+
+async def test_a_base_that_has_come_or_gone_has_its_card(console: Console) -> None:
+    async with console() as shown:
+        answers = {"events": stream(looked(shown))}
+        async with looking(shown, answers) as page:
+            await page.goto("now")
+            await page.wait_for_selector("#rings >> text=No model here takes adapters")
+            with_places(shown, 4)
+            answers["events"] = stream(looked(shown))
+            await page.wait_for_selector("[data-ring=chat] .stall >> nth=3", state="attached")
+            with_places(shown, 0)
+            answers["events"] = stream(looked(shown))
+            await page.wait_for_selector("#rings >> text=No model here takes adapters")
+
+
+async def test_a_base_with_one_place_has_a_ring_and_says_that_no_adapter_can_be_asked(console: Console) -> None:
+    async with console() as shown:
+        with_places(shown, 1)
+        async with looking(shown, {"events": stream(looked(shown))}) as page:
+            await page.goto("now")
+            box = await page.locator("path.stall").bounding_box()
+            whole = await page.locator("svg.ring").bounding_box()
+            assert min(box["width"], box["height"]) > whole["width"] / 2
+            await page.click("#ask")
+            await page.wait_for_selector("#asked >> text=There is none yet")
+
+
+async def test_after_a_restart_swaps_are_shown_again(console: Console) -> None:
+    async with console() as shown:
+        with_places(shown, 2)
+        now = looked(shown)
+        stall = {"number": 1, "adapter": "legal", "state": "held"}
+        ring = {**now["rings"][0], "stalls": [stall]}
+        swap = {"at": 1.0, "kind": "swap", "model": "chat", "subject": "legal", "words": "comes into a free place"}
+        swap |= {"object": "", "more": ""}
+        before = {**now, "uptime": 900.0, "rings": [ring], "decisions": [{**swap, "number": 40, "subject": "other"}]}
+        answers = {"events": stream(before)}
+        async with looking(shown, answers) as page:
+            await page.goto("now")
+            await heard(page)
+            answers["events"] = stream({**before, "uptime": 1.0, "decisions": [{**swap, "number": 1}]})
+            await page.wait_for_selector(".stall.new", state="attached")
