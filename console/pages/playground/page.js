@@ -1,5 +1,5 @@
 // Each form makes one call of the API and shows it as curl and Python. What models answer is set as text only.
-import { api, ask, make, ms, say } from "../act.js";
+import { api, ask, held, make, ms, say, sender } from "../act.js";
 import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
@@ -65,11 +65,12 @@ function routed(side, model, text, header) {
 
 async function turn(side, text) {
   const model = side.element.querySelector("select").value;
-  side.messages.push({ role: "user", content: text });
+  const { messages } = side; // of this conversation, though another one is begun meanwhile
+  messages.push({ role: "user", content: text });
   line(side, "asked", text);
   const answer = line(side, "", "…");
-  const body = { model, messages: side.messages, stream: true, temperature: 0 };
-  const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${JSON.stringify(side.messages)}, temperature=0, stream=True\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
+  const body = { model, messages, stream: true, temperature: 0 };
+  const python = `${CLIENT(api("v1"))}stream = client.chat.completions.create(\n    model=${JSON.stringify(model)}, messages=${JSON.stringify(messages)}, temperature=0, stream=True\n)\nfor chunk in stream:\n    print(chunk.choices[0].delta.content or "", end="")`;
   told(`chat-${side.side}`, "v1/chat/completions", body, python);
   const began = performance.now();
   try {
@@ -82,12 +83,12 @@ async function turn(side, text) {
       whole += piece;
       answer.textContent = whole || "…";
     }
-    side.messages.push({ role: "assistant", content: whole });
+    messages.push({ role: "assistant", content: whole });
     const where = side.element.querySelector("[data-digest]");
     where.textContent = `${digest.replace(/(sha256:.{12}).*/, "$1")} · ${ms((performance.now() - began) / 1e3)}`;
     where.title = digest;
   } catch (error) {
-    side.messages.pop();
+    messages.pop(); // its own question: the next one is asked once this one has ended
     answer.textContent = error.name === "AbortError" ? "(stopped)" : error.message;
     answer.classList.add("bad");
   }
@@ -96,69 +97,74 @@ async function turn(side, text) {
 $("chat-form")?.addEventListener("submit", async (event) => {
   event.preventDefault();
   const text = event.target.elements.text.value.trim();
-  if (!text) return;
+  const button = sender(event);
+  if (!text || button.disabled) return; // Enter in the text asks the form, whatever its button is
   stopped = new AbortController();
-  const button = event.submitter ?? event.target.querySelector("button");
-  button.disabled = true;
   $("stop").disabled = false;
-  await Promise.all(sides.map((side) => turn(side, text)));
-  button.disabled = false;
+  await held(button, () => Promise.all(sides.map((side) => turn(side, text))));
   $("stop").disabled = true;
 });
 $("stop")?.addEventListener("click", () => stopped.abort());
 $("clear")?.addEventListener("click", () => {
+  stopped.abort();
   for (const side of sides) { side.messages = []; side.element.querySelector(".turns").replaceChildren(); }
 });
 $("chat-form")?.elements.text.addEventListener("keydown", (event) => {
   if (event.key === "Enter" && !event.shiftKey) { event.preventDefault(); $("chat-form").requestSubmit(); }
 });
 
+// A form's button and its place wait for the answer.
+function asked(id, where, does) {
+  $(id)?.addEventListener("submit", (event) => {
+    event.preventDefault();
+    held(sender(event), async () => {
+      say($(where), "working…");
+      try { await does(event.target); } catch (error) { say($(where), error.message, "bad", error.faults); }
+    });
+  });
+}
+
 // --- embeddings -----------------------------------------------------------------------------------------------------
-const lines = (form) => form.elements.texts.value.split("\n").map((text) => text.trim()).filter(Boolean).slice(0, 12);
+const MATRIX = 12; // texts that a table can hold beside each other
+const lines = (form) => form.elements.texts.value.split("\n").map((text) => text.trim()).filter(Boolean);
 
 function shade(cell, value) {
   cell.style.background = `color-mix(in srgb, var(--run) ${Math.round(Math.max(0, value) * 70)}%, var(--card))`;
 }
 
-$("embed-form")?.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
-  const body = { model: form.elements.model.value, input: lines(form) };
+asked("embed-form", "matrix", async (form) => {
+  const texts = lines(form);
+  const body = { model: form.elements.model.value, input: texts.slice(0, MATRIX) };
   const python = `${CLIENT(api("v1"))}vectors = client.embeddings.create(model=${JSON.stringify(body.model)}, input=${JSON.stringify(body.input)})`;
   told("embed", "v1/embeddings", body, python);
-  try {
-    const response = await ask("POST", api("v1/embeddings"), body);
-    told("embed", "v1/embeddings", body, python, response);
-    const vectors = (await response.json()).data.map((one) => one.embedding);
-    const norm = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
-    const alike = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0) / (norm(a) * norm(b));
-    const short = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
-    const head = make("tr", {}, make("th", {}), ...body.input.map((text) => make("th", { scope: "col", title: text }, short(text))));
-    const rows = vectors.map((a, i) => make("tr", {}, make("th", { scope: "row", title: body.input[i] }, short(body.input[i])), ...vectors.map((b) => {
-      const cell = make("td", {}, alike(a, b).toFixed(2));
-      shade(cell, alike(a, b));
-      return cell;
-    })));
-    $("matrix").replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...rows)));
-  } catch (error) { say($("matrix"), error.message, "bad", error.faults); }
+  const response = await ask("POST", api("v1/embeddings"), body);
+  told("embed", "v1/embeddings", body, python, response);
+  const vectors = (await response.json()).data.map((one) => one.embedding);
+  const norm = (v) => Math.sqrt(v.reduce((sum, x) => sum + x * x, 0));
+  const alike = (a, b) => a.reduce((sum, x, i) => sum + x * b[i], 0) / (norm(a) * norm(b));
+  const short = (text) => (text.length > 22 ? `${text.slice(0, 21)}…` : text);
+  const head = make("tr", {}, make("th", {}), ...body.input.map((text) => make("th", { scope: "col", title: text }, short(text))));
+  const rows = vectors.map((a, i) => make("tr", {}, make("th", { scope: "row", title: body.input[i] }, short(body.input[i])), ...vectors.map((b) => {
+    const cell = make("td", {}, alike(a, b).toFixed(2));
+    shade(cell, alike(a, b));
+    return cell;
+  })));
+  $("matrix").replaceChildren(make("table", { class: "matrix" }, make("thead", {}, head), make("tbody", {}, ...rows)));
+  if (texts.length > MATRIX) $("matrix").append(make("p", { class: "small dim" }, `The first ${MATRIX} of ${texts.length} texts: a larger table could not be read.`));
 });
 
 // --- rerank ---------------------------------------------------------------------------------------------------------
-$("rerank-form")?.addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const form = event.target;
+asked("rerank-form", "ranks", async (form) => {
   const body = { model: form.elements.model.value, query: form.elements.query.value, documents: lines(form) };
   const python = `import httpx\n\nfound = httpx.post("${api("v1/rerank")}", json=${JSON.stringify(body)}).json()`;
   told("rerank", "v1/rerank", body, python);
-  try {
-    const response = await ask("POST", api("v1/rerank"), body);
-    told("rerank", "v1/rerank", body, python, response);
-    const { results } = await response.json();
-    $("ranks").replaceChildren(make("ul", { class: "shares" }, ...results.map((one) => make("li", {},
-      make("span", { class: "num" }, one.relevance_score.toFixed(4)),
-      make("span", {}, body.documents[one.index]),
-      make("meter", { min: 0, max: 1, value: Math.max(0, Math.min(1, one.relevance_score)), "aria-label": "score" })))));
-  } catch (error) { say($("ranks"), error.message, "bad", error.faults); }
+  const response = await ask("POST", api("v1/rerank"), body);
+  told("rerank", "v1/rerank", body, python, response);
+  const { results } = await response.json();
+  $("ranks").replaceChildren(make("ul", { class: "shares" }, ...results.map((one) => make("li", {},
+    make("span", { class: "num" }, one.relevance_score.toFixed(4)),
+    make("span", {}, body.documents[one.index]),
+    make("meter", { min: 0, max: 1, value: Math.max(0, Math.min(1, one.relevance_score)), "aria-label": "score" })))));
 });
 
 // --- speech ---------------------------------------------------------------------------------------------------------
@@ -197,10 +203,7 @@ async function transcribe(file) {
   } catch (error) { say($("words"), error.message, "bad", error.faults); }
 }
 
-$("speech-form")?.addEventListener("submit", (event) => {
-  event.preventDefault();
-  transcribe(event.target.elements.file.files[0]);
-});
+asked("speech-form", "words", (form) => transcribe(form.elements.file.files[0]));
 
 // What was heard so far is written down each second, one question at a time; at the end all of it once more.
 let recorder;

@@ -201,3 +201,94 @@ async def test_after_a_restart_swaps_are_shown_again(console: Console) -> None:
             await heard(page)
             answers["events"] = stream({**before, "uptime": 1.0, "decisions": [{**swap, "number": 1}]})
             await page.wait_for_selector(".stall.new", state="attached")
+
+
+class Gate:
+    """Answers once it is opened; keeps what was asked."""
+
+    def __init__(self, answer: Answer) -> None:
+        self.asked: list[Any] = []
+        self.answer, self.opened = answer, asyncio.Event()
+
+    async def __call__(self, route: Any) -> None:
+        self.asked.append(json.loads(route.request.post_data))
+        await self.opened.wait()
+        await self.answer(route)
+
+
+def said(text: str) -> Answer:
+    """A model's streamed answer."""
+    event = json.dumps({"choices": [{"delta": {"content": text}}]})
+    return told(f"data: {event}\n\ndata: [DONE]\n\n", kind="text/event-stream")
+
+
+def messages(body: Any) -> list[str]:
+    return [f"{one['role']}: {one['content']}" for one in body["messages"]]
+
+
+TEXT, BOTH = "#chat-form textarea", "#chat-form button.first"
+
+
+async def test_a_conversation_is_one_question_and_its_answer_after_another(console: Console) -> None:
+    gate = Gate(said("fine"))
+    async with console() as shown, looking(shown, {"v1/chat": gate}) as page:
+        await page.goto("playground")
+        await page.fill(TEXT, "hello")
+        await page.press(TEXT, "Enter")
+        await page.wait_for_selector(f"{BOTH}:disabled")
+        await page.press(TEXT, "Enter")
+        assert await page.locator(".turns .asked").count() == 2, "nobody is asked while an answer comes"
+        assert await page.is_enabled("#stop")
+        gate.opened.set()
+        await page.wait_for_selector(f"{BOTH}:enabled")
+        gate.answer = told({"error": {"message": "too much"}}, 429)
+        await page.press(TEXT, "Enter")
+        await page.wait_for_selector(".turns .bad >> text=too much >> nth=1")
+        await page.wait_for_selector(f"{BOTH}:enabled")
+        gate.answer = said("again")
+        await page.press(TEXT, "Enter")
+        await page.wait_for_selector(".turns >> text=again >> nth=1")
+    expected = ["user: hello", "assistant: fine", "user: hello"]
+    assert [messages(body) for body in gate.asked] == [["user: hello"]] * 2 + [expected] * 4
+
+
+async def test_a_conversation_that_is_begun_anew_while_an_answer_comes_is_empty(console: Console) -> None:
+    gate = Gate(said("late"))
+    async with console() as shown, looking(shown, {"v1/chat": gate}) as page:
+        await page.goto("playground")
+        await page.click(BOTH)
+        await page.wait_for_selector(f"{BOTH}:disabled")
+        await page.click("#clear")
+        await page.wait_for_selector(f"{BOTH}:enabled")
+        gate.opened.set()
+        await page.fill(TEXT, "hello")
+        await page.press(TEXT, "Enter")
+        await page.wait_for_selector(".turns >> text=late >> nth=1")
+        assert await page.locator(".turns p").count() == 4
+    assert [messages(body) for body in gate.asked[-2:]] == [["user: hello"]] * 2
+
+
+async def test_all_documents_are_ordered_and_who_waits_is_told(console: Console) -> None:
+    gate = Gate(told({"results": [{"index": 19, "relevance_score": 0.9}]}))
+    async with console() as shown, looking(shown, {"v1/rerank": gate}) as page:
+        await page.goto("playground#rerank")
+        await page.fill("#rerank-form textarea", "\n".join(f"document {number}" for number in range(20)))
+        await page.click("#rerank-form button")
+        await page.wait_for_selector("#ranks >> text=working")
+        assert await page.is_disabled("#rerank-form button")
+        gate.opened.set()
+        await page.wait_for_selector("#ranks >> text=document 19")
+        assert await page.is_enabled("#rerank-form button")
+    assert [len(body["documents"]) for body in gate.asked] == [20]
+
+
+async def test_texts_that_a_matrix_cannot_hold_are_told(console: Console) -> None:
+    gate = Gate(told({"data": [{"embedding": [1.0, 0.0]}] * 12}))
+    gate.opened.set()
+    async with console() as shown, looking(shown, {"v1/embeddings": gate}) as page:
+        await page.goto("playground#embed")
+        await page.fill("#embed-form textarea", "\n".join(f"text {number}" for number in range(20)))
+        await page.click("#embed-form button")
+        await page.wait_for_selector("#matrix >> text=The first 12 of 20 texts")
+        assert await page.locator("#matrix td").count() == 144
+    assert [len(body["input"]) for body in gate.asked] == [12]
