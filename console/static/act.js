@@ -136,6 +136,33 @@ async function name(button) {
   }
 }
 
+const labels = new Map(); // of buttons that tell for a moment that they have copied
+
+async function copy(button) {
+  if (!labels.has(button)) labels.set(button, button.textContent);
+  try {
+    await (navigator.clipboard ? navigator.clipboard.writeText(button.dataset.copy) : marked(button));
+    button.textContent = "Copied";
+  } catch {
+    button.textContent = "Not copied";
+  }
+  setTimeout(() => {
+    if (labels.has(button)) button.textContent = labels.get(button);
+    labels.delete(button);
+  }, 1200);
+}
+
+// Over plain HTTP browsers give scripts no clipboard, but copy what is marked.
+function marked(button) {
+  const field = make("textarea", { class: "sr" }, button.dataset.copy);
+  document.body.append(field);
+  field.select();
+  const isCopied = document.execCommand("copy");
+  field.remove();
+  button.focus();
+  if (!isCopied) throw new Error("refused");
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("[data-call]");
   if (button) held(button, () => press(button));
@@ -145,14 +172,20 @@ document.addEventListener("click", (event) => {
     ask("POST", "sign-out", {}).then(() => location.assign("sign-in"), (error) => say(said(), error.message, "bad"));
   }
   const copied = event.target.closest("[data-copy]");
-  if (copied) {
-    const words = copied.textContent;
-    navigator.clipboard?.writeText(copied.dataset.copy).then(() => {
-      copied.textContent = "Copied";
-      setTimeout(() => { copied.textContent = words; }, 1200);
-    });
-  }
+  if (copied) copy(copied);
 });
+
+// A part that cannot be had: what stands there stays, and beside the server's phase it is told that it may be old.
+const phase = document.getElementById("phase");
+const dot = document.getElementById("dot");
+const [ready, calm] = [phase?.textContent, dot?.className];
+function connected(words) {
+  dot.className = words === ready ? calm : "dot off";
+  phase.textContent = words;
+}
+document.addEventListener("htmx:error", () => connected("not connected"));
+document.addEventListener("htmx:after:request", ({ detail: { ctx: { response: { status } } } }) =>
+  connected(status < 400 ? ready : status < 500 ? `the server answered ${status}` : "not connected"));
 
 // Parts of a page that are asked for again after a change: <div data-part="rows">
 document.addEventListener("changed", () => {

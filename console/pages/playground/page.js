@@ -3,6 +3,7 @@ import { api, ask, held, make, ms, say, sender } from "../act.js";
 import { start } from "../tabs.js";
 
 const $ = (id) => document.getElementById(id);
+const isKeyed = document.querySelector("[data-sign-out]") !== null;
 const quoted = (text) => `'${text.replaceAll("'", "'\\''")}'`;
 start();
 
@@ -12,9 +13,10 @@ const CLIENT = (base) => `from openai import OpenAI\n\nclient = OpenAI(base_url=
 function told(id, path, body, python, response) {
   const box = document.querySelector(`[data-call-of="${id}"]`);
   const json = JSON.stringify(body, null, 1).replace(/\n\s*/g, " ");
+  const curl = `curl ${api(path)}${isKeyed ? ' -H "Authorization: Bearer $ROUNDHOUSE_API_KEY"' : ""}`;
   box.querySelector("[data-curl]").textContent = body instanceof FormData
-    ? `curl ${api(path)} ${[...body].map(([name, value]) => `-F ${name}=${value instanceof File ? `@${value.name}` : value}`).join(" ")}`
-    : `curl ${api(path)} -H 'Content-Type: application/json' \\\n  -d ${quoted(json)}`;
+    ? `${curl} ${[...body].map(([name, value]) => `-F ${quoted(`${name}=${value instanceof File ? `@"${value.name.replaceAll(/["\\]/g, "\\$&")}"` : value}`)}`).join(" ")}`
+    : `${curl} -H 'Content-Type: application/json' \\\n  -d ${quoted(json)}`;
   box.querySelector("[data-python]").textContent = python;
   if (!response) return;
   const names = ["x-request-id", "x-roundhouse-model", "x-roundhouse-adapter", "x-roundhouse-route", "x-roundhouse-class",
@@ -156,7 +158,8 @@ asked("embed-form", "matrix", async (form) => {
 // --- rerank ---------------------------------------------------------------------------------------------------------
 asked("rerank-form", "ranks", async (form) => {
   const body = { model: form.elements.model.value, query: form.elements.query.value, documents: lines(form) };
-  const python = `import httpx\n\nfound = httpx.post("${api("v1/rerank")}", json=${JSON.stringify(body)}).json()`;
+  const headers = isKeyed ? ', headers={"Authorization": "Bearer YOUR_KEY"}' : "";
+  const python = `import httpx\n\nfound = httpx.post("${api("v1/rerank")}"${headers}, json=${JSON.stringify(body)}).json()`;
   told("rerank", "v1/rerank", body, python);
   const response = await ask("POST", api("v1/rerank"), body);
   told("rerank", "v1/rerank", body, python, response);

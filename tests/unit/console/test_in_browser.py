@@ -3,13 +3,15 @@
 import asyncio
 import json
 import re
+import shlex
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.unit.console.browsing import Answer, looking, told
-from tests.unit.console.conftest import Console, Shown
+from tenants.caller import SCOPES
+from tests.unit.console.browsing import HERE, Answer, looking, told
+from tests.unit.console.conftest import ORIGIN, Console, Shown, key, sign_in
 from tests.unit.console.test_pages import row
 
 pytestmark = pytest.mark.long
@@ -292,3 +294,58 @@ async def test_texts_that_a_matrix_cannot_hold_are_told(console: Console) -> Non
         await page.wait_for_selector("#matrix >> text=The first 12 of 20 texts")
         assert await page.locator("#matrix td").count() == 144
     assert [len(body["input"]) for body in gate.asked] == [12]
+
+
+async def test_while_the_server_is_away_the_table_stays_and_that_it_is_old_is_told(console: Console) -> None:
+    answers: dict[str, Answer] = {}
+    async with console() as shown, looking(shown, answers) as page:
+        await page.goto("models")
+        for away in (told("<h1>502 Bad Gateway</h1>", 502, "text/html"), lambda route: route.abort()):
+            answers["models?part"] = away
+            await page.wait_for_selector("#phase >> text=not connected")
+            await page.wait_for_selector("#dot.off")
+            assert "502" not in await page.inner_text("tbody")
+            assert await page.locator("tr[id=model-chat]").count() == 1
+            del answers["models?part"]
+            await page.wait_for_selector("#phase >> text=ready")
+            await page.wait_for_selector("#dot:not(.off)")
+
+
+async def test_who_was_signed_out_elsewhere_comes_to_sign_in(console: Console) -> None:
+    admin = key("ops", *SCOPES)
+    async with console(admin) as shown, looking(shown) as page:
+        await sign_in(shown, admin[0])
+        await page.goto("models")
+        await shown.client.post("/console/sign-out", json={}, headers=ORIGIN)
+        await page.wait_for_selector("#sign-in")
+
+
+@pytest.mark.parametrize("host", [HERE, "http://roundhouse.lan"])
+async def test_an_id_is_copied_with_and_without_tls_however_often_it_is_clicked(console: Console, host: str) -> None:
+    async with console() as shown, looking(shown, host=host) as page:
+        shown.gateway.gateway.console.history.take(row(id="req-to-copy"))
+        await page.goto("requests")
+        button = page.locator("button.id")
+        for _ in range(2):
+            await button.click()
+            await page.wait_for_selector("button.id >> text=Copied")
+        await page.wait_for_selector("button.id >> text=req-to-copy")
+        await page.fill("[name=words]", "")
+        await page.press("[name=words]", "Control+V")
+        assert await page.input_value("[name=words]") == "req-to-copy"
+
+
+async def test_a_call_is_shown_as_a_shell_takes_it_with_a_key_where_one_is_needed(console: Console) -> None:
+    mine = key("ops", *SCOPES)
+    async with console(mine) as shown, looking(shown, {"v1/": told({"results": [], "text": ""})}) as page:
+        await sign_in(shown, mine[0])
+        await page.goto("playground#speech")
+        name = 'it\'s "my" file.wav'
+        await page.set_input_files("[name=file]", {"name": name, "mimeType": "audio/wav", "buffer": b"RIFF"})
+        await page.click("#speech-form button.first")
+        words = shlex.split(await page.text_content("[data-call-of=speech] [data-curl]"))
+        assert 'file=@"it\'s \\"my\\" file.wav"' in words
+        assert "Authorization: Bearer $ROUNDHOUSE_API_KEY" in words
+        await page.click("#tab-rerank")
+        await page.click("#rerank-form button")
+        assert 'headers={"Authorization": ' in await page.text_content("[data-call-of=rerank] [data-python]")
