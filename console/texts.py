@@ -76,7 +76,7 @@ class Texts:
 
 
 class TextStore:
-    """On the server's event loop."""
+    """On the server's event loop; pages, which are written in threads, ask `find`."""
 
     def __init__(self) -> None:
         self._teams: frozenset[str] = frozenset()

@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import re
+import threading
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import urlencode
@@ -12,6 +13,7 @@ import pytest
 
 from console.files import files
 from console.history import RequestRow, Route
+from console.rendering import templates
 from console.vendored import VENDORED
 from console.web import pages
 from tests.unit.console.conftest import HTML, Console
@@ -182,6 +184,16 @@ async def test_a_models_plan_and_pages_without_one(console: Console) -> None:
         unknown = await shown.client.get("/console/nothing", headers=HTML)
         assert unknown.status_code == 404
         assert (await shown.client.get("/console/now?part=../layout")).status_code == 404
+
+
+async def test_a_page_is_written_beside_the_event_loop(console: Console, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[int] = set()
+    monkeypatch.setitem(templates.filters, "ago", lambda value: seen.add(threading.get_ident()) or "now")
+    async with console() as shown:
+        assert "now" in await shown.page("models")
+        await shown.page("models?part=rows")
+    assert seen
+    assert threading.get_ident() not in seen
 
 
 async def test_it_works_below_a_prefix(console: Console) -> None:
