@@ -102,6 +102,9 @@ class Host(Protocol):
 
     def adapters(self) -> Sequence[ShownAdapter]: ...
     def routers(self) -> Sequence[ShownRouter]: ...
+    def may_route(self, router: str) -> bool:
+        """May the caller use one of its targets? So `GET /v1/models` has it, too."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ async def context(visit: Visit) -> Context:
     routers = [
         name
         for router in visit.host.routers()
-        if router.definition.get("task", "chat") == "chat"
+        if router.definition.get("task", "chat") == "chat" and visit.host.may_route(router.name)
         for name in (router.name, *(f"{router.name}@{alias}" for alias in router.aliases))
     ]
     targets = [

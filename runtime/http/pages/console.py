@@ -65,6 +65,9 @@ class Handed:
     def routers(self) -> list[RouterView]:
         return self._gateway.routers.all()
 
+    def may_route(self, router: str) -> bool:
+        return self._gateway.switch.card(router, self.caller) is not None
+
 
 def _handed(scope: Asgi) -> Handed:
     return Handed(gateway_of(scope), context_of(scope).caller, lambda: whoever(scope))

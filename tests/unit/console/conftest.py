@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -45,12 +46,14 @@ Console = Callable[..., AbstractAsyncContextManager[Shown]]
 
 @pytest.fixture
 def console(tmp_path: Path) -> Console:
-    """A console; `keys` are those that its server knows: without any it is open."""
+    """A console; `keys` are those that its server knows: without any it is open. given: for its gateway."""
 
     @asynccontextmanager
-    async def opened(*keys: tuple[str, Known], root_path: str = "", is_open: bool = False) -> AsyncIterator[Shown]:
+    async def opened(
+        *keys: tuple[str, Known], root_path: str = "", is_open: bool = False, **given: Any
+    ) -> AsyncIterator[Shown]:
         ring = Keyring({text[3:11]: known for text, known in keys}, PEPPER, is_open=is_open) if keys else None
-        gateway = FakeGateway(tmp_path, callers=ring)
+        gateway = FakeGateway(tmp_path, callers=ring, **given)
         gateway.gateway.phase = "ready"
         app = application(gateway, layers(gateway.settings))
         transport = httpx.ASGITransport(app=app, root_path=root_path)

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -14,9 +15,11 @@ from starlette.types import Message
 
 from console.sessions import COOKIE, MAX_SESSIONS, OF_A_KEY, SECONDS, Sessions, token_in
 from models.messages import Chunk, Started
+from registry.state.database import State
 from tenants.caller import SCOPES, Scope
 from tests.unit.console.conftest import HTML, ORIGIN, Console, Shown, key, sign_in
 from tests.unit.console.test_pages import row
+from tests.unit.http.fakes import recipe
 
 ADMIN, OPERATOR = key("ops", *SCOPES), key("ops", Scope.MODELS)
 SEARCH, USER = key("search", Scope.INFER, Scope.USAGE), key("growth", Scope.INFER)
@@ -71,9 +74,10 @@ async def test_a_key_becomes_a_cookie_that_no_script_reads(console: Console) -> 
         )
 
 
-async def test_behind_tls_the_cookie_is_secure(console: Console) -> None:
+@pytest.mark.parametrize("proxies", ["https", "HTTPS", "https, http", "https,http"])
+async def test_behind_tls_the_cookie_is_secure(console: Console, proxies: str) -> None:
     async with console(ADMIN) as shown:
-        headers = {**ORIGIN, "X-Forwarded-Proto": "https"}
+        headers = {**ORIGIN, "X-Forwarded-Proto": proxies}
         response = await shown.client.post("/console/sign-in", json={"key": ADMIN[0]}, headers=headers)
         assert "Secure" in response.headers["set-cookie"]
 
@@ -166,6 +170,21 @@ async def test_scopes_decide_what_is_there(console: Console) -> None:
         assert (await shown.client.get("/console/events")).status_code == 403
         action = await shown.client.post("/console/teams/team", json={"id": "x"}, headers=ORIGIN)
         assert action.status_code == 403
+
+
+async def test_the_playground_offers_the_routers_that_the_key_may_use(console: Console, tmp_path: Path) -> None:
+    text, known = key("growth", Scope.INFER)
+    elsewhere = (text, replace(known, caller=replace(known.caller, models=("other",))))
+    router, recipes = {"id": "auto", "targets": [{"name": "chat"}]}, [recipe("chat", "chat"), recipe("other", "chat")]
+    with State(tmp_path / "state") as state:
+        async with console(ADMIN, SEARCH, elsewhere, state=state, recipes=recipes) as shown:
+            made = await shown.client.post("/v1/routers", json=router, headers={"Authorization": f"Bearer {ADMIN[0]}"})
+            assert made.status_code == 201, made.text
+            for text, sees in ((SEARCH[0], True), (elsewhere[0], False)):
+                await sign_in(shown, text)
+                assert ("<option>auto</option>" in await shown.page("playground")) is sees
+                names = [one["id"] for one in (await shown.client.get("/v1/models")).json()["data"]]
+                assert ("auto" in names) is sees, "as the API has it"
 
 
 async def test_a_team_sees_its_own_requests(console: Console) -> None:
