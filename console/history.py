@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -113,10 +113,14 @@ class History:
     def rows(self, team: str | None = None, most: int = LAST, words: str = "") -> list[RequestRow]:
         """Newest first; of one team, or of all. words: what a row must hold somewhere."""
         found: list[RequestRow] = []
+        wanted = words.lower().split()
         for row in reversed(self._rows):
             if len(found) >= most:
                 break
-            if team in (None, row.team) and all(word in _words(row) for word in words.lower().split()):
+            if team not in (None, row.team):
+                continue
+            held = _words(row) if wanted else ""
+            if all(word in held for word in wanted):
                 found.append(row)
         return found
 
@@ -173,9 +177,3 @@ def _words(row: RequestRow) -> str:
     route = f"{row.route.router} {row.route.reason}" if row.route else ""
     who = f"{row.team} {row.asked} {row.model} {row.adapter} {row.provider} {route}"
     return f"{row.id} {who} {row.end} {row.status} {row.code} {row.endpoint}".lower()
-
-
-def percents(causes: Mapping[str, float]) -> dict[str, float]:
-    """Each cause's part of the whole, in per cent."""
-    whole = sum(causes.values()) or 1.0
-    return {cause: round(100 * value / whole, 2) for cause, value in causes.items()}

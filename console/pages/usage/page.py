@@ -4,7 +4,6 @@ import asyncio
 import csv
 import io
 import time
-from urllib.parse import urlencode
 
 import msgspec
 
@@ -35,13 +34,7 @@ async def context(visit: Visit) -> Context:
     end = int(time.time()) // 3600 * 3600 + 3600
     window = {"from": str(end - seconds), "to": str(end)}
     found: dict[str, object] = {"span": span, "by": by, "spans": SPANS, "bys": BY, "field": FIELDS[str(by)], "rows": []}
-    found |= {
-        "is_kept": True,
-        "series": "[]",
-        "csv": "",
-        "window": window,
-        "query": urlencode({**window, "group_by": by}),
-    }
+    found |= {"is_kept": True, "series": "[]", "csv": "", "window": window}
     found |= {"currency": "", "total": None, "compared": [], "why_not": ""}
     try:  # side by side: each goes through all sums of that time
         rows, hours, compared = await asyncio.gather(
