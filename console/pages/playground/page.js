@@ -195,15 +195,19 @@ function write(found, known = Infinity) {
   return words.map((word, i) => [word, spans[i]]);
 }
 
+let latest; // a recording's answer that comes after that of a later one is not shown
 async function transcribe(file) {
+  latest = file;
   const player = $("player");
   if (player.src) URL.revokeObjectURL(player.src);
   player.src = URL.createObjectURL(file);
   player.hidden = false;
   try {
-    const spans = write(await transcribed(file));
+    const found = await transcribed(file);
+    if (latest !== file) return;
+    const spans = write(found);
     player.ontimeupdate = () => spans.forEach(([word, span]) => span.classList.toggle("lit", player.currentTime >= word.start && player.currentTime < word.end));
-  } catch (error) { say($("words"), error.message, "bad", error.faults); }
+  } catch (error) { if (latest === file) say($("words"), error.message, "bad", error.faults); }
 }
 
 asked("speech-form", "words", (form) => transcribe(form.elements.file.files[0]));

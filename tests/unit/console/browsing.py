@@ -11,6 +11,8 @@ from tests.system.console.browsing import CHROMIUM
 from tests.unit.console.conftest import Shown
 
 HERE = "http://127.0.0.1"
+MICROPHONE = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+"""One that hears a tone, and may be used."""
 Answer = Callable[[Any], Awaitable[None]]
 """Of Playwright's `Route`."""
 
@@ -40,7 +42,7 @@ async def looking(shown: Shown, given: Mapping[str, Answer] | None = None, host:
         return await _handed(shown, route)
 
     async with playwright.async_playwright() as started:
-        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = await started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *MICROPHONE])
         context = await browser.new_context(base_url=f"{host}/console/")
         page = await context.new_page()
         page.on("pageerror", lambda error: faults.append(str(error)))

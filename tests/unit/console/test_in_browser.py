@@ -349,3 +349,30 @@ async def test_a_call_is_shown_as_a_shell_takes_it_with_a_key_where_one_is_neede
         await page.click("#tab-rerank")
         await page.click("#rerank-form button")
         assert 'headers={"Authorization": ' in await page.text_content("[data-call-of=rerank] [data-python]")
+
+
+async def test_what_was_asked_last_of_two_recordings_is_what_stands_there(console: Console) -> None:
+    late, finished = asyncio.Event(), 0
+
+    async def heard_as(route: Any) -> None:
+        nonlocal finished
+        is_spoken = b"microphone.webm" in route.request.post_data_buffer
+        if is_spoken:
+            await late.wait()
+        await told({"text": "spoken" if is_spoken else "from the file"})(route)
+        finished += is_spoken
+
+    async with console() as shown, looking(shown, {"v1/audio": heard_as}) as page:
+        await page.goto("playground#speech")
+        await page.click("#record")
+        await page.wait_for_selector("#recording >> text=recording, 1 s")
+        await page.click("#record")
+        await page.wait_for_selector("#player:not([hidden])")
+        await page.set_input_files("[name=file]", {"name": "a.wav", "mimeType": "audio/wav", "buffer": b"RIFF"})
+        await page.click("#speech-form button.first")
+        await page.wait_for_selector("#words >> text=from the file")
+        late.set()
+        while finished < 2:  # what was heard so far, and all of it
+            await page.wait_for_timeout(20)
+        await page.wait_for_timeout(100)
+        assert await page.inner_text("#words") == "from the file"
