@@ -100,7 +100,7 @@ ELSEWHERE: dict[tuple[int, str], str] = {
     (409, "request_running"): "unit/tenants/costs/test_costs.py",
     (503, "no_route"): "unit/routing/test_decide.py",
     (503, "database_unavailable"): "unit/tenants/test_key_table.py",
-    (503, "keys_unreadable"): "unit/guard/test_keys.py",
+    (503, "keys_unreadable"): "unit/tenants/test_watch.py",
     (503, "ledger_unavailable"): "unit/tenants/test_ledger_writer.py",
     (403, "flag_not_allowed"): "unit/launch/test_adding.py",
     (404, "hub_not_found"): "system/added/test_hub.py",

@@ -123,6 +123,9 @@ async def test_keys_that_came_and_cannot_be_read_close_an_open_server(
     assert watch.who([]) is EVERYBODY
     spoil(tmp_path)
     await asyncio.to_thread(eventually, lambda: _is_shut(watch))
+    with pytest.raises(Unavailable) as refused:
+        watch.who([])
+    assert refused.value.code == "keys_unreadable"
     with pytest.raises(Unavailable, match="log tells why"):
         watch.who(["rh-some"])
     for file in tmp_path.iterdir():
