@@ -74,6 +74,13 @@ def _internal(data: Mapping[str, msgspec.Raw], bounds: Bounds) -> None:
     for name in INTERNAL:
         if name in data and bytes(data[name]) not in (b"null", b"0"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
+    if bytes(data.get("use_beam_search", b"null")) not in (b"null", b"false"):
+        raise BadRequest(
+            "There is no beam search here: vLLM's knows no service class, counts each step's prompt again and drops "
+            "'stop', 'seed', 'response_format' and more. Leave 'use_beam_search' out, and ask for 'n' answers.",
+            param="use_beam_search",
+            code="unsupported_value",
+        )
     raw = bytes(data.get("request_id", b""))
     asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
     if not (asked.isprintable() and len(asked) <= bounds.request_id_letters):

@@ -30,6 +30,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "n huge": (CHAT, {"n": 10**6}),
     "n over 128": (CHAT, {"n": 129}),
     "n zero": (CHAT, {"n": 0}),
+    "beams": (CHAT, {"use_beam_search": True, "n": 2}),
+    "beams of a completion": (TEXT, {"use_beam_search": True, "n": 2}),
     "beams huge": (CHAT, {"use_beam_search": True, "n": 100_000}),
     "temperature negative": (CHAT, {"temperature": -1}),
     "temperature huge": (CHAT, {"temperature": 1e300}),
