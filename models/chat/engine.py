@@ -248,10 +248,10 @@ class VllmEngine:
             yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
-                kept = (
-                    schemas.fitted(request.path, data, request.tier) if exchange.status < 400 else guard.shortened(data)
-                )
-                yield Chunk(rename(kept))
+                if exchange.status < 400:
+                    yield Chunk(schemas.fitted(request.path, data, request.tier, rename))
+                else:
+                    yield Chunk(rename(guard.shortened(data)))
         except RoundhouseError:
             raise
         except Exception as error:

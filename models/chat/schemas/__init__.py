@@ -1,17 +1,18 @@
 """vLLM's answers as the vendors' specifications have them: nothing is null that may not be, and nothing is missing."""
 
+from models.chat.names import Renamer
 from models.chat.schemas import completions, messages, responses, tiers
 
-_WAYS = {
-    "/v1/chat/completions": completions.fitted,
-    "/v1/completions": completions.fitted,
-    "/v1/messages": messages.fitted,
-    "/v1/responses": responses.fitted,
-}
+_FIELDS = {"/v1/messages": messages.fitted, "/v1/responses": responses.fitted}
+"""Their answers hold objects of clients and models, so what is told is put where it belongs, field by field."""
+_PAIRS = {"/v1/chat/completions": completions.fitted, "/v1/completions": completions.fitted}
+_SAME = Renamer("", "")
 
 
-def fitted(path: str, data: bytes, tier: str = "") -> bytes:
+def fitted(path: str, data: bytes, tier: str = "", rename: Renamer = _SAME) -> bytes:
     """`data`, a whole answer or whole events of a stream, as this path's vendor has it. tier: told in it."""
-    way = _WAYS.get(path)
-    data = data if way is None else way(data)
-    return tiers.told(path, data, tier) if tier else data
+    if (by_fields := _FIELDS.get(path)) is not None:
+        return by_fields(data, {**rename.told, **tiers.told(path, tier)})
+    if (by_pairs := _PAIRS.get(path)) is not None:
+        data = by_pairs(data)
+    return rename(tiers.in_chat(data, tier) if tier and path == "/v1/chat/completions" else data)

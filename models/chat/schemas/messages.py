@@ -3,15 +3,16 @@
 from msgspec import Raw
 
 from models.chat.schemas import shape
-from models.chat.schemas.shape import NULL, ObjectShape
+from models.chat.schemas.shape import NULL, ObjectShape, Told
 
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
 _TOKENS = ("cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens_details", "server_tool_use")
+TOLD = frozenset({"model", "service_tier"})
 USED = (*_TOKENS, "cache_creation", "inference_geo", "service_tier", "speed")
 
 
 def _with(*names: str, **inner: ObjectShape) -> ObjectShape:
-    return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), inner)
+    return ObjectShape(frozenset(names), dict.fromkeys(names, NULL), TOLD, inner)
 
 
 BLOCK = ObjectShape(kinds={b'"text"': _with("citations"), b'"thinking"': ObjectShape(always={"signature": Raw(b'""')})})
@@ -27,7 +28,7 @@ _BROKEN, _API_ERROR = b'"error":{"type":"internal_error"', b'"error":{"type":"ap
 """vLLM's word for what broke in a stream, and Anthropic's."""
 
 
-def fitted(data: bytes) -> bytes:
+def fitted(data: bytes, told: Told) -> bytes:
     if b"event: error\n" in data:
         data = data.replace(_BROKEN, _API_ERROR)
-    return shape.fitted(data, MESSAGE, EVENTS.get)
+    return shape.fitted(data, MESSAGE, EVENTS.get, told)

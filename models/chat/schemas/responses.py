@@ -3,7 +3,7 @@
 import msgspec
 
 from models.chat.schemas import shape
-from models.chat.schemas.shape import NULL, ObjectShape
+from models.chat.schemas.shape import NULL, ObjectShape, Told
 
 _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
 
@@ -29,6 +29,7 @@ ITEM = ObjectShape(
 RESPONSE = ObjectShape(
     nullable=frozenset(_ALWAYS),
     always=dict.fromkeys(_ALWAYS, NULL),
+    told=frozenset({"model", "service_tier"}),
     inner={
         "output": ITEM,
         "reasoning": ObjectShape(),
@@ -42,8 +43,8 @@ EVENT = ObjectShape(
 )
 
 
-def fitted(data: bytes) -> bytes:
-    return shape.fitted(data, RESPONSE, _of_event)
+def fitted(data: bytes, told: Told) -> bytes:
+    return shape.fitted(data, RESPONSE, _of_event, told)
 
 
 def _of_event(name: bytes) -> ObjectShape | None:

@@ -21,7 +21,7 @@ def test_where_each_vendor_tells_it(tier: str) -> None:
     stream = schemas.fitted("/v1/chat/completions", b"data: " + packed(CHUNK) + b"\n\ndata: [DONE]\n\n", tier)
     assert json.loads(stream[6:].split(b"\n")[0]) == {**CHUNK, "service_tier": tier}
     body = {"object": "response", "service_tier": "auto"}
-    assert json.loads(schemas.tiers.told("/v1/responses", packed(body), tier))["service_tier"] == tier
+    assert json.loads(schemas.fitted("/v1/responses", packed(body), tier))["service_tier"] == tier
     message = schemas.fitted("/v1/messages", packed({"type": "message", "content": [], "usage": {}}), tier)
     assert json.loads(message)["usage"]["service_tier"] == schemas.tiers.ANTHROPICS[tier].decode()
     assert schemas.fitted("/v1/completions", b"{}", tier) == b"{}"

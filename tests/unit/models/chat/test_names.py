@@ -1,0 +1,70 @@
+"""The name that a client asked for stands where the engine's stood, and nowhere else."""
+
+import json
+from typing import Any
+
+import pytest
+
+from models.chat import schemas
+from models.chat.names import Renamer
+
+SERVED, SHOWN = "sha256:" + "0" * 64, 'my "name"'
+OWN = {"model": SERVED, "service_tier": None, "more": [{"model": SERVED, "service_tier": "auto"}]}
+"""An object of a client's or model's."""
+RESPONSE = {
+    "id": "resp_1",
+    "metadata": {"model": SERVED},
+    "model": SERVED,
+    "service_tier": "auto",
+    "tools": [{"type": "function", "name": "f", "parameters": {"default": OWN}, "strict": None}],
+    "text": {"format": {"type": "json_schema", "name": "n", "schema": {"default": OWN}}},
+    "output": [{"type": "function_call", "arguments": json.dumps(OWN)}],
+}
+MESSAGE = {
+    "id": "msg_1",
+    "content": [{"type": "tool_use", "id": "c", "name": "deploy", "input": OWN}],
+    "model": SERVED,
+    "usage": {"input_tokens": 1},
+}
+
+
+def fitted(path: str, data: bytes) -> bytes:
+    return schemas.fitted(path, data, "flex", Renamer(SERVED, SHOWN))
+
+
+def packed(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body", "event", "tier"),
+    [("/v1/responses", RESPONSE, "response", "flex"), ("/v1/messages", MESSAGE, "message", "batch")],
+)
+def test_objects_of_others_stay_as_they_are(
+    path: str, body: dict[str, Any], event: str, tier: str, *, stream: bool
+) -> None:
+    name = {"response": "response.created", "message": "message_start"}[event]
+    if stream:
+        data = b"event: %s\ndata: %s\n\n" % (name.encode(), packed({"type": name, event: body}))
+        told = json.loads(fitted(path, data).partition(b"data: ")[2])[event]
+    else:
+        told = json.loads(fitted(path, packed(body)))
+    assert told["model"] == SHOWN
+    assert (told["usage"] if event == "message" else told)["service_tier"] == tier
+    for name in body.keys() - {"model", "service_tier", "usage"}:
+        assert told[name] == body[name]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/tokenize"])
+def test_arguments_of_a_chats_tools_are_a_string(path: str) -> None:
+    call = {"function": {"name": "deploy", "arguments": json.dumps(OWN, separators=(",", ":"))}}
+    told = json.loads(fitted(path, packed({"id": "c", "model": SERVED, "choices": [{"message": call}]})))
+    assert told == {"id": "c", "model": SHOWN, "choices": [{"message": call}]}
+
+
+@pytest.mark.parametrize("path", ["/v1/responses", "/v1/messages"])
+def test_who_asked_by_the_engines_own_name_gets_it(path: str) -> None:
+    data = packed({"id": "x", "model": "starter-chat", "content": []})
+    told = json.loads(schemas.fitted(path, data, "", Renamer("starter-chat", "starter-chat")))
+    assert told["model"] == "starter-chat"
