@@ -1,5 +1,7 @@
 """Responses: vLLM writes every field that it knows as null where it has nothing, and knows fewer than OpenAI."""
 
+import re
+
 import msgspec
 
 from models.chat.schemas import shape
@@ -43,8 +45,30 @@ EVENT = ObjectShape(
 )
 
 
+_COMPLETED_LINE = b"event: response.completed\n"
+_COMPLETED = re.compile(_COMPLETED_LINE + rb"data: (.*)")
+
+
+class _Status(msgspec.Struct):
+    status: str = ""
+
+
+class _Ended(msgspec.Struct):
+    response: _Status
+
+
 def fitted(data: bytes, told: Told) -> bytes:
-    return shape.fitted(data, RESPONSE, _of_event, told)
+    fitted = shape.fitted(data, RESPONSE, _of_event, told)
+    return _COMPLETED.sub(_ended, fitted) if _COMPLETED_LINE in fitted else fitted
+
+
+def _ended(found: re.Match[bytes]) -> bytes:
+    """The last event. Of an answer that was cut OpenAI's has another name, and vLLM's has not."""
+    if msgspec.json.decode(found[1], type=_Ended).response.status != "incomplete":
+        return found[0]
+    event = msgspec.json.decode(found[1], type=dict[str, msgspec.Raw])
+    event["type"] = msgspec.Raw(b'"response.incomplete"')
+    return b"event: response.incomplete\ndata: " + msgspec.json.encode(event)
 
 
 def _of_event(name: bytes) -> ObjectShape | None:

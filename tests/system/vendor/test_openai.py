@@ -102,7 +102,8 @@ def test_responses(request: pytest.FixtureRequest, name: str, stream: bool) -> N
         assert faults(kind, answer) == []
     if stream:
         assert {answer["type"] for answer in found} >= {"response.created", "response.in_progress"}
-        assert found[-1]["type"] in ("response.completed", "response.incomplete")
+        assert found[-1]["type"] == f"response.{found[-1]['response']['status']}"
+        assert (found[-1]["type"] == "response.incomplete") == (name == "cut")
 
 
 def test_what_a_client_sent_comes_back_as_it_was(server: Server) -> None:

@@ -102,6 +102,21 @@ def test_messages_have_what_anthropics_clients_count_on(sent: Any) -> None:
     assert told(schemas.fitted(MESSAGES, event(started)))["content_block"]["signature"] == ""
 
 
+@pytest.mark.parametrize("status", ["completed", "incomplete"])
+def test_the_last_event_of_a_response_says_whether_it_was_cut(status: str) -> None:
+    said = "event: response.completed\ndata: {}"
+    done = event({"type": "response.output_text.done", "text": said})
+    response = {"id": "resp_1", "status": status, "output": [], "instructions": said}
+    fitted = schemas.fitted(RESPONSES, done + event({"response": response, "type": "response.completed"}))
+    first, last, rest = fitted.split(b"\n\n")
+    assert (first + b"\n\n", rest) == (done, b"")
+    name, _, data = last.partition(b"\ndata: ")
+    assert name == f"event: response.{status}".encode()
+    found = json.loads(data)
+    assert (found["type"], found["response"]["status"]) == (f"response.{status}", status)
+    assert found["response"]["instructions"] == said
+
+
 def test_pieces_of_text_and_several_events_at_once_stay_whole() -> None:
     delta = event({"type": "response.output_text.delta", "delta": 'x":null', "logprobs": []})
     done = event({"type": "response.output_text.done", "text": "event: \n\ndata: ", "logprobs": None})
