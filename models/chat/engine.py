@@ -24,7 +24,7 @@ from models.chat.vllm.usage import METER, UsageMeter, meter_requests
 from models.messages import AdapterRef, Chunk, Event, Finished, Held, HttpCall, Loaded, Progress, Started
 from models.protocol import Report
 from registry.bounds import USUAL, Bounds
-from registry.errors import EngineFailed, NotFound, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, NotFound, RoundhouseError
 from registry.recipes.definition import Recipe
 
 LEAVE_WITHIN = 5.0
@@ -227,6 +227,10 @@ class VllmEngine:
         context.run(METER.set, meter)
         context.run(ADMISSION.set, entering)
         rename = Renamer(request.served, request.shown)
+
+        def fault() -> BadRequest | None:
+            return guard.unanswerable(reached_engine=bool(meter.request_ids), constrained=entering.constrained)
+
         body = tokens.cut(request.body, self._engine.model_config.max_model_len) if self._cuts else request.body
         trace = request.trace if self._traces else {}
         exchange = Exchange(
@@ -242,22 +246,20 @@ class VllmEngine:
                 raise entering.refusal
             self._alive()
             if exchange.status >= 500:
-                fault = guard.unanswerable(request.body, bool(meter.request_ids))
-                raise fault or EngineFailed("the engine could not answer this request")
+                raise fault() or EngineFailed("the engine could not answer this request")
             warnings = filter(None, (remark, tokens.warning(request.body, entering.tokens)))
             yield Started(exchange.status, exchange.content_type, "; ".join(warnings))
             while (data := await exchange.part()) is not None:
                 self._alive()
                 if exchange.status < 400:
-                    yield Chunk(schemas.fitted(request.path, data, request.tier, rename))
+                    yield Chunk(schemas.fitted(request.path, data, request.tier, rename, fault))
                 else:
                     yield Chunk(rename(guard.shortened(data)))
         except RoundhouseError:
             raise
         except Exception as error:
             self._alive()
-            refusal = entering.refusal or guard.unanswerable(request.body, bool(meter.request_ids))
-            raise refusal or EngineFailed(f"the engine failed: {type(error).__name__}") from error
+            raise entering.refusal or fault() or EngineFailed(f"the engine failed: {type(error).__name__}") from error
         finally:
             self._running.discard(exchange)
             entering.leave()

@@ -20,6 +20,8 @@ class GrammarAdmission:
     def __init__(self, checker: GrammarChecker) -> None:
         self.decided = asyncio.Event()
         self.refusal: RoundhouseError | None = None
+        self.constrained = False
+        """Whether a grammar or schema binds it, whatever it came from: a forced call of a tool has one too."""
         self.tokens: int | None = None
         """How many its answer may have, as vLLM has settled it."""
         self._checker = checker
@@ -31,6 +33,7 @@ class GrammarAdmission:
         try:
             if constraint is not None:
                 await self._check(constraint)
+                self.constrained = bool(grammars.asked_of(constraint)[0])
         except RoundhouseError as error:
             self.refusal = error
             raise grammars.refused() from None

@@ -21,7 +21,6 @@ PATHS = frozenset(
     }
 )
 """What a chat engine answers."""
-CONSTRAINTS = (b"response_format", b"structured_outputs", b"tools", b"text")
 CUT = b'"truncate_prompt_tokens"'
 TOKENIZING = frozenset({"/tokenize", "/detokenize"})
 LONGEST_ERROR = 4 << 10
@@ -123,7 +122,7 @@ def typical(body: bytes, *, able: bool) -> None:
         )
 
 
-def unanswerable(body: bytes, reached_engine: bool) -> BadRequest | None:
+def unanswerable(*, reached_engine: bool, constrained: bool) -> BadRequest | None:
     """What a 5xx of a living engine means. None: the engine's own fault.
 
     Before anything reached the engine it is vLLM's preprocessing that stumbled over the body. Afterwards it is a
@@ -131,6 +130,6 @@ def unanswerable(body: bytes, reached_engine: bool) -> BadRequest | None:
     """
     if not reached_engine:
         return BadRequest("vLLM could not make sense of this request", code="unprocessable_request")
-    if any(key in body for key in CONSTRAINTS):
+    if constrained:
         return BadRequest("no text satisfies the schema or grammar of this request", code="unsatisfiable_constraint")
     return None

@@ -26,6 +26,6 @@ _PAIRS = re.compile(b"," + _NULL + rb"|(?<=\{)(?:" + _NULL + b",?)+")
 _LOGPROBS = b'"logprobs":{"content":'
 
 
-def fitted(data: bytes) -> bytes:
+def fitted(data: bytes, fault: errors.Fault) -> bytes:
     """Without these nulls; where there are logprobs, those of a refusal are null, as always with vLLM."""
-    return errors.fitted(_PAIRS.sub(b"", data)).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')
+    return errors.fitted(_PAIRS.sub(b"", data), fault).replace(_LOGPROBS, b'"logprobs":{"refusal":null,"content":')

@@ -1,8 +1,12 @@
 """Messages: vLLM leaves out what is null, and Anthropic's clients are told that it is always there."""
 
+import re
+
+import msgspec
 from msgspec import Raw
 
 from models.chat.schemas import shape
+from models.chat.schemas.errors import Fault
 from models.chat.schemas.shape import NULL, ObjectShape, Told
 
 _STOP = ("container", "stop_details", "stop_reason", "stop_sequence")
@@ -26,9 +30,14 @@ EVENTS = {
 
 _BROKEN, _API_ERROR = b'"error":{"type":"internal_error"', b'"error":{"type":"api_error"'
 """vLLM's word for what broke in a stream, and Anthropic's."""
+_EVENT = re.compile(rb'(?<=event: error\ndata: )\{.*"error":\{"type":"internal_error".*')
 
 
-def fitted(data: bytes, told: Told) -> bytes:
+def fitted(data: bytes, told: Told, fault: Fault) -> bytes:
     if b"event: error\n" in data:
+        if _EVENT.search(data) and (cause := fault()) is not None:
+            error = {"type": "error", "error": {"type": cause.type, "message": cause.message}}
+            said = msgspec.json.encode(error)
+            data = _EVENT.sub(lambda _: said, data)
         data = data.replace(_BROKEN, _API_ERROR)
     return shape.fitted(data, MESSAGE, EVENTS.get, told)

@@ -5,6 +5,7 @@ import re
 import msgspec
 
 from models.chat.schemas import shape
+from models.chat.schemas.errors import Fault
 from models.chat.schemas.shape import NULL, ObjectShape, Told
 
 _ALWAYS = ("access_programs", "error", "incomplete_details", "instructions", "metadata", "temperature", "top_p")
@@ -57,7 +58,8 @@ class _Ended(msgspec.Struct):
     response: _Status
 
 
-def fitted(data: bytes, told: Told) -> bytes:
+def fitted(data: bytes, told: Told, _: Fault) -> bytes:
+    """What breaks in a stream of these is raised."""
     fitted = shape.fitted(data, RESPONSE, _of_event, told)
     return _COMPLETED.sub(_ended, fitted) if _COMPLETED_LINE in fitted else fitted
 

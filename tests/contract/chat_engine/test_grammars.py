@@ -90,18 +90,29 @@ async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> Non
         assert "".join(part["choices"][0]["text"] for part in parts if part["choices"]) in ("tea", "water")
 
 
-async def test_an_ambiguous_grammar_ends_its_own_request(bench: Bench) -> None:
-    """What a walk of some tokens does not show: here the ambiguity begins after 80 of them."""
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        (CHAT, {"messages": HELLO, "max_tokens": 400}),
+        (TEXT, {"prompt": "x", "max_tokens": 400}),
+        (RESPONSES, {"input": "x", "max_output_tokens": 400}),
+    ],
+)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_an_ambiguous_grammar_ends_its_own_request(
+    bench: Bench, path: str, asked: dict[str, Any], stream: bool
+) -> None:
+    """What a walk of some tokens does not show: here the ambiguity begins after 80 of them, and each token takes more
+    than the one before. In a stream of Chat Completions or Completions the last event says it."""
     grammar = f"root ::= {' '.join(['[a-b]'] * 80)} rest\n" + AMBIGUOUS.replace("root", "rest")
-    body = {
-        "messages": HELLO,
-        "max_tokens": 480,
-        "temperature": 0,
-        "logit_bias": {"64": 50},
-        **guided(grammar=grammar),
-    }
-    status, code, _ = await _outcome(bench, CHAT, body)
-    assert status == 200 or (status, code) == (400, "unsatisfiable_constraint")
+    body = {**asked, "temperature": 0, "logit_bias": {"64": 50}, "stream": stream, **guided(grammar=grammar)}
+    if stream and path in (CHAT, TEXT):
+        answer = await bench.ask(path, body)
+        assert answer.status == 200
+        assert answer.events[-1]["error"]["code"] == "unsatisfiable_constraint"
+    else:
+        status, code, message = await _outcome(bench, path, body)
+        assert (status, code) == (400, "unsatisfiable_constraint"), message
     assert bench.unfinished() == 0
 
 

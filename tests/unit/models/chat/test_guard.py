@@ -47,6 +47,15 @@ def test_values_that_mean_nothing_are_refused(extra: Any, able: bool) -> None:
 
 
 @pytest.mark.parametrize(
+    ("reached", "constrained", "code"),
+    [(False, False, "unprocessable_request"), (True, True, "unsatisfiable_constraint"), (True, False, None)],
+)
+def test_what_a_failure_of_a_living_engine_means(reached: bool, constrained: bool, code: str | None) -> None:
+    fault = guard.unanswerable(reached_engine=reached, constrained=constrained)
+    assert (fault and fault.code) == code
+
+
+@pytest.mark.parametrize(
     ("config", "able"),
     [
         ({"use_v2_model_runner": False, "speculative_config": None}, True),

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from models.chat import schemas
+from models.chat.requests import guard
 from models.chat.schemas import completions
 
 CHAT, TEXT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
@@ -142,6 +143,20 @@ def test_an_error_in_a_stream_has_a_word_as_its_code(code: int | str, word: str)
     assert kept + b"\n\n" == before
     assert json.loads(event.removeprefix(b"data: ")) == {"error": told | {"code": word}}
     assert done == b"data: [DONE]"
+
+
+def test_a_stream_that_no_text_could_satisfy_says_so() -> None:
+    fault = guard.unanswerable(reached_engine=True, constrained=True)
+    broken = {"message": "Internal server error", "type": "InternalServerError", "param": None, "code": 500}
+    busy = broken | {"code": 503}
+    for path in (CHAT, TEXT):
+        stream = [b"data: " + json.dumps({"error": error}).encode() for error in (broken, busy)]
+        told = [json.loads(schemas.fitted(path, one, fault=lambda: fault)[6:])["error"] for one in stream]
+        assert [error["code"] for error in told] == ["unsatisfiable_constraint", "model_unavailable"]
+        assert (told[0]["type"], told[0]["message"]) == ("invalid_request_error", fault and fault.message)
+    event = b'event: error\ndata: {"type":"error","error":{"type":"internal_error","message":"it broke"}}\n\n'
+    told = json.loads(schemas.fitted(MESSAGES, event, fault=lambda: fault).partition(b"data: ")[2])
+    assert told == {"type": "error", "error": {"type": "invalid_request_error", "message": fault and fault.message}}
 
 
 def test_an_error_in_a_stream_is_short_and_never_breaks_it() -> None:
