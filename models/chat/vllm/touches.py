@@ -18,6 +18,7 @@ class Touch(NamedTuple):
 
 
 CORE, LORA = "tests/contract/vllm/test_core.py", "tests/contract/vllm/test_staged.py"
+MESSAGES = "tests/contract/vllm/test_messages.py"
 GRAMMARS = "tests/contract/chat_engine/test_grammars.py"
 ENGINE, SLEEP = "tests/contract/chat_engine/test_adapters.py", "tests/contract/test_sleep_gpu.py"
 
@@ -86,6 +87,12 @@ REPLACED = (
         "vllm.entrypoints.openai.responses.protocol:ResponsesRequest.model_fields",
         "a list of a request, of this one and of all others, is looked at up to its first fault: else for 30 s",
         "tests/contract/chat_engine/test_fail_fast.py",
+    ),
+    Touch(
+        "vllm.entrypoints.anthropic.serving:AnthropicServingMessages.create_chat_completion",
+        "Messages: a call of a tool that `max_tokens` cut is a 400; an error in a stream is told as one of reading it",
+        MESSAGES,
+        ("self", "request"),
     ),
 )
 

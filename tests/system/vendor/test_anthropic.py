@@ -23,6 +23,11 @@ ASKED: dict[str, dict[str, Any]] = {
         "tools": [{"name": "set_light", "input_schema": LIGHT}],
         "tool_choice": {"type": "tool", "name": "set_light"},
     },
+    "tool, cut": {
+        "max_tokens": 4,
+        "tools": [{"name": "set_light", "input_schema": LIGHT}],
+        "tool_choice": {"type": "tool", "name": "set_light"},
+    },
     "thoughts": {
         **THINKS,
         "messages": [{"role": "user", "content": SUM}],
@@ -39,12 +44,16 @@ def test_messages(request: pytest.FixtureRequest, name: str, stream: bool) -> No
     body = {"model": MODEL, "messages": HELLO, "max_tokens": 60, **ASKED[name]}
     server: Server = request.getfixturevalue("thinker" if body["model"] == "thinker" else "server")
     if not stream:
-        assert faults(Message, asking.whole(server.http, MESSAGES, body)) == []
+        answer = asking.whole(server.http, MESSAGES, body)
+        assert faults(Message, answer) == []
+        assert (answer["stop_reason"] == "max_tokens") == name.endswith("cut")
+        assert name != "tool, cut" or answer["content"][-1]["type"] == "tool_use"
         return
     events = asking.events(server.http, MESSAGES, body)
     for event in events:
         assert faults(RawMessageStreamEvent, event) == []
     kinds = [event["type"] for event in events]
+    assert (events[-2]["delta"]["stop_reason"] == "max_tokens") == name.endswith("cut")
     assert (kinds[0], kinds[-2:]) == ("message_start", ["message_delta", "message_stop"])
 
 

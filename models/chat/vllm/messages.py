@@ -1,0 +1,78 @@
+"""vLLM's Messages where an answer ends before its time: a call of a tool that was cut, and a stream that broke.
+
+They are made of the answer of Chat Completions. vLLM reads a call's arguments as JSON, and refuses the whole answer
+with a 400 when `max_tokens` cut them; Anthropic answers. And it reads an error in the stream as if it were a piece of
+the answer, so that the client would be told what is wrong with that reading, not what broke.
+"""
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from pydantic_core import from_json
+
+_ERROR, _DATA = 'data: {"error":', "data: "
+
+
+class Broken(Exception):
+    """What broke in a stream, in vLLM's words. vLLM tells the client as much of an exception."""
+
+
+def patch(handler: Any) -> None:
+    """The handler of vLLM's application; None: this model has no Messages."""
+    if handler is None:
+        return
+    create = handler.create_chat_completion
+
+    async def created(request: Any, *more: Any, **named: Any) -> Any:
+        answer = await create(request, *more, **named)
+        if isinstance(answer, AsyncGenerator):
+            return _pieces(answer)
+        for choice in getattr(answer, "choices", ()):  # none: it is an error
+            _mend(choice)
+        return answer
+
+    handler.create_chat_completion = created
+    logging.getLogger("vllm.entrypoints.anthropic.serving").addFilter(_is_unknown)
+
+
+async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None]:
+    async with aclosing(stream):
+        async for piece in stream:
+            if piece.startswith(_ERROR):
+                raise Broken(json.loads(piece.removeprefix(_DATA))["error"]["message"])
+            yield piece
+
+
+def _is_unknown(record: logging.LogRecord) -> bool:
+    """vLLM has logged the cause before."""
+    return not (record.exc_info and isinstance(record.exc_info[1], Broken))
+
+
+def _mend(choice: Any) -> None:
+    """Let arguments that `max_tokens` cut be what is whole of them. What a stop sequence cut is left out: vLLM takes a
+    call that can be read for one that is complete, and its client would run it."""
+    calls = choice.message.tool_calls
+    for call in [call for call in calls if not _whole(call.function.arguments)]:
+        if choice.finish_reason == "length":
+            call.function.arguments = json.dumps(_read(call.function.arguments))
+        else:
+            calls.remove(call)
+
+
+def _whole(arguments: str) -> bool:
+    try:
+        json.loads(arguments)
+    except ValueError:
+        return False
+    return True
+
+
+def _read(arguments: str) -> dict[str, Any]:
+    try:
+        found = from_json(arguments, allow_partial=True)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,101 @@
+"""Messages whose answer ends before its time, as vLLM makes them of its chat completions with and without our part."""
+
+import json
+import logging
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from models.chat.vllm import messages
+
+pytestmark = pytest.mark.real
+BROKEN = {"error": {"message": "it broke", "type": "InternalServerError", "param": None, "code": 500}}
+
+
+async def asked(answer: Any, *, patched: bool = True) -> Any:
+    """What becomes of an answer of Chat Completions."""
+    from vllm.entrypoints.anthropic.protocol import AnthropicMessagesRequest
+    from vllm.entrypoints.anthropic.serving import AnthropicServingMessages
+
+    async def create(*_: Any) -> Any:
+        return answer
+
+    handler: Any = object.__new__(AnthropicServingMessages)
+    handler._merge_inline_system, handler.create_chat_completion = False, create
+    if patched:
+        messages.patch(handler)
+    body = {"model": "m", "max_tokens": 9, "messages": [{"role": "user", "content": "x"}]}
+    return await handler.create_messages(AnthropicMessagesRequest.model_validate(body))
+
+
+def called(arguments: str, finish: str = "length", stop: str | None = None) -> Any:
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionResponse
+
+    call = {"id": "c", "type": "function", "function": {"name": "set_light", "arguments": arguments}}
+    message = {"role": "assistant", "content": "", "tool_calls": [call]}
+    choice = {"index": 0, "message": message, "finish_reason": finish, "stop_reason": stop}
+    usage = {"prompt_tokens": 1, "total_tokens": 2, "completion_tokens": 1}
+    return ChatCompletionResponse.model_validate({"id": "x", "model": "m", "choices": [choice], "usage": usage})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        ('{"state": "on", "room": "ki', {"state": "on"}),
+        ('{"state": ', {}),
+        ("", {}),
+        ("[1", {}),
+        ('{"state": "on"}', {"state": "on"}),
+    ],
+)
+async def test_a_call_that_was_cut_is_answered(arguments: str, kept: dict[str, str]) -> None:
+    answer = await asked(called(arguments))
+    assert answer.stop_reason == "max_tokens"
+    assert [(block.type, block.name, block.input) for block in answer.content] == [("tool_use", "set_light", kept)]
+
+
+async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run() -> None:
+    answer = await asked(called('{"state": "o', "stop", "n"))
+    assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "n")
+    assert [block.type for block in answer.content] == ["text"]
+    whole = await asked(called('{"state": "on"}', "stop", "n"))
+    assert (whole.stop_reason, [block.type for block in whole.content]) == ("tool_use", ["tool_use"])
+
+
+async def stream(*more: dict[str, Any]) -> AsyncGenerator[str, None]:
+    piece = {"index": 0, "delta": {"role": "assistant", "content": ""}}
+    usage = {"prompt_tokens": 1, "total_tokens": 1}
+    chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    for data in (chunk | {"choices": [piece], "usage": usage}, *more):
+        yield f"data: {json.dumps(data, separators=(',', ':'))}\n\n"
+    yield "data: [DONE]\n\n"
+
+
+async def events(answer: Any) -> list[dict[str, Any]]:
+    return [json.loads(event.partition("data: ")[2]) async for event in answer]
+
+
+async def test_a_stream_that_broke_tells_its_cause(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.ERROR):
+        found = await events(await asked(stream(BROKEN)))
+    assert [event["type"] for event in found] == ["message_start", "error"]
+    assert found[-1]["error"]["message"] == "it broke"
+    assert caplog.records == []
+    assert [event["type"] for event in await events(await asked(stream()))] == ["message_start", "message_stop"]
+
+
+async def test_what_vllm_does_by_itself() -> None:
+    """If it has learnt to do better, our part can go."""
+    with pytest.raises(json.JSONDecodeError):
+        await asked(called('{"state": "o'), patched=False)
+    found = await events(await asked(stream(BROKEN), patched=False))
+    assert "validation errors" in found[-1]["error"]["message"]
+
+
+async def test_an_error_and_a_model_without_messages_are_left_as_they_are() -> None:
+    from vllm.entrypoints.serve.exception_handling.error_response import create_error_response
+
+    error = create_error_response("no")
+    assert await asked(error) is error
+    messages.patch(None)
