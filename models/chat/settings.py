@@ -42,6 +42,10 @@ NEVER = {
 """Flags that make no sense inside a slot or would take it out of our hands."""
 
 
+NO_DOMAIN = "none. Send it as a data: URL, or let the model's recipe name domains in engine.flags.allowed_media_domains"
+"""No host is called that, so nothing is fetched for a client from where it may not go itself. vLLM tells it."""
+
+
 def arguments(recipe: Recipe, path: Path, device: str, parser: Any) -> Namespace:
     """The namespace that vLLM's `AsyncEngineArgs.from_cli_args` and `build_app` take.
 
@@ -87,6 +91,8 @@ def _settings(recipe: Recipe, path: Path, device: str) -> Iterator[str]:
             # the store keeps adapters in 16 bits, so nothing is lost, and half as much is read in each step
             yield from ("--lora-dtype", "bfloat16")
     yield from ("--scheduling-policy", "priority")
+    if not {"allowed_media_domains", "allowed-media-domains"} & recipe.engine.flags.keys():
+        yield from ("--allowed-media-domains", NO_DOMAIN)
     yield "--no-use-tqdm-on-load"
     yield from ("--disable-log-stats", "--disable-uvicorn-access-log", "--disable-fastapi-docs")
 

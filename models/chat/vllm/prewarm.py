@@ -79,6 +79,7 @@ def environment() -> None:
         VLLM_LOGGING_LEVEL="WARNING",
         VLLM_CPU_OMP_THREADS_BIND="nobind",
         VLLM_MAX_N_SEQUENCES=str(MAX_ANSWERS),
+        VLLM_MEDIA_URL_ALLOW_REDIRECTS="0",  # they lead out of the domains that a recipe allows
         TOKENIZERS_PARALLELISM="false",
     )
     os.environ[process.ACTIVE] = "1"
@@ -115,6 +116,8 @@ def prewarm_core() -> None:
     environment()
     # On a CPU it warns, once per process, that Triton is there without a back end: as it should be.
     logging.getLogger("vllm.triton_utils.importing").setLevel(logging.ERROR)
+    # It warns of each image that could not be fetched, with its URL, which is a client's.
+    logging.getLogger("vllm.connections").setLevel(logging.ERROR)
     with importing.quickly():
         _import_all()
 

@@ -1,0 +1,88 @@
+"""What an engine fetches for its clients: nothing, unless the recipe says from where; redirects are not followed."""
+
+import base64
+import io
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from models.chat import settings
+from models.chat.vllm import launch, prewarm
+from tests.contract.chat import fixtures as chat_fixtures
+
+pytestmark = pytest.mark.real
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return chat_fixtures.write_base(tmp_path_factory.mktemp("media") / "base")
+
+
+@pytest.fixture
+def site() -> Iterator[tuple[str, list[str]]]:
+    """An address in this machine's own network, and the paths that were asked for there."""
+    asked: list[str] = []
+
+    class Site(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+            self.send_response(302 if self.path == "/away" else 404)
+            self.send_header("Location", "/secret")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None: ...
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Site) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", asked
+        server.shutdown()
+
+
+def connector(base: Path, **flags: Any) -> Any:
+    prewarm.prewarm_core()
+    from vllm.connections import HTTPConnection
+    from vllm.multimodal.media.connector import MediaConnector
+
+    parsed = settings.arguments(chat_fixtures.recipe(base, **flags), base, "cpu", launch.parser())
+    return MediaConnector(connection=HTTPConnection(), allowed_media_domains=parsed.allowed_media_domains)
+
+
+async def test_nothing_is_fetched_for_a_client(base: Path, site: tuple[str, list[str]]) -> None:
+    url, asked = site
+    for of in (f"{url}/x", "http://169.254.169.254/latest/meta-data", "https://user@localhost/x"):
+        with pytest.raises(ValueError, match=r"data: URL.*engine\.flags\.allowed_media_domains"):
+            await connector(base).fetch_image_async(of)
+        with pytest.raises(ValueError, match="data: URL"):
+            connector(base).fetch_audio(of)
+    assert asked == []
+
+
+def test_what_a_client_sends_itself_is_taken(base: Path) -> None:
+    file = io.BytesIO()
+    Image.new("RGB", (2, 3)).save(file, "PNG")
+    image = connector(base).fetch_image(f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}")
+    assert image.size == (2, 3)
+
+
+@pytest.mark.parametrize("flag", ["allowed_media_domains", "allowed-media-domains"])
+async def test_a_recipe_may_name_domains_and_a_redirect_leads_nowhere(
+    base: Path, site: tuple[str, list[str]], flag: str
+) -> None:
+    url, asked = site
+    of = connector(base, **{flag: ["127.0.0.1", "example.org"]})
+    for path in ("/away", "/missing"):
+        with pytest.raises(Exception, match="Failed to"):
+            await of.fetch_image_async(url + path)
+    assert asked == ["/away", "/missing"]
+
+
+def test_a_url_that_fails_is_not_logged() -> None:
+    prewarm.prewarm_core()
+    assert not logging.getLogger("vllm.connections").isEnabledFor(logging.WARNING)
