@@ -10,8 +10,8 @@ from registry.bounds import Bounds
 from registry.errors import BadRequest
 from registry.json import NOT_JSON
 
-INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority")
-"""What engines tell one another, or who is served first: not for a client to say."""
+INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
+"""What engines tell one another, or who is served first: not for a client to say. vLLM's beams have no priority."""
 OTHERS = frozenset(
     {
         "bad_words", "chat_template_kwargs", "documents", "include", "media_io_kwargs", "metadata",
@@ -72,15 +72,8 @@ def _answers(data: Mapping[str, msgspec.Raw], context_length: int, bounds: Bound
 
 def _internal(data: Mapping[str, msgspec.Raw], bounds: Bounds) -> None:
     for name in INTERNAL:
-        if name in data and bytes(data[name]) not in (b"null", b"0"):
+        if name in data and bytes(data[name]) not in (b"null", b"0", b"false"):
             raise BadRequest(f"{name} is not for clients to set: leave it out.", param=name, code="unsupported_value")
-    if bytes(data.get("use_beam_search", b"null")) not in (b"null", b"false"):
-        raise BadRequest(
-            "There is no beam search here: vLLM's knows no service class, counts each step's prompt again and drops "
-            "'stop', 'seed', 'response_format' and more. Leave 'use_beam_search' out, and ask for 'n' answers.",
-            param="use_beam_search",
-            code="unsupported_value",
-        )
     raw = bytes(data.get("request_id", b""))
     asked = msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else ""
     if not (asked.isprintable() and len(asked) <= bounds.request_id_letters):

@@ -16,7 +16,7 @@ from pydantic_core import from_json
 _ERROR, _DATA = 'data: {"error":', "data: "
 
 
-class Broken(Exception):
+class BrokenStream(Exception):
     """What broke in a stream, in vLLM's words. vLLM tells the client as much of an exception."""
 
 
@@ -42,13 +42,13 @@ async def _pieces(stream: AsyncGenerator[str, None]) -> AsyncGenerator[str, None
     async with aclosing(stream):
         async for piece in stream:
             if piece.startswith(_ERROR):
-                raise Broken(json.loads(piece.removeprefix(_DATA))["error"]["message"])
+                raise BrokenStream(json.loads(piece.removeprefix(_DATA))["error"]["message"])
             yield piece
 
 
 def _is_unknown(record: logging.LogRecord) -> bool:
     """vLLM has logged the cause before."""
-    return not (record.exc_info and isinstance(record.exc_info[1], Broken))
+    return not (record.exc_info and isinstance(record.exc_info[1], BrokenStream))
 
 
 def _mend(choice: Any) -> None:
