@@ -216,6 +216,7 @@ class VllmEngine:
 
     async def _events(self, request: HttpCall, meter: UsageMeter) -> AsyncGenerator[Event, None]:
         adapters = self._ready()
+        request = msgspec.structs.replace(request, body=fields.without_nulls(request.path, request.body))
         remark = ""
         if not self._strict:
             unstored, remark = fields.without_store(request.path, request.body)

@@ -12,6 +12,7 @@ import msgspec
 
 from models.chat.requests import shapes
 from registry.errors import BadRequest
+from registry.json import NOT_JSON
 from registry.recipes.fields import Flag
 
 CHAT = "/v1/chat/completions"
@@ -35,6 +36,7 @@ PLAIN: Mapping[str, tuple[object, ...]] = {
     "modalities": (["text"],),
     "reasoning_effort": ("none",),
     "store": (False,),
+    "stream_options": ({}, {"include_obfuscation": False}),
     "verbosity": ("medium",),
 }
 """Values of fields that mean what the engine does anyway."""
@@ -106,6 +108,21 @@ def check(fields: Fields, path: str, body: bytes) -> None:
         shapes.check_messages(data, effort=effort)
 
 
+def without_nulls(path: str, body: bytes) -> bytes:
+    """The body without its fields that are null: to the vendors' clients they are as good as left out.
+
+    vLLM refuses some of them, and others when the whole answer has been made.
+    """
+    if path not in VENDORS or b"null" not in body:
+        return body
+    try:
+        data: dict[str, msgspec.Raw] = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    except NOT_JSON:
+        return body  # what is wrong with it is told later
+    said = {name: value for name, value in data.items() if bytes(value) != b"null"}
+    return body if len(said) == len(data) else msgspec.json.encode(said)
+
+
 NOT_STORED = "store: nothing is stored here"
 
 
@@ -127,11 +144,18 @@ class _Tool(msgspec.Struct):
 
 
 def _responses(data: Mapping[str, msgspec.Raw]) -> None:
-    """What vLLM has fields for, and does nothing with: stored responses and the vendor's own tools."""
+    """What vLLM has fields for, and does nothing with, or not what it should: stored responses, prompts that are cut to
+    fit, the vendor's own tools."""
     if msgspec.json.decode(data.get("store", b"false")) is True:
         raise BadRequest(
             "Responses are not stored here. Leave 'store' out, and send the conversation as 'input'.",
             param="store",
+            code="unsupported_value",
+        )
+    if msgspec.json.decode(data.get("truncation", b"null")) not in (None, "disabled"):
+        raise BadRequest(
+            "An input that is too long is not cut to fit: leave 'truncation' out, and send less.",
+            param="truncation",
             code="unsupported_value",
         )
     try:

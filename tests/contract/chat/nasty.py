@@ -97,6 +97,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "input missing": (RESPONSES, {}),
     "input of odd items": (RESPONSES, {"input": [{"type": "zzz"}]}),
     "response unknown": (RESPONSES, {"input": "x", "previous_response_id": "resp_x"}),
+    "cut to fit": (RESPONSES, {"input": "x", "truncation": "auto"}),
     "background": (RESPONSES, {"input": "x", "background": True}),
     "role of nobody's": (CHAT, {"messages": [{"role": "wizard", "content": "x"}]}),
     "request id of 100 kB": (CHAT, {"request_id": "x" * 100_000}),

@@ -69,6 +69,19 @@ def test_let_through(fields: chat_fields.Fields, more: dict[str, Any]) -> None:
     chat_fields.check(known, CHAT, json.dumps({"model": "m", **more}).encode())
 
 
+def test_nulls_are_left_out(fields: chat_fields.Fields) -> None:
+    body = b'{"model": "m", "n" : null , "background":null,"stop":["null"],"x":{"y":null}}'
+    assert json.loads(chat_fields.without_nulls(RESPONSES, body)) == {"model": "m", "stop": ["null"], "x": {"y": None}}
+    for kept in (b'{"x":"null", "y": [null]}', b"null", b"[null]", b'{"x": null', b"{}"):
+        assert chat_fields.without_nulls(RESPONSES, kept) == kept
+    assert chat_fields.without_nulls("/tokenize", body) == body
+
+
+@pytest.mark.parametrize("options", [{}, {"include_obfuscation": False}])
+def test_a_stream_of_responses_is_not_obfuscated_anyway(fields: chat_fields.Fields, options: Any) -> None:
+    chat_fields.check(fields, RESPONSES, json.dumps({"model": "m", "stream_options": options}).encode())
+
+
 @pytest.mark.parametrize("path", [CHAT, "/v1/responses"])
 def test_a_wish_to_store_is_left_out_and_told(path: str) -> None:
     body = b'{"model":"m", "store" : true, "x":"\\"store\\""}'
@@ -106,11 +119,14 @@ def test_a_wish_to_store_is_left_out_and_told(path: str) -> None:
         ("/v1/responses", {"text": {"verbosity": "low"}}, "text.verbosity", "leave 'text.verbosity' out"),
         ("/v1/responses", {"text": {"format": {"type": "json_object", "schema": {}}}}, "text.format.schema", "ignore"),
         ("/v1/responses", {"store": True}, "store", "not stored"),
+        ("/v1/responses", {"truncation": "auto"}, "truncation", "not cut"),
+        ("/v1/responses", {"stream_options": {"include_obfuscation": True}}, "stream_options", "leave it out"),
+        ("/v1/responses", {"stream_options": {"include_usage": True}}, "stream_options", "leave it out"),
         ("/v1/responses", {"tools": [{"type": "function"}, {"type": "mcp"}]}, "tools[1].type", "'mcp'"),
     ],
 )
 def test_refused(fields: chat_fields.Fields, path: str, more: dict[str, Any], param: str, words: str) -> None:
-    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text"}}
+    known = {**fields, "/v1/responses": fields["/v1/responses"] | {"store", "tools", "text", "truncation"}}
     known[CHAT] |= {"response_format", "stream_options"}
     with pytest.raises(BadRequest, match=words.replace("[", r"\[")) as refused:
         chat_fields.check(known, path, json.dumps({"model": "m", **more}).encode())

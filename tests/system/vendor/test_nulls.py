@@ -1,0 +1,44 @@
+"""Fields that the vendors' own clients may send as null."""
+
+from typing import Any, get_args, get_origin, get_type_hints
+
+import pytest
+from anthropic.types.message_create_params import MessageCreateParamsBase
+from openai.types import completion_create_params as texts
+from openai.types.chat import completion_create_params as chats
+from openai.types.responses import response_create_params as responses
+
+from tests.system.serving import Server
+from tests.system.tools import HELLO, MODEL
+from tests.system.vendor import asking
+
+pytestmark = pytest.mark.real
+NEEDED = {"model", "messages", "prompt", "input"}
+ASKED: dict[str, tuple[type, dict[str, Any]]] = {
+    "/v1/chat/completions": (chats.CompletionCreateParamsNonStreaming, {"messages": HELLO, "max_completion_tokens": 2}),
+    "/v1/completions": (texts.CompletionCreateParamsNonStreaming, {"prompt": "hello", "max_tokens": 2}),
+    "/v1/responses": (responses.ResponseCreateParamsNonStreaming, {"input": "hello", "max_output_tokens": 2}),
+    "/v1/messages": (MessageCreateParamsBase, {"messages": HELLO, "max_tokens": 2}),
+}
+
+
+def nullable(kind: type) -> list[str]:
+    def may_be(hint: Any) -> bool:
+        inner = get_args(hint) if get_origin(hint) is not None else ()
+        return hint is type(None) or (type(None) in inner)
+
+    return [name for name, hint in get_type_hints(kind).items() if may_be(hint) and name not in NEEDED]
+
+
+def test_there_are_some() -> None:
+    assert {"background", "service_tier", "truncation"} <= set(nullable(ASKED["/v1/responses"][0]))
+    assert "n" in nullable(ASKED["/v1/completions"][0])
+
+
+@pytest.mark.parametrize("path", ASKED)
+def test_a_null_is_as_good_as_nothing(server: Server, path: str) -> None:
+    kind, body = ASKED[path]
+    nulls = {name: None for name in nullable(kind) if name not in body}
+    answer = asking.whole(server.http, path, {**nulls, "model": MODEL, **body})
+    plain = asking.whole(server.http, path, {"model": MODEL, **body})
+    assert answer.keys() == plain.keys()
