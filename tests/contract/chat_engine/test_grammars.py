@@ -93,9 +93,9 @@ async def test_grammars_bind_what_is_answered(bench: Bench, stream: bool) -> Non
 @pytest.mark.parametrize(
     ("path", "asked"),
     [
-        (CHAT, {"messages": HELLO, "max_tokens": 400}),
-        (TEXT, {"prompt": "x", "max_tokens": 400}),
-        (RESPONSES, {"input": "x", "max_output_tokens": 400}),
+        (CHAT, {"messages": HELLO, "max_tokens": 480}),
+        (TEXT, {"prompt": "x", "max_tokens": 480}),
+        (RESPONSES, {"input": "x", "max_output_tokens": 480}),
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
