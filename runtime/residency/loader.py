@@ -121,6 +121,7 @@ class Loader:
             if self._counts_processes:  # the most that the load itself took counts, too
                 held = await link.most_bytes_held()
                 loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
+            _check_alive(link)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)
             await self._load_failed(entry, entry.link, mapped(error, "load"))
@@ -202,6 +203,7 @@ class Loader:
                 return
             began = entry.clock()
             held = await self._tell_to_wake(entry, link)
+            _check_alive(link)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             if entry.link is not link:
                 return
@@ -243,6 +245,13 @@ class Loader:
         entry.queue.open(link)
         self._table.note_change()
         self._decide()
+
+
+def _check_alive(link: SlotLink) -> None:
+    """Raises EngineFailed for a process that ended just after it was ready: of a model that still loads or wakes nobody
+    else hears it. From here to READY nothing is awaited; then it is the watcher's."""
+    if not link.connected:
+        raise EngineFailed(f"The engine died as it had come: {link.cause.text}.", code=link.cause.code)
 
 
 def _short(plan: Plan) -> dict[str, object]:

@@ -1,7 +1,8 @@
 """The gateway's end of one slot, as everybody but the slots' own room sees it. The first form: `unix_link`.
 
-A link stays when its slot's process ends, and connects to the next one. Which processes there are, where they run and
-how they are ended is its own affair.
+A link is for one life: it ends with its slot's process, and the next process has a link of its own. So whoever keeps
+one over an await never reaches another model's engine by it. Which processes there are, where they run and how they are
+ended is its own affair.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -71,8 +72,9 @@ class SlotLink(Protocol):
     |-----------|------------------------|------------------------------|-----------------------------------|
     | away      | waits for the slot     | Unavailable                  | nothing to do                     |
     | connected | already                | frames until Done or Failed  | ends the slot, waits till gone    |
+    | over      | -                      | Unavailable                  | waits till gone                   |
 
-    A slot that cannot be reached is away, and so is one that says that its engine has ended: it is ended.
+    A slot that cannot be reached is away. One that says that its engine has ended is ended, and over.
     """
 
     @property
@@ -86,7 +88,7 @@ class SlotLink(Protocol):
     def connected(self) -> bool: ...
     @property
     def cause(self) -> Cause:
-        """Why the last connection ended."""
+        """Why its connection ended."""
         ...
 
     # --- an empty slot ----------------------------------------------------------------------------------------------
@@ -114,7 +116,7 @@ class SlotLink(Protocol):
         ...
 
     def gone(self) -> Awaitable[None]:
-        """Once nothing is left of the process that the slot has or had last now, which has been ended."""
+        """Once nothing is left of its process, which has been ended."""
         ...
 
     async def bytes_held(self) -> int:

@@ -16,7 +16,8 @@ class SlotPool:
     """Hands out empty slots and takes ended ones back. LitServe's monitor respawns what has ended.
 
     Args:
-        make: makes the link to a slot by its number; it calls what it is given with the link when the slot has ended.
+        make: makes the link to a slot's next process by the slot's number; it calls what it is given with the link when
+            that process has ended.
         size: number of slots; one model each.
         on_death: called with a link whose slot ended while it was handed out.
         wanted: engines that slots import by themselves, one each, in their first lives.
@@ -31,7 +32,7 @@ class SlotPool:
         wanted: Sequence[str] = (),
         on_free: Callable[[], None] = lambda: None,
     ) -> None:
-        self._on_death, self._on_free = on_death, on_free
+        self._make, self._on_death, self._on_free = make, on_death, on_free
         self._unheard = set(range(size))
         self._awaited = set(wanted[:size])  # engines whose slot is among the unheard of
         self._links = [make(i, self._died) for i in range(size)]
@@ -52,9 +53,9 @@ class SlotPool:
 
     def start(self) -> None:
         for link in self._links:
-            self._reconnect(link)
+            self._connect(link)
 
-    def _reconnect(self, link: SlotLink) -> None:
+    def _connect(self, link: SlotLink) -> None:
         async def connect() -> None:
             while not self._closed:
                 try:
@@ -67,7 +68,8 @@ class SlotPool:
                         self._changed.notify_all()
             async with self._changed:
                 self._heard(link)
-                self._free.add(link)
+                if link.connected:  # else it has ended again already
+                    self._free.add(link)
                 self._changed.notify_all()
             self._on_free()
 
@@ -91,7 +93,8 @@ class SlotPool:
             self._free.discard(link)
         else:
             self._on_death(link)  # of a slot that had been cooled nobody knows
-        self._reconnect(link)
+        self._links[link.slot_id] = following = self._make(link.slot_id, self._died)
+        self._connect(following)
 
     async def take(self, engine: str, timeout: float = 60.0) -> SlotLink:
         """An empty slot, one with this engine's libraries imported if there is one.
@@ -151,7 +154,7 @@ class SlotPool:
             await link.end()
 
     async def close(self) -> None:
-        """Stop reconnecting; the slots themselves are LitServe's to end."""
+        """Stop connecting; the slots themselves are LitServe's to end."""
         self._closed = True
         for task in list(self._connecting):
             task.cancel()

@@ -31,13 +31,13 @@ KILL_SECONDS = 30.0
 
 
 class UnixSlotLink:
-    """`runtime.slots.link.SlotLink`. `on_death` is called once per connection that ends, with this link."""
+    """`runtime.slots.link.SlotLink`. `on_death` is called when its connection ends, with this link."""
 
     def __init__(self, slot_id: int, address: str, on_death: Callable[[SlotLink], None]) -> None:
         self.slot_id, self.address = slot_id, address
         self.pid = 0
         self.group = 0
-        """The process group of the last connection; stays when `pid` is taken away at the end."""
+        """The process group; stays when `pid` is taken away at the end."""
         self._peak = GroupPeak(0)
         self.prewarmed: str | None = None
         self.prewarmed_bytes = 0
@@ -73,9 +73,7 @@ class UnixSlotLink:
             await asyncio.sleep(0.01)
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
-        self.warm = False
-        self.group, self._peak = hello.pid, GroupPeak(hello.pid)
-        self.cause, self._kills = UNKNOWN, Kills(hello.pid)
+        self.group, self._peak, self._kills = hello.pid, GroupPeak(hello.pid), Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: int | None) -> None:
@@ -94,8 +92,9 @@ class UnixSlotLink:
             self._out = None
             writer.close()
             if self.pid:  # children of a killed slot must not outlive it
-                self.cause = cause_of(self.pid, self._kills, held)
-                _signal_group(self.pid, signal.SIGKILL)
+                pid, self.pid = self.pid, 0
+                self.cause = cause_of(pid, self._kills, held)
+                _signal_group(pid, signal.SIGKILL)
             if held is not None:
                 os.close(held)
             self.cause = broken or self.cause

@@ -77,7 +77,7 @@ class MortalLink(VirtualLink):
 
     async def end(self, grace: float = 0.0, cause: object = None) -> None:
         if self.alive:
-            self.ended = True
+            self.ended, self.connected = True, False
             self.ending.set_result(None)
             await asyncio.sleep(0.05)
             asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)
@@ -85,7 +85,7 @@ class MortalLink(VirtualLink):
     async def die(self) -> None:
         if not self.alive:
             return
-        self.cause = Cause("killed", "its process was ended by SIGKILL")
+        self.connected, self.cause = False, Cause("killed", "its process was ended by SIGKILL")
         self.ending.set_result(None)
         self.world.manager.died(self)  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)

@@ -1,7 +1,7 @@
 """Models that die, wake wrong or hold too much around a sleep, with scripted engines in real slots."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ import pytest
 from models.messages import Held
 from registry.errors import EngineFailed
 from runtime.residency.states import ModelState
+from runtime.slots import frames
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World
@@ -86,6 +87,22 @@ async def test_one_that_dies_while_it_wakes_is_loaded_afresh(world: World) -> No
     await world.pool.links[0].crash()
     assert len(await asyncio.wait_for(asked, 200)) == 3
     assert world.manager.entries["a"].loads == 2
+
+
+async def test_one_that_dies_as_it_has_woken_is_loaded_afresh(world: World) -> None:
+    await world.ask("a")
+    await world.ask("b")
+    link = world.pool.links[0]
+    command = link.command
+
+    async def then_dies(make: Callable[[int], frames.ToSlot], timeout: float) -> Held | None:
+        held = await command(make, timeout)
+        await link.crash()
+        return held
+
+    link.command = then_dies  # type: ignore[method-assign]
+    assert len(await asyncio.wait_for(world.ask("a"), 200)) == 3
+    assert world.witness.events[-2:] == ["wake failed a", "loaded a"]
 
 
 async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_other_slot_is_touched(

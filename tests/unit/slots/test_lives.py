@@ -1,0 +1,87 @@
+"""Slots that end and come back, in the pool that the server has: nobody is answered by the engine of a later life."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from models.messages import HttpCall
+from registry.errors import Unavailable
+from runtime.residency.states import ModelState
+from runtime.slots import frames
+from runtime.slots.link import SlotLink
+from runtime.slots.loop import SlotServer
+from runtime.slots.pool import SlotPool
+from tests.fakes.engine import FakeEngine
+from tests.fakes.pool import FakeLink
+from tests.unit.residency.scripted import World
+
+
+class Lives:
+    """A world with one slot, whose next process is there as soon as one has ended."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder)
+        self.links: list[FakeLink] = []
+        self.folder = folder
+        self.pool = SlotPool(self._make, 1, self.world.manager.died, on_free=self.world.manager.decide)
+        self.world.manager.table.pool = self.pool
+
+    def _make(self, slot_id: int, on_death: Callable[[SlotLink], None]) -> SlotLink:
+        link = FakeLink(slot_id, str(self.folder / f"{len(self.links)}.sock"), on_death)
+        link.server = SlotServer(link.address, lambda *_: FakeEngine(), exit_on_disconnect=False)
+        link.task = asyncio.create_task(link.server.serve())
+        self.links.append(link)
+        return link
+
+
+@pytest.fixture
+async def lives(tmp_path: Path) -> AsyncIterator[Lives]:
+    lives = Lives(tmp_path)
+    lives.pool.start()
+    yield lives
+    await lives.world.manager.close()
+    await lives.pool.close()
+    for link in lives.links:
+        if not link.task.done():
+            await link.end()
+
+
+async def answered(link: SlotLink) -> int:
+    async with link.call(lambda uid: frames.Call(uid, HttpCall(path="/", body=b"", served="a", shown="a"))) as call:
+        return len([event async for event in call.events()])
+
+
+async def test_one_that_dies_as_it_has_loaded_is_not_ready_and_another_gets_the_slot(lives: Lives) -> None:
+    """On a CPU it is asked what it holds after the load; meanwhile it ends, and its slot comes back."""
+    world, first = lives.world, lives.links[0]
+    world.manager.loader._counts_processes = True
+
+    async def dies_first() -> int:
+        await first.crash()
+        while not lives.pool.free:
+            await asyncio.sleep(0.001)
+        return 100
+
+    first.most_bytes_held = dies_first  # type: ignore[method-assign]
+    with pytest.raises(Unavailable, match="could not be loaded"):
+        await world.ask("a")
+    assert world.state("a") is ModelState.FAILED
+    assert await world.ask("b") == [b"data: 0 b\n\n", b"data: 1 b\n\n", b"data: 2 b\n\n"]
+    assert world.manager.entries["a"].link is None
+
+
+async def test_who_kept_a_link_does_not_reach_the_next_life(lives: Lives) -> None:
+    world = lives.world
+    async with await world.queues["a"].acquire(None) as lease:
+        assert await answered(lease.link)
+        await lives.links[0].crash()
+        entry = world.manager.entries["a"]
+        while not (entry.state is ModelState.READY and entry.loads == 2):
+            await asyncio.sleep(0.001)
+        assert entry.link is not None
+        with pytest.raises(Unavailable, match="is being restarted"):
+            await answered(lease.link)
+        await lease.link.end()  # nor does it end the next one
+        assert await answered(entry.link)
