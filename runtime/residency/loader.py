@@ -27,8 +27,8 @@ class Loader:
     |---------------|------------------------|---------|-------------------------|-------------------------------------|
     | start         | ABSENT, FAILED, ASLEEP | LOADING |                         |                                     |
     | make room     | LOADING                | LOADING | a load what it needs;   | asleep, it dies: left to the        |
-    |               |                        |         | a wake what it held     | watcher                             |
-    |               |                        |         | asleep, and a claim     |                                     |
+    |               |                        |         | a wake what it held     | watcher. Another has grown into the |
+    |               |                        |         | asleep, and a claim     | room: ABSENT or ASLEEP, in line     |
     | load          | LOADING                | READY   | as estimated, then as   | FAILED; out of memory: once more    |
     |               |                        |         | measured                | when all idle models have left      |
     | wake          | LOADING                | READY   | the same                | its process ends, ABSENT; whoever   |
@@ -59,18 +59,37 @@ class Loader:
         self._table.spawn(come, f"load-{entry.id}")
 
     # --- room -----------------------------------------------------------------------------------------------------
-    async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> None:
-        """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep."""
+    async def _make_room(self, entry: ModelEntry, victims: list[ModelEntry]) -> bool:
+        """Until its bytes are free: the victims leave, and others that are still leaving. Or until it dies asleep.
+
+        False: there will be no room, since others have grown meanwhile, and nobody leaves who might make it.
+        """
         link, reason = entry.link, f"for {entry.id}"
         if victims:
             entry.progress = Progress(phase="evicting", fraction=0.0, detail=", ".join(v.id for v in victims))
             await asyncio.gather(*(self._drainer.leave(v, reason) for v in victims))
         while entry.link is link and not self._has_room(entry):
-            sleeper = self._sleeper_to_end(entry)
-            if sleeper is None:
+            if any(e.state in (S.DRAINING, S.UNLOADING) for e in self._table.entries.values()):
                 await self._table.change()
-            else:  # a victim holds more asleep than was planned
+            elif (sleeper := self._sleeper_to_end(entry)) is not None:  # a victim holds more asleep than was planned
                 await self._drainer.evict(sleeper, reason)
+            else:
+                return False
+        return True
+
+    def _back_into_the_line(self, entry: ModelEntry) -> None:
+        """The claim is given up, the wish keeps its age: the next plan says who leaves, or that it can never start."""
+        log.warning("others have grown into the room of a model", extra={"model": entry.id})
+        self._table.claims.discard(entry.id)
+        entry.progress = None
+        if entry.claim:
+            entry.claim = 0
+            entry.to(S.ASLEEP)
+        else:
+            entry.bytes = entry.host_bytes = 0
+            entry.to(S.ABSENT)
+        self._table.note_change()
+        self._decide()
 
     def _has_room(self, entry: ModelEntry) -> bool:
         table = self._table
@@ -83,14 +102,8 @@ class Loader:
         return held + entry.needed <= self._table.budget_of(entry.device).bytes
 
     def _sleeper_to_end(self, entry: ModelEntry) -> ModelEntry | None:
-        """The sleeping model that was used longest ago, when nobody is leaving who might make the room.
-
-        Where its device lacks bytes, it is one of the same device.
-        """
-        entries = self._table.entries.values()
-        if any(e.state in (S.DRAINING, S.UNLOADING) for e in entries):
-            return None
-        asleep = [e for e in entries if e.state is S.ASLEEP and not e.pinned and e is not entry]
+        """The sleeping model that was used longest ago; where its device lacks bytes, one of the same device."""
+        asleep = [e for e in self._table.entries.values() if e.state is S.ASLEEP and not e.pinned and e is not entry]
         if not self._fits(entry):
             asleep = [e for e in asleep if e.device == entry.device]
         return min(asleep, key=lambda e: e.last_used, default=None)
@@ -116,7 +129,9 @@ class Loader:
     async def _load(self, entry: ModelEntry, plan: Plan, victims: list[ModelEntry]) -> None:
         started = entry.clock()
         try:
-            await self._make_room(entry, victims)
+            if not await self._make_room(entry, victims):
+                self._back_into_the_line(entry)
+                return
             link, loaded = await self._into_a_slot(entry)
             if self._counts_processes:  # the most that the load itself took counts, too
                 held = await link.most_bytes_held()
@@ -198,7 +213,9 @@ class Loader:
         if link is None:  # it died before this began: the watcher sees to the rest
             return
         try:
-            await self._make_room(entry, victims)
+            if not await self._make_room(entry, victims):
+                self._back_into_the_line(entry)
+                return
             if entry.link is not link:  # it died asleep, and its slot has another process: the watcher sees to the rest
                 return
             began = entry.clock()

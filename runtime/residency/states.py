@@ -7,7 +7,8 @@ park its weights in host memory; and FAILED with its cause and a back-off.
 |-----------|---------------------------|----------------------|--------------------------------------------------|
 | ABSENT    | queued, load is asked for | no                   | a load                                           |
 | LOADING   | queued                    | yes, as estimated    | loaded or awake, failed; ABSENT: files fetched,  |
-|           |                           |                      | or it could not be woken                         |
+|           |                           |                      | or it could not be woken; ABSENT or ASLEEP: its  |
+|           |                           |                      | room went to others that grew                    |
 | READY     | queued or started         | yes, as measured     | eviction, sleep, idle time-out, unload; death:   |
 |           |                           |                      | UNLOADING                                        |
 | ASLEEP    | queued, wake is asked for | what it still holds  | wake; eviction, unload or death: UNLOADING       |
@@ -36,7 +37,7 @@ class ModelState(StrEnum):
 S = ModelState
 TRANSITIONS: dict[ModelState, frozenset[ModelState]] = {
     S.ABSENT: frozenset({S.LOADING}),
-    S.LOADING: frozenset({S.READY, S.FAILED, S.UNLOADING, S.ABSENT}),
+    S.LOADING: frozenset({S.READY, S.FAILED, S.UNLOADING, S.ABSENT, S.ASLEEP}),
     S.READY: frozenset({S.DRAINING, S.FAILED, S.UNLOADING}),
     S.ASLEEP: frozenset({S.LOADING, S.UNLOADING}),
     S.DRAINING: frozenset({S.ASLEEP, S.UNLOADING, S.FAILED}),

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from registry.errors import EngineFailed, RoundhouseError, Unavailable
+from registry.errors import DoesNotFit, EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.states import ModelState
 from runtime.slots.link import Cause, SlotLink
 from tests.fakes.engine import FakeEngine
@@ -180,6 +180,31 @@ async def test_a_budget_overdrawn_by_a_working_margin_is_brought_back(world: Wor
         await asyncio.sleep(0.001)
     assert world.state("b") is ModelState.READY
     assert world.manager.held() == 155
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+async def test_a_load_whose_room_another_grows_into_goes_back_into_the_line(world: World, pinned: bool) -> None:
+    """`c` leaves for `b`; then `a`, which stays in use, holds 155 of 250 bytes."""
+    await world.ask("c")
+    await world.ask("a")
+    async with in_use(world, "a"):
+        if pinned:
+            world.manager.pin(world.manager.entries["a"])
+        async with in_use(world, "c"):
+            asked = asyncio.create_task(world.ask("b"))
+            while world.state("c") is not ModelState.DRAINING:
+                await asyncio.sleep(0.001)
+            await holds(world, "a", 155)
+        if pinned:
+            with pytest.raises(DoesNotFit, match=r"pinned models hold 155 Bytes \(a\)"):
+                await asyncio.wait_for(asked, 200)
+            assert world.state("b") is ModelState.FAILED
+            return
+        while world.state("a") is not ModelState.DRAINING:
+            await asyncio.sleep(0.001)
+        assert not asked.done()
+    assert await asyncio.wait_for(asked, 200)
+    assert world.witness.events == ["loaded c", "loaded a", "grew a 155", "evicted c", "evicted a", "loaded b"]
 
 
 async def test_a_model_that_overdraws_its_allowance_is_restarted_and_its_neighbours_stay(world: World) -> None:

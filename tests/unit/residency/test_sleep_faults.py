@@ -9,10 +9,11 @@ import pytest
 from models.messages import Held
 from registry.errors import EngineFailed
 from runtime.residency.states import ModelState
+from runtime.server.device import DeviceBudget
 from runtime.slots import frames
 from runtime.slots.link import Cause
 from tests.fakes.engine import FakeEngine
-from tests.unit.residency.scripted import World
+from tests.unit.residency.scripted import World, in_use
 from tests.unit.residency.sleepers import ASLEEP, can_sleep, held, reached, world_of_sleepers
 
 
@@ -127,6 +128,27 @@ async def test_one_that_dies_before_there_is_room_for_its_wake_is_loaded_and_no_
     assert world.witness.events == ["loaded a", "slept a", "loaded b", "died a ended", "slept b", "loaded a"]
     assert [link.ended for link in world.pool.links] == [0, 0, 0]
     assert world.manager.entries["a"].asleep is not None
+
+
+async def test_a_wake_whose_room_another_grows_into_sleeps_on_until_there_is_room(world: World) -> None:
+    """`b` leaves for `a`; then `c`, which stays in use, holds 155 of 215 bytes."""
+    manager = world.manager
+    manager.table.budgets = (DeviceBudget(manager.table.budgets[0].device, 215),)
+    for name in "abc":
+        await world.ask(name)
+    assert world.state("a") is ModelState.ASLEEP
+    async with in_use(world, "c"):
+        async with in_use(world, "b"):
+            manager.entries["c"].last_used += 100
+            asked = asyncio.create_task(world.ask("a"))
+            await reached(world, "b", ModelState.DRAINING)
+            c = manager.entries["c"]
+            assert c.link is not None
+            await manager.watcher.holds(c, c.link, 155)
+        await reached(world, "c", ModelState.DRAINING)
+        assert not asked.done()
+    assert await asyncio.wait_for(asked, 200)
+    assert world.witness.events[-4:] == ["grew c 155", "evicted b", "slept c", "woke a"]
 
 
 async def test_one_that_gives_too_little_back_is_ended_so_that_nobody_waits_for_ever(world: World) -> None:
