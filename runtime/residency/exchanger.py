@@ -30,6 +30,7 @@ class Exchanger:
     | READY, in use         | waits until it is unused, at most PATIENCE; then it drains: what runs finishes,  |
     |                       | what comes waits and is answered by the new one                                  |
     | LOADING, on its way   | waits until it has come, or has left                                             |
+    | removed meanwhile     | nothing more: the new recipe never counts                                        |
 
     A further change takes the place of one that waits.
     """
@@ -49,10 +50,15 @@ class Exchanger:
         if not under_way and not self._at_once(entry):
             self._table.spawn(self._wait(entry), f"exchange-{entry.id}")
 
+    def forget(self, model: str) -> None:
+        """It leaves for ever, so nothing is to count any more."""
+        if self._waiting.pop(model, None) is not None:
+            self._table.note_change()
+
     async def _wait(self, entry: ModelEntry) -> None:
         self._table.call_later(self._patience)
         until = entry.clock() + self._patience
-        while not self._at_once(entry, forced=entry.clock() >= until):
+        while entry.id in self._waiting and not self._at_once(entry, forced=entry.clock() >= until):
             await self._table.change()
 
     def _at_once(self, entry: ModelEntry, forced: bool = False) -> bool:

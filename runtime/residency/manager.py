@@ -114,6 +114,7 @@ class ResidencyManager:
 
     async def remove(self, entry: ModelEntry, error: RoundhouseError) -> None:
         """It leaves for ever: running requests finish, those that wait get `error`. Nobody may ask for it any more."""
+        self.exchanger.forget(entry.id)
         while entry.state not in (S.ABSENT, S.FAILED) or entry.queue.waiting:
             entry.queue.refuse(error)
             entry.wanted_since = None  # else the next decision may bring it

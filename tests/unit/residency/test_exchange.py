@@ -119,6 +119,18 @@ async def test_one_that_leaves_finishes_what_runs_and_refuses_what_waits(world: 
     assert await world.ask("b")
 
 
+async def test_one_that_leaves_before_its_change_counts_does_not_get_it(world: World) -> None:
+    """Its name would be served again, for a model that there is no more."""
+    async with in_use(world, "a"):
+        counted = exchange(world, "a")
+        leaves = asyncio.create_task(world.manager.remove(world.manager.get("a"), NotFound("Model 'a' was removed.")))
+        await asyncio.sleep(0.01)
+    await leaves
+    while world.manager.table.running("exchange-a"):
+        await asyncio.sleep(0.001)
+    assert (counted, world.manager.exchanger.waiting("a")) == ([], None)
+
+
 async def test_one_that_stands_in_the_line_leaves_at_once_and_does_not_come_first(world: World) -> None:
     """There is room for two, and both are busy."""
     entry = world.manager.get("c")
