@@ -17,8 +17,6 @@ from runtime.slots.link import UNKNOWN, Cause, SlotLink
 
 WAKE_SECONDS = 120.0
 """Most seconds of one wake."""
-MEMORY_FAULTS = frozenset({"out_of_memory", "engine_died"})
-"""Codes of a failed load after which it is tried once more with the idle models gone."""
 
 
 class Loader:
@@ -162,7 +160,8 @@ class Loader:
         try:
             return link, await self._tell_to_load(entry, link)
         except RoundhouseError as error:
-            if error.code not in MEMORY_FAULTS or link.cause.code == "engine_hung":
+            died = error.code == "engine_died" and link.cause.may_be_memory
+            if error.code != "out_of_memory" and not died:
                 raise
             reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
             await link.end()

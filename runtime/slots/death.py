@@ -54,7 +54,7 @@ def cause_of(pid: int, kills: Kills, held: int | None = None) -> Cause:
         name = signal.Signals(number).name
     except ValueError:
         name = f"signal {number}"
-    return Cause("killed", f"its process was ended by {name}")
+    return Cause("killed", f"its process was ended by {name}", number)
 
 
 def _held_exit_code(held: int) -> int | None:

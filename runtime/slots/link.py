@@ -5,6 +5,7 @@ one over an await never reaches another model's engine by it. Which processes th
 ended is its own affair.
 """
 
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from types import TracebackType
@@ -25,6 +26,13 @@ class Cause:
     """For metrics and clients: killed, exited, out_of_memory, engine_hung, engine_failed or ended."""
     text: str
     """For people: 'its process was ended by SIGKILL'."""
+    signal: int | None = None
+    """Which ended its process, if one did."""
+
+    @property
+    def may_be_memory(self) -> bool:
+        """Whether memory may have run out: the kernel then ends a process by SIGKILL, and does not always tell."""
+        return self.code in ("out_of_memory", UNKNOWN.code) or self.signal == signal.SIGKILL
 
     @classmethod
     def of(cls, error: RoundhouseError) -> Self:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import signal
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ class MortalLink(VirtualLink):
     async def die(self) -> None:
         if not self.alive:
             return
-        self.connected, self.cause = False, Cause("killed", "its process was ended by SIGKILL")
+        self.connected, self.cause = False, Cause("killed", "its process was ended by SIGKILL", signal.SIGKILL)
         self.ending.set_result(None)
         self.world.manager.died(self)  # type: ignore[arg-type]
         asyncio.get_running_loop().call_later(BACK, self.storm.slot_is_back)

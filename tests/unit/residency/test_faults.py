@@ -1,12 +1,13 @@
 """Loads that fail, engines that die or hang, bytes that were not planned for: with scripted engines."""
 
 import asyncio
+import signal
 
 import pytest
 
 from registry.errors import DoesNotFit, EngineFailed, RoundhouseError, Unavailable
 from runtime.residency.states import ModelState
-from runtime.slots.link import Cause, SlotLink
+from runtime.slots.link import UNKNOWN, Cause, SlotLink
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use
 
@@ -32,6 +33,38 @@ async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world
     world.pool.make = lambda: next(made)
     assert await world.ask("b")
     assert world.witness.events == ["loaded a", "retried b out_of_memory", "evicted a", "loaded b"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "again"),
+    [
+        (Cause("killed", "by SIGSEGV", signal.SIGSEGV), False),
+        (Cause("exited", "with status 1"), False),
+        (Cause("engine_hung", "no answer"), False),
+        (Cause("killed", "by SIGKILL", signal.SIGKILL), True),
+        (Cause("out_of_memory", "by the kernel", signal.SIGKILL), True),
+        (UNKNOWN, True),
+    ],
+)
+async def test_a_slot_that_dies_as_it_loads_costs_others_their_places_only_if_it_may_be_memory(
+    world: World, cause: Cause, again: bool
+) -> None:
+    await world.ask("a")
+    hangs = FakeEngine()
+    hangs.load_gate.clear()
+    made = iter([hangs, FakeEngine()])
+    world.pool.make = lambda: next(made)
+    asked = asyncio.create_task(world.ask("b"))
+    while len(world.pool.links) < 2 or not world.pool.links[1].server._loading:
+        await asyncio.sleep(0.001)
+    await world.pool.links[1].end(cause=cause)
+    if again:
+        assert await asyncio.wait_for(asked, 200)
+        assert world.state("a") is ModelState.ABSENT
+    else:
+        with pytest.raises(Unavailable, match=cause.text):
+            await asyncio.wait_for(asked, 200)
+        assert world.state("a") is ModelState.READY
 
 
 async def test_a_dead_engine_comes_back_and_others_notice_nothing(world: World) -> None:

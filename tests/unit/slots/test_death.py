@@ -2,6 +2,7 @@
 
 import os
 import platform
+import signal
 import subprocess
 import sys
 
@@ -25,11 +26,11 @@ def ended(code: str) -> int:
     [
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
-            Cause("killed", "its process was ended by SIGKILL"),
+            Cause("killed", "its process was ended by SIGKILL", signal.SIGKILL),
         ),
         (
             "import os, signal; os.kill(os.getpid(), signal.SIGABRT)",
-            Cause("killed", "its process was ended by SIGABRT"),
+            Cause("killed", "its process was ended by SIGABRT", signal.SIGABRT),
         ),
         ("import os; os._exit(7)", Cause("exited", "its process ended with status 7")),
         ("pass", Cause("exited", "its process ended with status 0")),
@@ -42,7 +43,7 @@ def test_the_exit_code_is_read_before_the_parent_asks(code: str, expected: Cause
 @pytest.mark.parametrize(
     ("code", "expected"),
     [
-        ("import os; os.kill(os.getpid(), 9)", Cause("killed", "its process was ended by SIGKILL")),
+        ("import os; os.kill(os.getpid(), 9)", Cause("killed", "its process was ended by SIGKILL", signal.SIGKILL)),
         ("import os; os._exit(7)", Cause("exited", "its process ended with status 7")),
         ("pass", Cause("exited", "its process ended with status 0")),
     ],
