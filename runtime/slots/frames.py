@@ -1,8 +1,8 @@
 """Framed messages between the gateway and a slot over a Unix socket: length prefix, then a msgpack list of frames.
 
-All that one side produces within a tick of its event loop leaves in one write: a step of a chat engine with 64
-streams is one frame on the wire, not 64. Nothing is ever unpickled; unknown tags and oversized frames end the
-connection.
+All that one side produces within a tick of its event loop leaves in one message: a step of a chat engine with 64
+streams is one on the wire, not 64. Only what is large takes several. Nothing is ever unpickled; unknown tags and
+oversized messages end the connection.
 """
 
 import asyncio
@@ -16,8 +16,10 @@ from models.messages import AdapterRef, Event, Held, Loaded, Progress, Request
 from registry.errors import RoundhouseError, by_status
 
 LENGTH = struct.Struct("<I")
-MAX_FRAME = 256 * 1024 * 1024
-HIGH_WATER = 8 * 1024 * 1024
+MAX_MESSAGE = 256 * 1024 * 1024
+"""Bytes; more is no message of ours."""
+FULL = 16 * 1024 * 1024
+"""Bytes of a message to which no further frame is added."""
 
 
 class Frame(msgspec.Struct, frozen=True, tag=True, array_like=True):
@@ -143,10 +145,10 @@ T = TypeVar("T")
 
 
 async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.Decoder[list[T]]") -> list[T]:
-    """The frames of one write. Raises IncompleteReadError at the end, ConnectionError for what is not a frame."""
+    """The frames of one message. Raises IncompleteReadError at the end, ConnectionError for what is not a frame."""
     (size,) = LENGTH.unpack(await reader.readexactly(LENGTH.size))
-    if size > MAX_FRAME:
-        raise ConnectionError(f"a frame of {size} bytes is over the limit of {MAX_FRAME}")
+    if size > MAX_MESSAGE:
+        raise ConnectionError(f"a message of {size} bytes is over the limit of {MAX_MESSAGE}")
     try:
         return decoder.decode(await reader.readexactly(size))
     except msgspec.DecodeError as error:
@@ -154,18 +156,13 @@ async def read_frames(reader: asyncio.StreamReader, decoder: "msgspec.msgpack.De
 
 
 class Outbox:
-    """Collects frames and writes them once per tick.
-
-    `full` is true while the other side reads too slowly (HIGH_WATER bytes are waiting): producers that can wait
-    should `await drain()`.
-    """
+    """Collects frames and writes them once per tick."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
         self._frames: list[Frame] = []
         self._encode: Callable[[Any], bytes] = msgspec.msgpack.Encoder().encode
         self._loop = asyncio.get_running_loop()
-        writer.transport.set_write_buffer_limits(high=HIGH_WATER)
 
     def put(self, frame: Frame) -> None:
         self._frames.append(frame)
@@ -174,10 +171,17 @@ class Outbox:
 
     def flush(self) -> None:
         frames, self._frames = self._frames, []
-        if frames and not self._writer.is_closing():
-            body = self._encode(frames)
-            self._writer.write(LENGTH.pack(len(body)) + body)
+        if not frames or self._writer.is_closing():
+            return
+        message, size = list[msgspec.Raw](), 0
+        for encoded in map(self._encode, frames):
+            if message and size + len(encoded) > FULL:
+                self._write(message)
+                message, size = [], 0
+            message.append(msgspec.Raw(encoded))
+            size += len(encoded)
+        self._write(message)
 
-    async def drain(self) -> None:
-        """Wait until the other side has caught up. Raises ConnectionError when it is gone."""
-        await self._writer.drain()
+    def _write(self, message: list[msgspec.Raw]) -> None:
+        body = self._encode(message)
+        self._writer.write(LENGTH.pack(len(body)) + body)

@@ -234,9 +234,32 @@ async def test_garbage_on_the_wire_ends_the_connection(tmp_path: Path) -> None:
 
 async def test_an_oversized_frame_is_refused_before_it_is_read() -> None:
     reader = asyncio.StreamReader()
-    reader.feed_data(frames.LENGTH.pack(frames.MAX_FRAME + 1))
+    reader.feed_data(frames.LENGTH.pack(frames.MAX_MESSAGE + 1))
     with pytest.raises(ConnectionError, match="over the limit"):
         await frames.read_frames(reader, frames.to_slot_decoder)
+
+
+async def test_what_leaves_within_one_tick_may_be_more_than_a_message_holds(
+    slot: Slot, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a model comes for which many large requests have waited. Here to the slot and back."""
+    monkeypatch.setattr(frames, "FULL", 1000)
+    monkeypatch.setattr(frames, "MAX_MESSAGE", 2000)
+    await slot.load()
+    slot.engine.gate.clear()
+
+    async def ask(number: int) -> list[bytes]:
+        call = HttpCall(path="/", body=b"x" * 400, served="m", shown=f"{number} " + "y" * 400)
+        async with slot.link.call(lambda uid: frames.Call(uid, call)) as answer:
+            return [event.data async for event in answer.events() if isinstance(event, Chunk)]
+
+    asked = [asyncio.create_task(ask(number)) for number in range(20)]
+    while slot.engine.running < 20:
+        assert not any(one.done() for one in asked)
+        await asyncio.sleep(0.001)
+    slot.engine.gate.set()
+    for number, chunks in enumerate(await asyncio.gather(*asked)):
+        assert [chunk[: 8 + len(str(number))] for chunk in chunks] == [b"data: %d %d" % (i, number) for i in range(3)]
 
 
 async def test_an_engine_sleeps_and_wakes(slot: Slot) -> None:
