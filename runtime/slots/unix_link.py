@@ -58,23 +58,32 @@ class UnixSlotLink:
         self.prewarmed, self.prewarmed_bytes, self.warm = None, 0, False
 
     async def connect(self, timeout: float = CONNECT_SECONDS) -> None:
-        deadline = time.monotonic() + timeout
-        while True:
-            try:
-                reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
-                hello = (await frames.read_frames(reader, frames.from_slot_decoder))[0]
-                if isinstance(hello, frames.Hello):
-                    break
-                writer.close()
-            except (OSError, asyncio.IncompleteReadError):
-                pass
-            if time.monotonic() > deadline:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + timeout
+        while (met := await self._meet(deadline)) is None:
+            if clock() >= deadline:
                 raise Unavailable(f"Slot {self.slot_id} did not start within {timeout:.0f} s.", retry_after=5)
             await asyncio.sleep(0.01)
+        hello, reader, writer = met
         self.pid, self._out = hello.pid, frames.Outbox(writer)
         self.prewarmed, self.prewarmed_bytes = hello.warms, prewarmed_bytes(hello.warms)
         self.group, self._peak, self._kills = hello.pid, GroupPeak(hello.pid), Kills(hello.pid)
         self._reader = asyncio.create_task(self._read(reader, writer, hold(hello.pid)), name=f"slot-{self.slot_id}")
+
+    async def _meet(self, deadline: float) -> tuple[frames.Hello, asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """One try. The kernel accepts for a process that is stopped, too: its greeting has the same deadline."""
+        writer = None
+        try:
+            async with asyncio.timeout_at(deadline):
+                reader, writer = await asyncio.open_unix_connection(self.address, limit=1 << 20)
+                hello = (await frames.read_frames(reader, frames.from_slot_decoder))[0]
+            if isinstance(hello, frames.Hello):
+                return hello, reader, writer
+        except (OSError, asyncio.IncompleteReadError):  # TimeoutError is one
+            pass
+        if writer is not None:
+            writer.close()
+        return None
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, held: int | None) -> None:
         broken: Cause | None = None

@@ -1,13 +1,14 @@
 """A slot that is stopped in the midst of an answer: how long until its client hears of it. On a virtual clock."""
 
 import asyncio
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from models.messages import HttpCall, Loaded
-from registry.errors import RoundhouseError
+from registry.errors import RoundhouseError, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.memory import HostMemory
@@ -69,6 +70,17 @@ async def hang(at: float) -> tuple[RoundhouseError, float]:
     watching.cancel()
     await manager.close()
     return told.value, loop.time() - at
+
+
+async def test_a_slot_that_does_not_greet_has_not_come(tmp_path: Path) -> None:
+    """The kernel accepts the connection for it."""
+    with socket.socket(socket.AF_UNIX) as stopped:
+        stopped.bind(str(tmp_path / "s.sock"))
+        stopped.listen()
+        link = UnixSlotLink(0, str(tmp_path / "s.sock"), lambda link: None)
+        with pytest.raises(Unavailable, match="did not start"):
+            await asyncio.wait_for(link.connect(timeout=0.05), 200)
+    assert not link.connected
 
 
 @pytest.mark.parametrize("at", [0.0, 0.001, 2.5, 4.999, 5.001, 123.4])
