@@ -154,7 +154,7 @@ class Loader:
         """An empty one; a second one if memory runs out in the first and others can make room."""
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
-        await table.pool.cool(table.budget - table.held(besides=entry) - entry.needed, keep=engine)
+        await table.pool.cool(self._left_beside(entry), keep=engine)
         link = entry.link = await table.pool.take(engine)
         table.claims.discard(entry.id)
         try:
@@ -170,6 +170,13 @@ class Loader:
             entry.link = None  # its slot comes back, and may be another's before this one has the next
         link = entry.link = await table.pool.take(engine)
         return link, await self._tell_to_load(entry, link)
+
+    def _left_beside(self, entry: ModelEntry) -> int:
+        """Bytes for warm slots, in the memory in which processes are: with a GPU they hold none of its own."""
+        table = self._table
+        if self._counts_processes:
+            return table.budget - table.held(besides=entry) - entry.needed
+        return table.host_budget - table.held_on_host(besides=entry) - entry.host_bytes
 
     async def _tell_to_load(self, entry: ModelEntry, link: SlotLink) -> Loaded:
         def report(progress: Progress) -> None:

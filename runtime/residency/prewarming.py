@@ -19,16 +19,18 @@ async def keep_warm(pool: SlotPool, table: Table, device: Device) -> NoReturn:
     """For ever: one empty slot with the libraries of each engine that has a model.
 
     Those of models that are away come first. Of the others, the slot is where a model whose process ends comes back.
-    Never while a model loads, which needs the cores; and on a CPU only in memory that no model holds. A load that needs
-    that memory ends the warm slots that it does not use (`SlotPool.cool`).
+    Never while a model loads, which needs the cores; and only in memory that no model holds, host memory beside a GPU.
+    A load that needs that memory ends the warm slots that it does not use (`SlotPool.cool`).
     """
     while True:
         for engine in engines_wanted(table):
             if any(entry.state is ModelState.LOADING for entry in table.entries.values()):
                 break
-            room = device.budget - table.held() - sum(link.prewarmed_bytes for link in pool.prewarmed())
+            on_cpu = device.kind == "cpu"
+            free = device.budget - table.held() if on_cpu else device.host_budget - table.held_on_host()
+            room = free - sum(link.prewarmed_bytes for link in pool.prewarmed())
             begun = any(link.prewarmed == engine for link in pool.prewarmed())
-            if begun or device.kind != "cpu" or prewarmed_bytes(engine) <= room:
+            if begun or prewarmed_bytes(engine) <= room:
                 await pool.prewarm(engine)
         await asyncio.sleep(EVERY_SECONDS)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from models.messages import Held
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
@@ -120,6 +121,27 @@ async def test_the_drain_deadline_ends_a_stream_with_an_error(tmp_path: Path) ->
     assert reason.code == "drained"
     lease.release()
     assert await newcomer
+    await world.manager.close()
+    await world.pool.close()
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+async def test_a_load_leaves_warm_slots_what_it_does_not_need_of_their_memory(tmp_path: Path, on_cpu: bool) -> None:
+    """Processes are in host memory: beside a GPU a load that fills it takes nothing from them."""
+    rooms: list[int] = []
+
+    async def cool(room: int, keep: str | None = None) -> None:
+        rooms.append(room)
+
+    world = World(tmp_path, "ab", budget=200, host_budget=1000)
+    world.manager.loader._counts_processes = on_cpu
+    world.pool.cool = cool  # type: ignore[method-assign]
+    for entry in world.manager.entries.values():
+        entry.host_needed = 0 if on_cpu else 30
+    world.pool.make = lambda: FakeEngine(asleep=None if on_cpu else Held(device_bytes=5, host_bytes=90))
+    for name in "ab":
+        await world.ask(name)
+    assert rooms == ([100, 0] if on_cpu else [970, 969])
     await world.manager.close()
     await world.pool.close()
 

@@ -34,12 +34,14 @@ class Pool:
         return True
 
 
-async def warmed(models: list[Any], budget: int, held: int = 0) -> list[str]:
-    """What three looks ask for."""
-    pool, table = Pool(), SimpleNamespace(entries=dict(enumerate(models)), held=lambda: held)
-    keeping = asyncio.create_task(
-        prewarming.keep_warm(pool, table, Device("cpu", "cpu", "cpu", budget, budget))  # type: ignore[arg-type]
-    )
+async def warmed(models: list[Any], budget: int, held: int = 0, on_host: int = 0, gpu: bool = False) -> list[str]:
+    """What three looks ask for. Beside a GPU the budget is that of host memory."""
+    pool = Pool()
+    table = SimpleNamespace(entries=dict(enumerate(models)), held=lambda: held, held_on_host=lambda: on_host)
+    device = Device("cpu", "cpu", "cpu", budget, budget)
+    if gpu:
+        device = Device("cuda", "cuda:0", "a GPU", 80 * GIB, 80 * GIB, budget, budget)
+    keeping = asyncio.create_task(prewarming.keep_warm(pool, table, device))  # type: ignore[arg-type]
     for _ in range(3):
         await asyncio.sleep(0)
     keeping.cancel()
@@ -92,3 +94,10 @@ async def test_only_in_memory_that_no_model_holds() -> None:
     room = prewarmed_bytes("faster-whisper")
     assert await warmed(models, 8 * GIB, held=8 * GIB - room) == ["faster-whisper"]
     assert await warmed(models, 8 * GIB) == ["vllm", "faster-whisper"]
+
+
+async def test_beside_a_gpu_it_is_host_memory_that_counts() -> None:
+    models = [model("vllm", S.ABSENT), model("faster-whisper", S.ABSENT)]
+    assert await warmed(models, 8 * GIB, held=80 * GIB, gpu=True) == ["vllm", "faster-whisper"]
+    room = prewarmed_bytes("faster-whisper")
+    assert await warmed(models, 8 * GIB, on_host=8 * GIB - room, gpu=True) == ["faster-whisper"]
