@@ -131,13 +131,9 @@ class Loader:
                 self._back_into_the_line(entry)
                 return
             link, loaded = await self._into_a_slot(entry)
-            if self._counts_processes:  # the most that the load itself took counts, too
-                held = await link.most_bytes_held()
-                loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
-            _check_alive(link)
         except Exception as error:  # whatever it is, the entry must not stay LOADING for ever
             self._table.claims.discard(entry.id)
-            await self._load_failed(entry, entry.link, mapped(error, "load"))
+            self._load_failed(entry, mapped(error, "load"))
             return
         seconds = entry.clock() - started
         self._table.observer.loaded(entry, loaded, seconds, plan.expected_seconds, plan.needed)
@@ -155,21 +151,38 @@ class Loader:
         entry.progress = Progress(phase="starting", fraction=0.02)
         table, engine = self._table, entry.recipe.engine.name
         await table.pool.cool(self._left_beside(entry), keep=engine)
-        link = entry.link = await table.pool.take(engine)
-        table.claims.discard(entry.id)
         try:
-            return link, await self._tell_to_load(entry, link)
+            return await self._try(entry, engine)
         except RoundhouseError as error:
-            died = error.code == "engine_died" and link.cause.may_be_memory
+            cause = UNKNOWN if entry.link is None else entry.link.cause
+            died = error.code == "engine_died" and cause.may_be_memory
             if error.code != "out_of_memory" and not died:
                 raise
-            reason = Cause.of(error) if link.cause is UNKNOWN else link.cause
-            await link.end()
-            if not await self._idle_ones_leave(entry, reason):
+            if not await self._idle_ones_leave(entry, Cause.of(error) if cause is UNKNOWN else cause):
                 raise
             entry.link = None  # its slot comes back, and may be another's before this one has the next
-        link = entry.link = await table.pool.take(engine)
-        return link, await self._tell_to_load(entry, link)
+        return await self._try(entry, engine)
+
+    async def _try(self, entry: ModelEntry, engine: str) -> tuple[SlotLink, Loaded]:
+        """One slot. If the load fails it ends, and what it had loaded so far is seen to be back."""
+        memory = self._table.memory
+        link = entry.link = await self._table.pool.take(engine)
+        self._table.claims.discard(entry.id)
+        empty = None
+        try:
+            empty = await memory.used()
+            loaded = await self._tell_to_load(entry, link)
+            if self._counts_processes:  # the most that the load itself took counts, too
+                held = await link.most_bytes_held()
+                loaded = msgspec.structs.replace(loaded, resident_bytes=max(held, loaded.resident_bytes))
+            _check_alive(link)
+            return link, loaded
+        except Exception:
+            before = await memory.used()
+            await link.end()
+            if empty is not None and before is not None:  # others load meanwhile, too
+                await memory.back(min(entry.bytes, max(0, before - empty)), before)
+            raise
 
     def _left_beside(self, entry: ModelEntry) -> int:
         """Bytes for warm slots, in the memory in which processes are: with a GPU they hold none of its own."""
@@ -191,12 +204,11 @@ class Loader:
             raise EngineFailed("The slot ended a load without saying what it holds.")
         return loaded
 
-    async def _load_failed(self, entry: ModelEntry, link: SlotLink | None, error: RoundhouseError) -> None:
+    def _load_failed(self, entry: ModelEntry, error: RoundhouseError) -> None:
+        link = entry.link
         if link is not None and link.cause is not UNKNOWN:
             error = EngineFailed(f"The engine died while it loaded: {link.cause.text}.", code=link.cause.code)
         log.error("load failed", extra={"model": entry.id, "cause": error.message, "code": error.code})
-        if link is not None:
-            await link.end()
         entry.link, entry.progress, entry.wanted_since = None, None, None
         entry.to(S.FAILED)
         failure = entry.fail(error)
@@ -274,7 +286,7 @@ def _check_alive(link: SlotLink) -> None:
     """Raises EngineFailed for a process that ended just after it was ready: of a model that still loads or wakes nobody
     else hears it. From here to READY nothing is awaited; then it is the watcher's."""
     if not link.connected:
-        raise EngineFailed(f"The engine died as it had come: {link.cause.text}.", code=link.cause.code)
+        raise EngineFailed(f"The engine died as it had come: {link.cause.text}.", code="engine_died")
 
 
 def _short(plan: Plan) -> dict[str, object]:

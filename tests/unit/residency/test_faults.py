@@ -27,6 +27,32 @@ async def test_a_failed_load_tells_everybody_and_backs_off(world: World) -> None
     assert await world.ask("a")
 
 
+@pytest.mark.parametrize(("used", "awaited"), [([1000, 1090], 90), ([1000, 1600], 100), ([1000, 900], 0)])
+async def test_what_a_failed_load_had_taken_is_seen_to_be_back(world: World, used: list[int], awaited: int) -> None:
+    """Of 100 bytes; what others take at the same time is not its own."""
+    asked, seen = asyncio.Event(), asyncio.Event()
+    shown = iter(used)
+
+    async def look() -> int:
+        return next(shown)
+
+    async def back(held: int, before: int | None) -> None:
+        assert (held, before, world.pool.links[0].ended) == (awaited, used[1], 1)
+        asked.set()
+        await seen.wait()
+
+    world.manager.table.memory.used = look  # type: ignore[method-assign,assignment]
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    world.pool.make = lambda: FakeEngine(load_error=EngineFailed("a broken file"))
+    asking = asyncio.create_task(world.ask("a"))
+    await asyncio.wait_for(asked.wait(), 200)
+    assert (world.state("a"), world.manager.held()) == (ModelState.LOADING, 100)
+    seen.set()
+    with pytest.raises(Unavailable, match="a broken file"):
+        await asking
+    assert (world.state("a"), world.manager.held()) == (ModelState.FAILED, 0)
+
+
 async def test_a_load_out_of_memory_is_tried_again_with_the_idle_ones_gone(world: World) -> None:
     await world.ask("a")
     made = iter([FakeEngine(load_error=EngineFailed("no memory", code="out_of_memory")), FakeEngine()])
