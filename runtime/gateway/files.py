@@ -106,9 +106,11 @@ class ModelFiles:
         """What a model's files tell. Raises Unfit for what cannot be loaded here."""
         _check_version(recipe)
         needs = estimate(recipe, path, self._device.kind)
-        on_host = (needs.host, needs.host_adapters) if self._device.kind != "cpu" else (0, 0)
+        on_cpu = self._device.kind == "cpu"
+        on_host = (0, 0) if on_cpu else (needs.host, needs.host_adapters)
+        step = 0 if on_cpu else needs.activations
         revision = sources.revision(recipe.source, path)
-        return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds)
+        return Found(path, revision, needs.total, needs.explain(), *on_host, recipe.expected.load_seconds, step)
 
 
 def _nothing(_entry: ModelEntry) -> None: ...

@@ -103,7 +103,7 @@ class ModelEntry:
     after_load: int = 0
     """What it is known to hold after a load; 0: no load was measured. See `registry.learning`."""
     margin: int = 0
-    """What it is known to hold beyond that while it serves."""
+    """What it is known to hold beyond that while it serves; on a GPU, where that is not measured, what a step takes."""
     slept: Held | None = None
     """What it held when it slept last, before a restart included."""
     falling_asleep: bool = False

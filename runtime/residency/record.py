@@ -24,6 +24,8 @@ class Found:
     host_needed: int = 0
     host_adapters: int = 0
     load_seconds: float | None = None
+    step: int = 0
+    """On a GPU, bytes that one engine step takes: after a load vLLM has given them back, so no measure shows them."""
 
 
 def load_key(recipe: Recipe, device: Device) -> LoadKey:
@@ -33,7 +35,7 @@ def load_key(recipe: Recipe, device: Device) -> LoadKey:
 
 def found(entry: ModelEntry, files: Found, state: State, device: Device) -> None:
     """Fill in what its files tell, and what earlier loads have told in place of estimates. Reads the state's file."""
-    entry.needed, entry.needed_detail = files.needed, files.needed_detail
+    entry.needed, entry.needed_detail, entry.margin = files.needed, files.needed_detail, files.step
     entry.host_needed, entry.host_adapters = files.host_needed, files.host_adapters
     if files.load_seconds is not None:
         entry.load_seconds = files.load_seconds
@@ -51,7 +53,7 @@ def recall(entry: ModelEntry, state: State, device: Device) -> None:
     key = load_key(entry.recipe, device)
     measured, slept = state.models.measured(key), state.models.slept(key)
     if measured is not None:
-        entry.after_load, entry.margin = measured.resident_bytes, measured.margin_bytes
+        entry.after_load, entry.margin = measured.resident_bytes, max(entry.margin, measured.margin_bytes)
         entry.needed, entry.needed_detail = entry.after_load + entry.margin, "as measured at earlier loads"
         if measured.seconds:
             entry.load_seconds = sum(measured.seconds.values())

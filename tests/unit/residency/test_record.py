@@ -127,6 +127,20 @@ def test_a_working_margin_outlives_a_restart_and_is_forgotten_with_the_rest(stat
     assert again.needed == 150
 
 
+def test_on_a_gpu_the_memory_of_a_step_is_kept_beside_what_a_load_held(state: State) -> None:
+    """After its load an engine has given that memory back, and it will want it again."""
+    files = Found(Path("x"), "r", 150, "estimated", step=30)
+    first = entry()
+    found(first, files, state, GPU)
+    assert first.needed == 150
+    live_once(state)
+    again = entry()
+    found(again, files, state, GPU)
+    assert (again.needed, again.after_load, again.margin) == (130, 100, 30)
+    forget(again, files, state, GPU)
+    assert (again.needed, again.margin) == (150, 30)
+
+
 def test_a_data_directory_that_a_runaway_has_poisoned_heals_by_itself(tmp_path: Path) -> None:
     """As an older version left it: starter-chat, which needs 1.1 GiB, had once grown to 7.3 GB."""
     cpu, chat = Device("cpu", "cpu", "cpu", 2**34, 2**33), entry("starter-chat")
