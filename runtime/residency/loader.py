@@ -283,10 +283,10 @@ class Loader:
 
 
 def _check_alive(link: SlotLink) -> None:
-    """Raises EngineFailed for a process that ended just after it was ready: of a model that still loads or wakes nobody
+    """Raises Unavailable for a process that ended just after it was ready: of a model that still loads or wakes nobody
     else hears it. From here to READY nothing is awaited; then it is the watcher's."""
     if not link.connected:
-        raise EngineFailed(f"The engine died as it had come: {link.cause.text}.", code="engine_died")
+        raise Unavailable(f"The engine died as it had come: {link.cause.text}.", code="engine_died")
 
 
 def _short(plan: Plan) -> dict[str, object]:
