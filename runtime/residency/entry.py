@@ -188,6 +188,11 @@ class ModelEntry:
         return max(1.0, self.load_seconds * (1.0 - done))
 
     @property
+    def leases(self) -> int:
+        """Requests that run on it, or wait where it is: such a one may have its adapter on the way."""
+        return self.queue.running + (self.queue.waiting if self.is_ready else 0)
+
+    @property
     def failure(self) -> LoadFailure | None:
         return self.failures[-1] if self.failures else None
 
@@ -218,7 +223,7 @@ class ModelEntry:
             id=self.id,
             state=self.state,
             bytes=max(self.bytes, self.claim),
-            leases=self.queue.running,
+            leases=self.leases,
             last_used=self.clock() if self.wanted_since is not None else self.last_used,
             loaded_at=self.loaded_at,
             min_resident=self.recipe.residency.min_resident,

@@ -110,9 +110,7 @@ class Loader:
         """A load ran out of memory, by its own word or killed by the kernel. Whether anybody left, so that a second
         try makes sense."""
         idle = [
-            e
-            for e in self._table.entries.values()
-            if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.queue.running
+            e for e in self._table.entries.values() if e.state in (S.READY, S.ASLEEP) and not e.pinned and not e.leases
         ]
         for other in idle:
             self._drainer.dismiss(other)

@@ -158,7 +158,7 @@ class Watcher:
     def _is_idle(self, entry: ModelEntry) -> bool:
         """Unused for its time-out; asleep: for another one since it fell asleep."""
         timeout = entry.recipe.residency.idle_timeout
-        busy = entry.pinned or entry.queue.running or entry.wanted_since is not None
+        busy = entry.pinned or entry.leases or entry.wanted_since is not None
         since = entry.asleep_since if entry.state is S.ASLEEP else entry.last_used
         return bool(timeout) and entry.state in (S.READY, S.ASLEEP) and not busy and entry.clock() - since > timeout
 

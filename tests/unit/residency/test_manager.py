@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from models.messages import Held
+from models.messages import AdapterRef, Held
 from registry.errors import Conflict, DoesNotFit, QueueFull, Unavailable
+from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.server.device import DeviceBudget
@@ -45,6 +46,37 @@ async def test_the_least_recently_used_one_leaves(world: World) -> None:
         await world.ask(name)
     assert world.witness.events == ["loaded a", "loaded b", "evicted b", "loaded c"]
     assert world.state("b") is ModelState.ABSENT
+
+
+async def test_one_whose_request_waits_for_its_adapter_is_not_idle(world: World) -> None:
+    """`a` was used longest ago, and nothing runs on it."""
+
+    class Slow(FakeEngine):
+        async def stage(self, adapter: AdapterRef) -> None:
+            await self.gate.wait()
+            await super().stage(adapter)
+
+    a, queue = world.manager.entries["a"], world.queues["a"]
+    a.recipe = Recipe.model_validate(
+        {**recipe("a", idle_timeout=1).model_dump(mode="json"), "memory": {"adapters": {"device": 1, "host": 1}}}
+    )
+    queue.change(a.recipe)
+    world.manager.patience = 1000.0
+    world.pool.make = Slow
+    await world.ask("a")
+    await world.ask("b")
+    world.pool.engines[0].gate.clear()
+    waits = asyncio.create_task(queue.acquire(AdapterRef(digest="d", path="d", rank=8, bytes=1)))
+    while not queue.waiting:
+        await asyncio.sleep(0.001)
+    a.last_used -= 100
+    assert not world.manager.watcher._is_idle(a)
+    assert await world.ask("c")
+    assert (world.state("a"), world.state("b")) == (ModelState.READY, ModelState.ABSENT)
+    world.pool.engines[0].gate.set()
+    (await waits).release()
+    a.last_used -= 100
+    assert world.manager.watcher._is_idle(a)
 
 
 async def test_the_head_of_the_line_is_never_overtaken(tmp_path: Path) -> None:
