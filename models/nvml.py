@@ -27,6 +27,10 @@ class NoGpu(RuntimeError):
     """There is none that this process may use, or the driver does not answer."""
 
 
+class NoDriver(NoGpu):
+    """No driver is installed, or nothing to ask it with: nobody means to use a GPU here."""
+
+
 def in_order_of_the_bus() -> None:
     """Have CUDA count GPUs as NVML does, here and in all processes that follow; else the fastest comes first."""
     os.environ.setdefault(ORDER, "PCI_BUS_ID")
@@ -83,9 +87,11 @@ def _opened(device: str) -> Iterator[tuple[Any, Any]]:
     try:
         import pynvml as nvml
     except ImportError as error:
-        raise NoGpu("the package nvidia-ml-py is not installed") from error
+        raise NoDriver("the package nvidia-ml-py is not installed") from error
     try:
         nvml.nvmlInit()
+    except nvml.NVMLError_LibraryNotFound as error:
+        raise NoDriver("no NVIDIA driver is installed") from error
     except nvml.NVMLError as error:
         raise NoGpu(f"the NVIDIA driver does not answer: {error}") from error
     try:

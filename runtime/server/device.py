@@ -1,5 +1,6 @@
 """What the machine has: which device, and how many bytes models may use on it."""
 
+import logging
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +9,7 @@ import psutil
 from models import memory_group, nvml
 from runtime.residency.memory import DeviceMemory, GpuMemory, HostMemory
 
+log = logging.getLogger("roundhouse.device")
 CUDA = "cuda:0"
 """Of the GPUs that CUDA_VISIBLE_DEVICES names, the first."""
 SHARE = 0.85
@@ -57,23 +59,26 @@ def detect(wanted: str, budget: int | None, host_budget: int | None = None) -> D
     """
     wanted, _, parts = wanted.partition(":")
     memory = min(psutil.virtual_memory().total, memory_group.limit() or 1 << 62)
-    gpu = None if wanted == "cpu" else _gpu()
+    gpu = None if wanted == "cpu" else _gpu(wanted)
     if gpu is not None:
         label, total = gpu
         on_host = int(memory * SHARE if host_budget is None else host_budget)
         return Device("cuda", CUDA, label, total, int(budget or total * SHARE), memory, on_host)
-    if wanted == "cuda":
-        raise RuntimeError("No NVIDIA GPU was found (NVML does not answer). Use --device cpu.")
     if host_budget is not None:
         raise RuntimeError("On a CPU models live in host memory: give --device-memory instead of --host-memory.")
     return Device("cpu", "cpu", "cpu", memory, int(budget or memory * SHARE), parts=int(parts or 1))
 
 
-def _gpu() -> tuple[str, int] | None:
+def _gpu(wanted: str = "auto") -> tuple[str, int] | None:
+    """Its name and bytes. None: there is none, or none that can be used: then the log says why."""
     nvml.in_order_of_the_bus()
     try:
         found = nvml.gpu(CUDA)
-    except nvml.NoGpu:
+    except nvml.NoGpu as error:
+        if wanted == "cuda":
+            raise RuntimeError(f"No NVIDIA GPU can be used: {error}. Mend that, or use --device cpu.") from error
+        if not isinstance(error, nvml.NoDriver):
+            log.warning("no GPU is used: %s", error)
         return None
     return found.name, found.total
 

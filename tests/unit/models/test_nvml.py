@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from models import nvml
-from runtime.server.device import Device, machine_total, used_of
+from runtime.server.device import Device, detect, machine_total, used_of
 
 GIB = 2**30
 
@@ -18,11 +18,16 @@ class Nvml:
     class NVMLError(Exception):
         """As pynvml has it."""
 
+    class NVMLError_LibraryNotFound(NVMLError):
+        """Of pynvml, too."""
+
     def __init__(self) -> None:
-        self.open, self.broken = 0, False
+        self.open, self.broken, self.installed = 0, False, True
         self.processes: dict[int, list[Any]] = {0: [], 1: []}
 
     def nvmlInit(self) -> None:
+        if not self.installed:
+            raise self.NVMLError_LibraryNotFound("NVML Shared Library Not Found")
         if self.broken:
             raise self.NVMLError("Driver Not Loaded")
         self.open += 1
@@ -114,6 +119,26 @@ def test_no_driver_and_no_package_are_said(driver: Nvml, monkeypatch: pytest.Mon
     monkeypatch.setitem(sys.modules, "pynvml", None)
     with pytest.raises(nvml.NoGpu, match="nvidia-ml-py"):
         nvml.gpu("cuda:0")
+
+
+def test_a_gpu_that_cannot_be_used_is_told_and_one_that_is_not_there_is_not(
+    driver: Nvml, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(nvml.ORDER, "PCI_BUS_ID")  # else it would be set for good
+    monkeypatch.setenv(nvml.VISIBLE, "MIG-1")
+    with pytest.raises(RuntimeError, match="'MIG-1' is neither"):
+        detect("cuda", None)
+    assert detect("auto", None).kind == "cpu"
+    assert "'MIG-1' is neither" in caplog.text
+    caplog.clear()
+    driver.installed = False
+    assert detect("auto", None).kind == "cpu"
+    assert detect("cpu", None).kind == "cpu"
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert detect("auto", None).kind == "cpu"
+    assert not caplog.text
+    with pytest.raises(RuntimeError, match="nvidia-ml-py"):
+        detect("cuda", None)
 
 
 def test_how_busy_a_gpu_is_and_what_is_used_of_it(driver: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:

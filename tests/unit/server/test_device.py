@@ -16,7 +16,7 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """64 GiB of memory, of which the container may use 32, and a GPU of 80 GiB."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: type("Memory", (), {"total": 64 * GIB}))
     monkeypatch.setattr(memory_group, "limit", lambda: 32 * GIB)
-    monkeypatch.setattr(device, "_gpu", lambda: ("GPU", 80 * GIB))
+    monkeypatch.setattr(device, "_gpu", lambda _wanted: ("GPU", 80 * GIB))
     return monkeypatch
 
 
