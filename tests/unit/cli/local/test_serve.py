@@ -114,7 +114,7 @@ def test_what_could_never_work_is_told_at_once(run: Run, given: tuple[str, str])
 
 
 def test_no_host_memory_is_none_and_not_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_gpu", lambda: ("card", 100))
+    monkeypatch.setattr(device, "_gpu", lambda _wanted: ("card", 100))
     assert device.detect("cuda", 50, 0).host_budget == 0
     assert device.detect("cuda", 50).host_budget > 0
 
