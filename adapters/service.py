@@ -175,14 +175,22 @@ class AdapterService:
         return tuple(dict.fromkeys(version.digest for version in going if version.digest in garbage))
 
     async def collect(self) -> tuple[str, ...]:
-        """Delete stored digests that no version refers to and no request holds; returns them."""
+        """Delete stored digests that no version refers to and no request holds; returns them.
+
+        What the disk does not let go stays, is logged, and is tried again the next time.
+        """
         removed = []
         async with self._store_lock:
             on_disk = await asyncio.to_thread(self.store.digests)
             for digest in self._state.adapters.garbage(on_disk):
                 if not self._leased(digest) and self._state.adapters.forget(digest):
-                    await asyncio.to_thread(self.store.remove, digest)
-                    removed.append(digest)
+                    try:
+                        await asyncio.to_thread(self.store.remove, digest)
+                    except OSError as error:
+                        folder, why = str(self.store.path(digest)), error.strerror
+                        log.error("a deleted adapter's files stay", extra={"folder": folder, "cause": why})
+                    else:
+                        removed.append(digest)
         return tuple(removed)
 
     # --- inside --------------------------------------------------------------------------------------------------

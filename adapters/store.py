@@ -119,18 +119,18 @@ class Store:
         return True
 
     def _set_aside(self, path: Path) -> None:
+        """In the place of an empty folder beside it: only root may move a read-only one into another."""
         aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=self.root))
         try:
-            os.rename(path, aside / "old")
+            os.rename(path, aside)
         finally:
             _delete(aside)
 
 
 def _delete(folder: Path) -> None:
     """Remove what may be read-only. What cannot be removed now is removed at the next start."""
-    for directory in (folder, folder / "old"):
-        with contextlib.suppress(OSError):
-            os.chmod(directory, 0o755)
+    with contextlib.suppress(OSError):
+        os.chmod(folder, 0o755)
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -125,3 +125,25 @@ async def test_what_a_killed_server_left_is_cleaned_and_what_it_promised_is_ther
     again.service.store.verify(again.version("tune").digest)
     await again.service.close()
     again.state.close()
+
+
+async def test_files_that_the_disk_does_not_let_go_stop_neither_a_deletion_nor_a_start(
+    rig: Rig, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stays = (await rig.add("stays", folder, 0)).version.digest
+    goes = (await rig.add("goes", folder, 1)).version.digest
+    remove = rig.service.store.remove
+
+    def refuse(digest: str) -> None:
+        if digest == stays:
+            raise PermissionError(13, "Permission denied")
+        remove(digest)
+
+    monkeypatch.setattr(rig.service.store, "remove", refuse)
+    for name in ("stays", "goes"):
+        await rig.service.remove(AdapterKey("small", name))
+    assert await rig.service.collect() == (goes,)
+    await rig.service.start()
+    monkeypatch.undo()
+    assert await rig.service.collect() == (stays,), "it is tried again"
+    assert not rig.on_disk()

@@ -3,6 +3,9 @@
 import errno
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -149,3 +152,45 @@ def test_removing_twice_is_no_fault(store: Store, digest: str) -> None:
     store.remove(digest)
     assert not list(store.root.iterdir())
     assert store.bytes(digest) == 0
+
+
+NOBODY = """
+import os, sys
+from pathlib import Path
+from adapters.content.normalise import digest_of
+from adapters.store import Store
+
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+store = Store(Path(sys.argv[1]) / "store")
+store.start()
+
+def put():
+    with store.writing() as out:
+        (out / "adapter_config.json").write_bytes(b"{}")
+        (out / "adapter_model.safetensors").write_bytes(b"abc")
+        digest = digest_of(b"{}", iter([b"abc"]))
+        store.commit(out, digest)
+    return digest
+
+digest = put()
+damaged = store.path(digest) / "adapter_model.safetensors"
+os.chmod(damaged, 0o644)
+damaged.write_bytes(b"abX")
+put()
+store.verify(digest)
+store.remove(digest)
+print(os.geteuid(), list(store.root.iterdir()))
+"""
+
+
+def test_who_is_not_root_can_replace_and_remove_too() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # and not tmp_path, which only its owner may enter
+        os.chmod(folder, 0o777)
+        child = subprocess.run(
+            [sys.executable, "-c", NOBODY, folder], capture_output=True, text=True, timeout=200, check=False
+        )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split() == [str(os.geteuid() or 65534), "[]"]
