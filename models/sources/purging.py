@@ -1,39 +1,52 @@
 """What a hub's repository left in huggingface_hub's cache, taken away."""
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
 
 from models.sources.repository import blobs_of, cache_folder
 from registry.recipes.source import HubSource
 
 
-def purge(sources: Iterable[HubSource]) -> int:
+def purge(sources: Collection[HubSource], kept: Collection[HubSource] = (), read: Collection[Path] = ()) -> int:
     """Delete the files of these repositories at these revisions, and what had come of them; returns their bytes.
 
     Files that another revision in the cache shares stay. Blocks.
+
+    Args:
+        kept: whose files stay, whatever the revision is called: a branch and its commit are the same files.
+        read: folders that engines read, which stay too: a branch may have moved on since.
     """
-    from huggingface_hub import scan_cache_dir
+    from huggingface_hub import CachedRevisionInfo, scan_cache_dir
     from huggingface_hub.errors import CacheNotFound
 
-    wanted, freed = set(sources), 0
-    if not wanted:
+    if not sources:
         return 0
     try:
         found = scan_cache_dir(cache_folder())
     except CacheNotFound:
         return 0
-    commits = [
-        revision.commit_hash
-        for repository in found.repos
-        for revision in repository.revisions
-        if any(
-            one.hub == repository.repo_id and one.revision in (revision.commit_hash, *revision.refs) for one in wanted
-        )
-    ]
-    strategy = found.delete_revisions(*commits)
-    freed += strategy.expected_freed_size
-    strategy.execute()
-    for source in wanted:
-        for part in blobs_of(source).glob("*.part"):
+
+    def commits(wanted: Collection[HubSource]) -> set[str]:
+        return {
+            revision.commit_hash
+            for repository in found.repos
+            for revision in repository.revisions
+            if any(
+                one.hub == repository.repo_id and one.revision in (revision.commit_hash, *revision.refs)
+                for one in wanted
+            )
+        }
+
+    gone, hubs, freed = commits(sources) - commits(kept) - {folder.name for folder in read}, {s.hub for s in kept}, 0
+    for source in sources:
+        for part in blobs_of(source).glob("*.part") if source.hub not in hubs else ():
             freed += part.stat().st_size
             part.unlink(missing_ok=True)
-    return freed
+    # A repository of which no revision is left is deleted whole, with what is on its way for a kept one: one stays.
+    nothing = CachedRevisionInfo("", cache_folder(), 0, frozenset(), frozenset(), 0)
+    staying = {one: replace(one, revisions=one.revisions | {nothing}) for one in found.repos if one.repo_id in hubs}
+    found = replace(found, repos=frozenset(staying.get(one, one) for one in found.repos))
+    strategy = found.delete_revisions(*gone)
+    strategy.execute()
+    return freed + strategy.expected_freed_size

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -27,6 +28,16 @@ log = logging.getLogger("roundhouse.gateway")
 PASSING = frozenset({"hub_unavailable", "disk_full", "download_ended", "download_failed", "bad_download",
                      "source_not_stored", "download_cancelled"})  # fmt: skip
 """Codes of what may work the next time: the model is not broken for that."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldFiles:
+    """Of some models."""
+
+    sources: frozenset[HubSource]
+    """The repositories that they come from."""
+    folders: frozenset[Path]
+    """What their engines read."""
 
 
 class ModelFiles:
@@ -90,12 +101,13 @@ class ModelFiles:
         entry.broken = None
         await asyncio.to_thread(found, entry, files, self._state, self._device)
 
-    def purge(self, sources: Iterable[HubSource], paths: Iterable[Path]) -> int:
-        """Delete what came from these repositories, and what of these folders was made here; returns their bytes.
+    def purge(self, gone: HeldFiles, kept: HeldFiles) -> int:
+        """Delete what came from repositories, and what was made here, unless it is kept too; returns the bytes.
 
         An operator's own folders stay. Blocks.
         """
-        return purging.purge(sources) + self._conversions.purge(paths)
+        freed = purging.purge(gone.sources, kept.sources, kept.folders)
+        return freed + self._conversions.purge(gone.folders - kept.folders)
 
     async def forget_estimate(self, entry: ModelEntry) -> None:
         """Plan with what its files tell again, and not with what was measured."""

@@ -17,7 +17,7 @@ from registry.recipes.source import HubSource
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
-from runtime.gateway.files import ModelFiles
+from runtime.gateway.files import HeldFiles, ModelFiles
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
@@ -146,7 +146,7 @@ class Editor:
             )
         if not recipe.is_former and not force:
             self._check_unused(model)
-        sources, paths = self._files_of({model, *(f"{model}@{version}" for version in gone)})
+        files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
         await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
         await self._roster.read_again()
         still = self._roster.recipe(model)
@@ -154,16 +154,16 @@ class Editor:
             self._forget(model)
         freed = 0
         if purge:
-            kept, kept_paths = self._files_of(self._residency.entries)
-            freed = await asyncio.to_thread(self._files.purge, sources - kept, paths - kept_paths)
+            freed = await asyncio.to_thread(self._files.purge, files, self._files_of(self._residency.entries))
         return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
 
-    def _files_of(self, models: Iterable[str]) -> tuple[set[HubSource], set[Path]]:
-        """From which repositories they come, and what their engines read."""
+    def _files_of(self, models: Iterable[str]) -> HeldFiles:
         entries = [self._residency.entries[model] for model in models if model in self._residency.entries]
         sources = [entry.recipe.source for entry in entries]
-        hubs = {source for source in sources if isinstance(source, HubSource)}
-        return hubs, {entry.path for entry in entries if entry.path is not None}
+        return HeldFiles(
+            frozenset(source for source in sources if isinstance(source, HubSource)),
+            frozenset(entry.path for entry in entries if entry.path is not None),
+        )
 
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:
