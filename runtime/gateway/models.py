@@ -117,7 +117,7 @@ class Models:
     # --- aliases ----------------------------------------------------------------------------------------------------
     def set_alias(self, alias: str, name: str) -> ModelView:
         """A further name of the model, or one that moves to it from another model."""
-        self._names.check_no_router(alias, "model", "alias")
+        self._names.check_not_elsewhere(alias, "model", "alias")
         recipe = self._names.catalog.check_alias(alias, name)
         self._state.models.set_alias(alias, recipe.id)
         self._names.refresh()

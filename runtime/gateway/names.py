@@ -1,6 +1,6 @@
 """What names mean now: the recipes, with the adapters and aliases that the state holds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from cachetools import LRUCache
@@ -89,12 +89,36 @@ class Names:
         return self._labels[model].get(digest, digest[7:15])
 
     def check_adapter(self, key: AdapterKey) -> Recipe:
-        """As the catalog's, and Conflict (name_in_use) for a router's name."""
-        self.check_no_router(key.name, "adapter", "name")
+        """As the catalog's, and Conflict (name_in_use) for the name of a router or of a provider's model."""
+        self.check_not_elsewhere(key.name, "adapter", "name")
         return self.catalog.check_adapter(key)
 
-    def check_no_router(self, name: str, what: str, param: str) -> None:
-        """Raises Conflict (name_in_use) for a router's name: requests for it would have two meanings."""
+    def check_model(self, name: str, model: str, param: str, recipes: Iterable[Recipe] = ()) -> None:
+        """May a model be called so, by its id or by an alias that it had not?
+
+        recipes: such as are about to count, beside those that do.
+
+        Raises Conflict (name_in_use) for what means something else: requests would be answered from other weights.
+        """
+        self.check_not_elsewhere(name, "model", param)
+        owners = {recipe.id for recipe in recipes if name in recipe.aliases} | {self.catalog.aliases.get(name, model)}
+        used = {
+            "a model's id": name in self.catalog.recipes,
+            "a model's alias": owners != {model},
+            "an adapter's name": self.catalog.is_adapter(name),
+        }
+        for what, taken in used.items():
+            if taken:
+                raise Conflict(
+                    f"'{name}' is {what} already. Choose another name for the model.", code="name_in_use", param=param
+                )
+
+    def check_not_elsewhere(self, name: str, what: str, param: str) -> None:
+        """Raises Conflict (name_in_use) for a name of a router or of a provider's model: it would have two meanings."""
+        if name in self.elsewhere:
+            raise Conflict(
+                f"'{name}' is a provider's model. Choose another name for the {what}.", code="name_in_use", param=param
+            )
         if any(router.key.name == name for router in self._state.routers.all()):
             raise Conflict(
                 f"'{name}' is a router's name. Choose another name for the {what}, or remove the router: "

@@ -63,7 +63,6 @@ class Additions:
         self._roster, self._names, self._residency, self._device = roster, names, residency, device
         capability = nvml.capability(device.name) if device.kind == "cuda" else None
         self._machine = Machine(device.kind, device.budgets[0].bytes, capability)
-        self._adding = asyncio.Lock()
         self._threads = Threads("hub of models")
 
     async def preview(self, wanted: ModelRequest) -> Preview:
@@ -108,7 +107,7 @@ class Additions:
         while True:
             preview = await self.preview(wanted)
             recipe = preview.recipe
-            async with self._adding:  # two that add the same: the second one finds it there
+            async with self._roster.writing:  # two that add the same: the second one finds it there
                 if not self._roster.leaves(recipe.id):
                     is_new = self._check(preview, wanted)
                     if is_new:
@@ -139,15 +138,8 @@ class Additions:
                 code="name_in_use",
                 param="id",
             )
-        self._names.check_no_router(recipe.id, "model", "id")
-        if recipe.id in self._names.catalog.aliases:
-            raise Conflict(f"'{recipe.id}' is an alias already. Give another id.", code="name_in_use", param="id")
-        for alias in recipe.aliases:
-            self._names.check_no_router(alias, "model", "overrides")
-            if alias in self._names.catalog.aliases or alias in self._names.catalog.recipes:
-                raise Conflict(
-                    f"'{alias}' is a model's name already. Give another alias.", code="name_in_use", param="overrides"
-                )
+        for name, param in ((recipe.id, "id"), *((alias, "overrides") for alias in recipe.aliases)):
+            self._names.check_model(name, recipe.id, param, self._roster.recipes())
         if preview.plan.verdict == "impossible":
             raise DoesNotFit(advice(preview))
         return True

@@ -18,7 +18,7 @@ from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.adapters import Adapters
 from runtime.gateway.files import HeldFiles, ModelFiles
-from runtime.gateway.launch.roster import Roster
+from runtime.gateway.launch.roster import Roster, all_gone
 from runtime.gateway.names import Names
 from runtime.residency.manager import ResidencyManager
 from runtime.residency.policy import Need
@@ -64,7 +64,6 @@ class Editor:
         self._trusted = trusted
         self._roster, self._names, self._residency = roster, names, residency
         self._state, self._adapters, self._files, self._device = state, adapters, files, device
-        self._changing = asyncio.Lock()
 
     def _recipe(self, name: str) -> Recipe:
         """Of an id, an alias, or `id@version`. Raises NotFound."""
@@ -80,7 +79,7 @@ class Editor:
         Raises BadRequest for what cannot be edited, Unfit with every fault, DoesNotFit.
         """
         check_flags(changes, self._trusted)
-        async with self._changing:  # two at once would make one version of two
+        async with self._roster.writing:  # two at once would make one version of two
             return await self._edit(name, changes)
 
     async def _edit(self, name: str, changes: Mapping[str, object]) -> Edited:
@@ -94,12 +93,14 @@ class Editor:
         draft = recipe_of(data)
         keys = tuple(changed(plain(draft), plain(before)))
         for alias in set(draft.aliases) - set(before.aliases):  # files may have given it one that a router has
-            self._names.check_no_router(alias, "model", "changes")
+            self._names.check_model(alias, before.id, "changes", self._roster.recipes())
         if not keys:
             return Edited(before, before.version, (), False)
         highest = max(version for id_, version in self._roster.versions() if id_ == before.id)
         recipe = draft.model_copy(update={"version": highest + 1})
         await self._check(recipe)
+        if self._recipe(name) != before:  # the operator's files were read again meanwhile: what they say now counts
+            return await self._edit(name, changes)
         reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
         await asyncio.to_thread(self._roster.shelf.write, recipe, recipe_text(recipe, reasons))
         await self._roster.read_again()
@@ -133,7 +134,24 @@ class Editor:
 
         Raises Conflict for a model of the operator's own files, one that is pinned or that has adapters, unless forced.
         """
-        recipe = self._recipe(name)
+        async with self._roster.writing:  # an edit beside it would bring the model back
+            recipe = self._recipe(name)
+            model, _, _ = recipe.id.partition("@")
+            gone = self._going(recipe, force)
+            files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
+            await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
+            _, leaving = await self._roster.follow()
+        await all_gone(leaving)
+        still = self._roster.recipe(model)
+        if still is None:
+            self._forget(model)
+        freed = 0
+        if purge:
+            freed = await asyncio.to_thread(self._files.purge, files, self._files_of(self._residency.entries))
+        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
+
+    def _going(self, recipe: Recipe, force: bool) -> set[int]:
+        """The versions that go with it. Raises as `remove`."""
         model, _, _ = recipe.id.partition("@")
         mine = {version for id_, version in self._roster.shelf_versions() if id_ == model}
         gone = {recipe.version} if recipe.is_former else mine
@@ -146,16 +164,7 @@ class Editor:
             )
         if not recipe.is_former and not force:
             self._check_unused(model)
-        files = self._files_of({model, *(f"{model}@{version}" for version in gone)})
-        await asyncio.to_thread(self._roster.shelf.remove, model, sorted(gone))
-        await self._roster.read_again()
-        still = self._roster.recipe(model)
-        if still is None:
-            self._forget(model)
-        freed = 0
-        if purge:
-            freed = await asyncio.to_thread(self._files.purge, files, self._files_of(self._residency.entries))
-        return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
+        return gone
 
     def _files_of(self, models: Iterable[str]) -> HeldFiles:
         entries = [self._residency.entries[model] for model in models if model in self._residency.entries]

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
 
 from launch.shelf import Arrangement, Shelf, Shelved, arrange
 from registry.errors import NotFound, RoundhouseError
@@ -53,6 +53,8 @@ class Roster:
         self.given, self.shelf = tuple(given), shelf
         self._names, self._residency, self._queues, self._make_queue = names, residency, queues, make_queue
         self._files, self._state, self._metrics, self._register = files, state, metrics, register
+        self.writing = asyncio.Lock()
+        """Who changes the shelf holds it, from the look at what is there until the models follow."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
         self._again: set[str] = set()
@@ -66,6 +68,10 @@ class Roster:
         if entry is None or model in self._leaving:
             return None
         return self._residency.exchanger.waiting(model) or entry.recipe
+
+    def recipes(self) -> list[Recipe]:
+        """All of those."""
+        return [found for model in self._residency.entries if (found := self.recipe(model)) is not None]
 
     def leaves(self, model: str) -> bool:
         return model in self._leaving
@@ -89,10 +95,13 @@ class Roster:
         return {(recipe.id, recipe.version) for recipe in self._shelved}
 
     async def read_again(self, given: Iterable[Recipe] | None = None) -> Arrangement:
-        """Have the models follow the files: the shelf's, and `given` if those have changed.
+        """As `follow`; returns once those are gone that leave by it. Nobody else waits for their last requests."""
+        arranged, leaving = await self.follow(given)
+        await all_gone(leaving)
+        return arranged
 
-        Returns once those are gone that leave by it. Nobody else has to wait for their last requests.
-        """
+    async def follow(self, given: Iterable[Recipe] | None = None) -> tuple[Arrangement, list[asyncio.Task[None]]]:
+        """Have the models follow the files: the shelf's, and `given` if those have changed. Also who leaves by it."""
         async with self._changing:
             shelved = await asyncio.to_thread(self.shelf.read)
             if given is not None:
@@ -107,11 +116,7 @@ class Roster:
             leaving = [self._drop(m) for m in self._residency.entries if m not in wanted and m not in self._leaving]
             for recipe in arranged.recipes:
                 await self._set(recipe)
-        if leaving:
-            await asyncio.wait(leaving)
-            for task in leaving:
-                task.result()
-        return arranged
+        return arranged, leaving
 
     async def _set(self, recipe: Recipe) -> None:
         if recipe.id in self._leaving:
@@ -165,3 +170,11 @@ class Roster:
         if model in self._again:
             self._again.discard(model)
             await self.read_again()
+
+
+async def all_gone(leaving: Collection[asyncio.Task[None]]) -> None:
+    """Who stops waiting for them stops none of them."""
+    if leaving:
+        await asyncio.wait(leaving)
+    for task in leaving:
+        task.result()

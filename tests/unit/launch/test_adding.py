@@ -1,6 +1,7 @@
 """The use case of an addition, over the real manager of models, as far as it goes without a server."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,24 +12,31 @@ import pytest
 from launch.proposal.trust import check_flags
 from launch.request import ModelRequest
 from registry.errors import Conflict, DoesNotFit, Forbidden
+from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
-from registry.records import ROUTERS, AdapterKey
+from registry.records import ROUTERS, Adapter, AdapterKey
 from runtime.gateway.launch.adding import Additions, advice
 from runtime.gateway.names import Names
 from runtime.server.device import Device
+from tests.unit.registry.makers import adapter, recipe
 from tests.unit.residency.scripted import World
 
 RERANK = ModelRequest("package:models.starter/pack/starter-rerank")
 MIB = 2**20
 
 
-def additions(folder: Path, budget: int, roster: Any = None) -> tuple[World, Additions]:
+def additions(
+    folder: Path, budget: int, roster: Any = None, recipes: Sequence[Recipe] = (), adapters: Sequence[Adapter] = ()
+) -> tuple[World, Additions]:
     world = World(folder, budget=budget)
-    roster = roster or SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False)
-    table = SimpleNamespace(all=lambda: (), ever=lambda: ())
+    roster = roster or SimpleNamespace(recipe=lambda _: None, leaves=lambda _: False, recipes=lambda: recipes)
+    roster.writing = asyncio.Lock()
+    table = SimpleNamespace(all=lambda: adapters, ever=lambda: ())
     routers = SimpleNamespace(all=lambda: [SimpleNamespace(key=AdapterKey(ROUTERS, "auto"))])
-    state: Any = SimpleNamespace(adapters=table, models=SimpleNamespace(aliases=dict), routers=routers)
-    names = Names((), state)
+    models = SimpleNamespace(aliases=lambda: {"own": "base"})
+    state: Any = SimpleNamespace(adapters=table, models=models, routers=routers)
+    names = Names([one for one in recipes if one.version == 1], state)
+    names.elsewhere = frozenset({"haiku"})
     return world, Additions(roster, names, world.manager, Device("cpu", "cpu", "cpu", budget, budget))
 
 
@@ -47,6 +55,30 @@ async def test_one_that_is_named_like_a_router_is_refused(tmp_path: Path, wanted
     _, adding = additions(tmp_path, 2048 * MIB)
     with pytest.raises(Conflict, match=r"'auto' is a router's name. Choose another name for the model"):
         [step async for step in adding.add(replace(RERANK, **wanted))]
+
+
+@pytest.mark.parametrize("wanted", ["id", "alias"])
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("legal", "an adapter's name"),
+        ("base:legal", "an adapter's name"),
+        ("team/theirs", "an adapter's name"),
+        ("tall", "a model's alias"),
+        ("own", "a model's alias"),
+        ("soon", "a model's alias"),
+        ("haiku", "a provider's model"),
+    ],
+)
+async def test_one_takes_no_name_from_another(tmp_path: Path, name: str, words: str, wanted: str) -> None:
+    """Whoever asks for it would get other weights."""
+    recipes = [recipe("base", aliases=("tall",)), recipe("base", version=2, aliases=("tall", "soon"))]
+    adapters = [adapter("base", "legal"), adapter("base", "theirs", team="team")]
+    _, adding = additions(tmp_path, 2048 * MIB, None, recipes, adapters)
+    more: dict[str, Any] = {"id": name} if wanted == "id" else {"overrides": {"aliases": [name]}}
+    with pytest.raises(Conflict, match=words) as refused:
+        [step async for step in adding.add(replace(RERANK, **more))]
+    assert refused.value.code == "name_in_use"
 
 
 async def test_weights_that_are_larger_than_all_ask_for_a_smaller_model(tmp_path: Path) -> None:

@@ -8,28 +8,36 @@ import httpx
 import pytest
 
 from registry.errors import Conflict
+from registry.recipes.definition import Recipe
+from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
 from tests.unit.http.fakes import FakeGateway
+from tests.unit.registry.makers import digest
 
 
 @pytest.fixture
-async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+async def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGateway]:
+    """Its models change and leave at once, and the check of an edit takes a while."""
     with State(tmp_path / "data") as state:
-        yield FakeGateway(tmp_path, state=state)
+        gateway = FakeGateway(tmp_path, state=state)
+        editor, entries = gateway.gateway.editor, gateway.entries
+
+        async def remove(entry: ModelEntry, _: object) -> None:
+            del entries[entry.id]
+
+        monkeypatch.setattr(editor, "_check", _slowly)
+        monkeypatch.setattr(editor._residency, "exchange", _at_once, raising=False)
+        monkeypatch.setattr(editor._residency, "add", lambda one: entries.setdefault(one.id, one), raising=False)
+        monkeypatch.setattr(editor._residency, "remove", remove, raising=False)
+        yield gateway
 
 
 async def test_two_at_once_are_two_versions_and_neither_is_lost(
-    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+    client: httpx.AsyncClient, gateway: FakeGateway
 ) -> None:
     changes = ({"queue.max_waiting": 7}, {"batching.max_requests": 3})
-    editor = gateway.gateway.editor
-    monkeypatch.setattr(editor, "_check", _slowly)
-    monkeypatch.setattr(editor._residency, "exchange", _at_once, raising=False)
-    monkeypatch.setattr(
-        editor._residency, "add", lambda entry: gateway.entries.setdefault(entry.id, entry), raising=False
-    )
     answers = await asyncio.gather(*(client.patch("/v1/models/chat", json={"changes": one}) for one in changes))
     assert [answer.status_code for answer in answers] == [200, 200], [answer.text for answer in answers]
     assert sorted(answer.json()["version"] for answer in answers) == [2, 3]
@@ -42,19 +50,80 @@ async def test_an_alias_that_files_gave_keeps_no_edit_away(
 ) -> None:
     """Though a router has its name by now: the model was there when it came, or the other way about."""
     editor, entry = gateway.gateway.editor, gateway.entries["chat"]
-    monkeypatch.setattr(editor, "_check", _slowly)
-    monkeypatch.setattr(editor._residency, "exchange", _at_once, raising=False)
-    monkeypatch.setattr(editor._residency, "add", lambda one: gateway.entries.setdefault(one.id, one), raising=False)
     given = entry.recipe.model_copy(update={"aliases": ("auto",)})
     monkeypatch.setattr(editor, "_recipe", lambda _: given)
-    monkeypatch.setattr(editor._names, "check_no_router", _is_taken)
+    monkeypatch.setattr(editor._names, "check_model", _is_taken)
     found = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
     assert found.status_code == 200, found.text
     refused = await client.patch("/v1/models/chat", json={"changes": {"aliases": ["auto", "other"]}})
     assert refused.status_code == 409
 
 
-def _is_taken(name: str, *_: str) -> None:
+@pytest.mark.parametrize("name", ["embed", "searched", "fine", "chat:fine", "chat"])
+async def test_an_edit_takes_no_name_from_another(name: str, client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """A model's id, an alias, an adapter, on its base too: whoever asks for it would get other weights."""
+    gateway.state.adapters.register(AdapterKey("chat", "fine"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.state.models.set_alias("searched", "embed")
+    gateway.names.refresh()
+    refused = await client.patch("/v1/models/chat", json={"changes": {"aliases": ["mine", name]}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "name_in_use")
+    assert gateway.names.catalog.recipes["chat"].version == 1
+    assert "mine" not in gateway.names.catalog.aliases
+
+
+async def test_an_alias_that_another_one_is_about_to_get_is_taken(
+    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exchanger = gateway.gateway.editor._residency.exchanger
+    about_to = gateway.recipes[1].model_copy(update={"aliases": ("soon",)})
+    monkeypatch.setattr(exchanger, "waiting", lambda model: about_to if model == about_to.id else None)
+    refused = await client.patch("/v1/models/chat", json={"changes": {"aliases": ["soon"]}})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (409, "name_in_use")
+
+
+async def test_an_alias_that_a_call_gave_may_go_into_the_recipe(
+    client: httpx.AsyncClient, gateway: FakeGateway
+) -> None:
+    gateway.state.models.set_alias("mine", "chat")
+    gateway.names.refresh()
+    assert (await client.patch("/v1/models/chat", json={"changes": {"aliases": ["mine"]}})).status_code == 200
+    assert gateway.names.catalog.recipes["chat"].aliases == ("mine",)
+
+
+async def test_an_edit_beside_a_removal_brings_nothing_back(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """What was edited before is gone with it, whichever of the two is first."""
+    edited = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
+    assert edited.status_code == 200, edited.text
+    removed, edited = await asyncio.gather(
+        client.delete("/v1/models/chat"),
+        client.patch("/v1/models/chat", json={"changes": {"batching.max_requests": 3}}),
+    )
+    assert (removed.status_code, edited.status_code) == (200, 200), (removed.text, edited.text)
+    recipe = gateway.names.catalog.resolve("chat").recipe
+    assert recipe.queue.max_waiting != 7
+
+
+async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
+    client: httpx.AsyncClient, gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = gateway.gateway.editor
+    newer = gateway.recipes[0].model_copy(update={"version": 5})
+    embed = gateway.recipes[1]
+
+    async def read_again_with(*given: Recipe) -> None:
+        monkeypatch.setattr(editor, "_check", _slowly)
+        await editor._roster.read_again(given)
+
+    monkeypatch.setattr(editor, "_check", lambda _: read_again_with(newer, embed))
+    edited = await client.patch("/v1/models/chat", json={"changes": {"queue.max_waiting": 7}})
+    assert (edited.status_code, edited.json()["version"]) == (200, 6)
+    monkeypatch.setattr(editor, "_check", lambda _: read_again_with(newer))
+    gone = await client.patch("/v1/models/embed", json={"changes": {"queue.max_waiting": 7}})
+    assert gone.status_code == 404
+    assert "embed" not in gateway.entries
+
+
+def _is_taken(name: str, *_: object) -> None:
     raise Conflict(f"There is a router '{name}'.")
 
 
