@@ -11,12 +11,11 @@ import re
 from pathlib import Path, PurePosixPath
 
 from registry.errors import BadRequest
-from registry.recipes.source import HubSource, PackageSource, PathSource, Source
+from registry.recipes.source import HubSource, PackageSource, PathSource, Source, is_revision
 from registry.wording import quoted
 
 HUB = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*\Z")
 PACKAGE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*\Z")
-REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,199}\Z")
 MAIN = "main"
 NAMELESS = re.compile(r"^(checkpoint-\d+|model|models|merged|output|out|final|snapshot|[0-9a-f]{40})\Z", re.IGNORECASE)
 """Names of folders that say nothing: their parent's is better."""
@@ -44,7 +43,7 @@ def parse_source(text: str, revision: str | None = None, *, at_home: bool = True
         wanted = named or revision or MAIN
         if at and (not named or (revision and revision != named)):
             raise BadRequest("Name the revision once: org/name@revision.", param="source")
-        if not REVISION.match(wanted) or ".." in wanted:
+        if not is_revision(wanted):
             raise BadRequest(f"{quoted(wanted)} is no revision: write a branch, a tag or a commit.", param="revision")
         return HubSource(hub=hub, revision=wanted)
     if revision:

@@ -14,7 +14,7 @@ from pathlib import Path
 from models.sources.resolve import UNWANTED, WANTED
 from registry.errors import Unavailable
 from registry.files.hub import TIMEOUT, endpoint, hub_errors
-from registry.recipes.source import HubSource
+from registry.recipes.source import HubSource, is_revision
 from registry.wording import size_words
 
 SPARE = 256 * 2**20
@@ -51,7 +51,7 @@ def files_of(source: HubSource) -> Repository:
         info = HfApi(endpoint=endpoint()).model_info(
             source.hub, revision=source.revision, files_metadata=True, timeout=TIMEOUT
         )
-    if info.sha is None:
+    if info.sha is None or not is_revision(info.sha):
         where = f"'{source.hub}' at revision '{source.revision}'"
         raise Unavailable(f"The hub at {endpoint()} names no commit for {where}.", code="hub_unavailable")
     files = {

@@ -1,10 +1,25 @@
 """Where a model or an adapter comes from: a folder, a Python package, or a hub's repository at a fixed revision."""
 
+import re
 from typing import Annotated
 
-from pydantic import Discriminator, Tag
+from pydantic import AfterValidator, Discriminator, Tag
+from pydantic_core import PydanticCustomError
 
 from registry.recipes.fields import InsidePath, Strict, Text
+
+_REVISION = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._/+-]{0,199}\Z")
+
+
+def is_revision(text: str) -> bool:
+    """Whether it may be a branch, a tag or a commit. A hub's cache has files of such names: it leads out of none."""
+    return _REVISION.match(text) is not None and ".." not in text
+
+
+def _revision(value: str) -> str:
+    if not is_revision(value):
+        raise PydanticCustomError("revision", "write a branch, a tag or a commit")
+    return value
 
 
 class PathSource(Strict):
@@ -24,7 +39,7 @@ class HubSource(Strict):
     """A repository on a model hub at a fixed revision (a commit; a tag or branch is resolved to one)."""
 
     hub: Text
-    revision: Text
+    revision: Annotated[Text, AfterValidator(_revision)]
 
 
 Source = PathSource | PackageSource | HubSource

@@ -1,13 +1,17 @@
 """Models that a client adds or edits: it names no file, package or code that is not for it."""
 
 import sys
+from pathlib import Path
 
 import httpx
 import pytest
 
 from registry.errors import Unfit
 from registry.files.sources import locate
+from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
+from registry.state.database import State
+from tests.unit.http.fakes import FakeGateway, application, recipe
 
 
 @pytest.mark.parametrize(
@@ -25,6 +29,19 @@ async def test_an_edit_leads_a_model_to_no_other_folder(client: httpx.AsyncClien
     answer = await client.patch("/v1/models/chat", json={"changes": changes})
     assert answer.status_code == 400, answer.text
     assert "cannot be edited" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("revision", ["../../../note.txt", "a/../../b", "/etc/passwd", "a\x00b", "main\n"])
+async def test_a_revision_leads_out_of_no_cache(tmp_path: Path, revision: str) -> None:
+    source = {"hub": "org/m", "revision": "main"}
+    chat = recipe("chat", "chat").model_dump(mode="json") | {"source": source}
+    with State(tmp_path / "data") as state:
+        gateway = FakeGateway(tmp_path, [Recipe.model_validate(chat)], state=state)
+        transport = httpx.ASGITransport(app=application(gateway))
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            answer = await client.patch("/v1/models/chat", json={"changes": {"source.revision": revision}})
+    assert answer.status_code == 422, answer.text
+    assert "'source.revision': write a branch, a tag or a commit" in answer.text
 
 
 @pytest.mark.parametrize("name", ["antigravity.x", "torch.nn.quantized.dynamic.no", "idlelib.idle_test.no"])
