@@ -3,11 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
-
-from watchfiles import awatch
 
 from registry.errors import Unfit
 from registry.recipes.loading import Documents, load_documents
@@ -16,6 +15,7 @@ from registry.recipes.router import RouterSpec
 from runtime.gateway.launch.roster import Roster
 
 log = logging.getLogger("roundhouse.gateway")
+LOOK_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,28 @@ class Reloading:
         return Reloaded(tuple(recipe.id for recipe in arranged.recipes), self._roster.faults)
 
     async def watch(self) -> NoReturn:
-        """For ever: read them again when they change."""
+        """For ever: read them again when they change, and have then stayed so from one look to the next.
+
+        It looks, and is not told: editors put another file in a file's place, and a folder may go and come back.
+        """
+        read = before = await asyncio.to_thread(self._marks)
         while True:
-            there = [path for path in self._paths if path.exists()]
-            async for _ in awatch(*there, recursive=False):
-                await self.reload()
-            await asyncio.sleep(1)  # all of them were taken away
+            await asyncio.sleep(LOOK_SECONDS)
+            now = await asyncio.to_thread(self._marks)
+            if now == before != read:
+                read = now
+                try:
+                    await self.reload()
+                except Exception:  # whatever it is: the next change is read
+                    log.exception("the recipes could not be read again")
+            before = now
+
+    def _marks(self) -> list[tuple[Path, int, int, int]]:
+        """Of what is there: which file it is, its size and its time of change."""
+        marks = []
+        for path in self._paths:
+            for file in [path, *sorted(path.glob("*.y*ml"))]:
+                with suppress(OSError):
+                    found = file.stat()
+                    marks.append((file, found.st_ino, found.st_size, found.st_mtime_ns))
+        return marks

@@ -1,0 +1,105 @@
+"""Recipe files that change while the server watches them."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from registry.recipes.definition import Recipe
+from runtime.gateway.launch import reloading
+from runtime.gateway.launch.reloading import Reloading
+from tests.eventually import PATIENCE
+
+RECIPE = "id: {}\nversion: 1\ntask: embed\nsource: {{path: x}}\nengine: {{name: sentence-transformers}}\n"
+
+
+class Follower:
+    """A roster that keeps which models it was to follow."""
+
+    def __init__(self) -> None:
+        self.faults: tuple[str, ...] = ()
+        self.came: asyncio.Queue[list[str]] = asyncio.Queue()
+        self.fails = False
+
+    async def read_again(self, models: tuple[Recipe, ...]) -> Any:
+        self.came.put_nowait([recipe.id for recipe in models])
+        if self.fails:
+            raise OverflowError("what nobody has thought of")
+        return SimpleNamespace(recipes=models)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "recipes").mkdir()
+    return tmp_path / "recipes" / "r.yaml"
+
+
+@pytest.fixture(params=["its file", "its folder"])
+async def follower(
+    request: pytest.FixtureRequest, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Follower]:
+    monkeypatch.setattr(reloading, "LOOK_SECONDS", 0.01)
+    file.write_text(RECIPE.format("first"))
+    follower: Any = Follower()
+
+    async def route(_: object) -> None: ...
+
+    watched = file if request.param == "its file" else file.parent
+    watcher = Reloading(follower, [watched], route, lambda _: None)
+    looked = asyncio.Event()
+    marks = watcher._marks
+    loop = asyncio.get_running_loop()
+
+    def look() -> Any:
+        found = marks()
+        loop.call_soon_threadsafe(looked.set)
+        return found
+
+    monkeypatch.setattr(watcher, "_marks", look)
+    watching = asyncio.create_task(watcher.watch())
+    await asyncio.wait_for(looked.wait(), PATIENCE)
+    yield follower
+    watching.cancel()
+    with suppress(asyncio.CancelledError):
+        await watching
+
+
+def save(file: Path, model: str) -> None:
+    """As editors do: a new file in the place of the old one."""
+    new = file.with_name("new")
+    new.write_text(RECIPE.format(model))
+    os.replace(new, file)
+
+
+async def follows(follower: Follower) -> list[str]:
+    return await asyncio.wait_for(follower.came.get(), PATIENCE)
+
+
+async def test_each_save_counts(follower: Follower, file: Path) -> None:
+    for model in ("second", "third", "fourth"):
+        save(file, model)
+        assert await follows(follower) == [model]
+
+
+async def test_a_folder_that_was_taken_away_counts_once_it_is_back(follower: Follower, file: Path) -> None:
+    away = file.parent.with_name("away")
+    file.parent.rename(away)
+    while not follower.faults:
+        await asyncio.sleep(0.01)
+    save(away / file.name, "second")
+    away.rename(file.parent)
+    assert await follows(follower) == ["second"]
+
+
+async def test_a_reading_that_fails_is_not_the_last(follower: Follower, file: Path) -> None:
+    follower.fails = True
+    save(file, "second")
+    assert await follows(follower) == ["second"]
+    follower.fails = False
+    save(file, "third")
+    assert await follows(follower) == ["third"]
