@@ -105,8 +105,12 @@ class Database:
             return
         try:
             with _told(), closing(self.engine.raw_connection()) as connection:
-                connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except Unavailable:  # no room for the table file to grow: what was committed stays in the log beside it
+                rows = connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            [(busy, logged, copied)] = rows
+            stays = busy or logged != copied  # somebody reads what was before, or copies
+        except Unavailable:  # no room for the table file to grow
+            stays = True
+        if stays:  # what was committed stays in the log beside it
             with open(f"{self.url.database}-wal", "rb") as log:
                 os.fsync(log.fileno())
 

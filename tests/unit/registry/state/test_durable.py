@@ -271,3 +271,24 @@ def test_what_was_committed_is_synced_where_the_table_file_cannot_grow(
     monkeypatch.setattr(in_file._database.engine, "raw_connection", Full)
     in_file.sync()
     assert len(synced) == 1
+
+
+def test_what_was_committed_while_somebody_reads_is_synced(in_file: State, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint stops at what the reader sees, and syncs nothing then."""
+    in_file.adapters.register(KEY, new(1))
+    in_file.sync()
+    synced: list[str] = []
+    monkeypatch.setattr(
+        "registry.storage.database.os.fsync", lambda file: synced.append(os.readlink(f"/proc/self/fd/{file}"))
+    )
+    path = in_file._database.url.database
+    assert path is not None
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM versions").fetchall()
+        in_file.adapters.register(KEY, new(2))
+        in_file.sync()
+        assert synced == [f"{os.path.realpath(path)}-wal"]
+        reader.execute("COMMIT")
+    in_file.sync()
+    assert len(synced) == 1, "the checkpoint has synced it"
