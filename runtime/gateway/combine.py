@@ -17,6 +17,7 @@ from adapters.fetch import disk_errors
 from adapters.service import AdapterService
 from adapters.sources import MadeHere
 from adapters.types import Base
+from models.sources.resolve import revision
 from registry.catalog import Resolved
 from registry.errors import BadRequest, Conflict, EngineFailed, Unavailable
 from registry.records import Version
@@ -64,7 +65,7 @@ class Combiner:
             return await self._combine(wanted, caller)
 
     async def merge(self, name: str, caller: Caller, folder: Path) -> Merged:
-        """Base and adapter as one model below `folder`; one that was made before is told again.
+        """Base and adapter as one model below `folder`; one that was made before of the same two is told again.
 
         Raises BadRequest, NotFound, Unavailable (combine_busy, out_of_memory, disk_full), Unfit, EngineFailed.
         """
@@ -73,8 +74,9 @@ class Combiner:
         base = self._adapters.base_for(version.key.name, version.key.base, caller.team)
         with self._alone():
             await self._service.ready(version.digest)
-            words = re.sub(r"[^A-Za-z0-9._-]", "-", f"{version.key.base}-{version.key.name}-{version.digest[7:19]}")
-            out = folder / words
+            base_revision = await asyncio.to_thread(revision, target.recipe.source, base.path)
+            words = f"{version.key.base}-{version.key.name}-{version.digest[7:19]}-{base_revision[:12]}"
+            out = folder / re.sub(r"[^A-Za-z0-9._-]", "-", words)
             if out.is_dir():
                 return Merged(version, out, await asyncio.to_thread(size_of, out))
             with disk_errors():

@@ -182,3 +182,26 @@ def test_what_a_merge_left_that_was_killed_goes_with_the_next(tmp_path: Path, mo
         (folder / "model.safetensors").write_bytes(b"x")
     combine._make_room(tmp_path, tmp_path)
     assert (half.exists(), whole.exists()) == (False, True)
+
+
+async def test_a_base_that_has_changed_is_merged_anew(
+    client: httpx.AsyncClient, gateway: FakeGateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = gateway.entries["small"].path = tmp_path / "base"
+    base.mkdir()
+    weights = base / "model.safetensors"
+
+    async def merged(base: Path, adapter: Path, out: Path, *, trusted: bool) -> int:
+        out.mkdir()
+        return (out / "model.safetensors").write_bytes(weights.read_bytes())
+
+    monkeypatch.setattr(combine, "merged", merged)
+    monkeypatch.setattr(combine, "_make_room", lambda _base, folder: folder.mkdir(exist_ok=True))
+    outputs = []
+    for content in (b"old", b"old", b"new"):
+        weights.write_bytes(content)
+        answer = await client.post("/v1/adapters/one/merge")
+        assert answer.status_code == 200, answer.text
+        outputs.append(Path(answer.json()["output"]))
+        assert (outputs[-1] / "model.safetensors").read_bytes() == content
+    assert outputs[0] == outputs[1] != outputs[2]
