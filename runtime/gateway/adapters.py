@@ -50,8 +50,14 @@ class Adapters:
         self._names, self._residency, self._queues, self._service = names, residency, queues, service
         self._pinned = WeakKeyDictionary[ModelQueue, set[str]]()
         """What each has been told to hold."""
-        self.faults: dict[str, str] = {}
+        self._faults: dict[str, dict[str, str]] = {}
+        """Of each model's recipe, as it was read last."""
+
+    @property
+    def faults(self) -> dict[str, str]:
         """Adapters of recipes that could not be registered, and why."""
+        served = {model: found for model, found in self._faults.items() if model in self._residency.entries}
+        return {f"{model}:{name}": why for model, found in served.items() for name, why in found.items()}
 
     # --- look up ----------------------------------------------------------------------------------------------------
     @property
@@ -131,6 +137,8 @@ class Adapters:
 
     async def register_of(self, recipe: Recipe) -> None:
         """The adapters of a recipe whose names are not there yet: everybody's. What is refused is kept in `faults`."""
+        refused: dict[str, str] = {}
+        self._faults[recipe.id] = refused
         for wanted in recipe.adapters:
             key = AdapterKey(recipe.id, wanted.name)
             if any(a.key == key for a in self._service.list(recipe.id)):
@@ -144,7 +152,7 @@ class Adapters:
             except Exception as error:  # whatever it is: the others are registered, and the server gets ready
                 told = error.message if isinstance(error, RoundhouseError) else f"{type(error).__name__}: {error}"
                 faults = "; ".join(error.faults) if isinstance(error, Unfit) else ""
-                self.faults[f"{recipe.id}:{wanted.name}"] = f"{told} {faults}".strip()
+                refused[wanted.name] = f"{told} {faults}".strip()
                 log.error("adapter of a recipe refused", extra={"adapter": wanted.name, "cause": told})
         self._hold_pins(recipe.id)
 

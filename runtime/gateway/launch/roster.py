@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, MutableMapping
+from functools import partial
 
 from launch.shelf import Arrangement, Shelf, Shelved, arrange
 from registry.errors import NotFound, RoundhouseError
@@ -57,6 +58,7 @@ class Roster:
         """Who changes the shelf holds it, from the look at what is there until the models follow."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
+        self._registering: set[asyncio.Task[None]] = set()
         self._again: set[str] = set()
         """Of those that leave: wanted again."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
@@ -127,7 +129,7 @@ class Roster:
             return
         if entry is not None:
             fill = await asyncio.to_thread(self._files.look, recipe)
-            self._residency.exchange(entry, RecipeExchange(recipe, fill, lambda: self._name(recipe)))
+            self._residency.exchange(entry, RecipeExchange(recipe, fill, partial(self._counts, entry)))
             return
         queue = self._make_queue(recipe)
         entry = await asyncio.to_thread(self._files.entry, recipe, queue)
@@ -137,10 +139,20 @@ class Roster:
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
         await self._settle_in(entry)
 
-    async def _settle_in(self, entry: ModelEntry) -> None:
-        if entry.path is not None:
+    def _counts(self, entry: ModelEntry) -> None:
+        """From now on it has another recipe, which may name other adapters."""
+        self._name(entry.recipe)
+        task = asyncio.create_task(self._bring_adapters(entry), name=f"adapters-{entry.id}")
+        self._registering.add(task)
+        task.add_done_callback(self._registering.discard)
+
+    async def _bring_adapters(self, entry: ModelEntry) -> None:
+        if entry.path is not None:  # else when its files have been fetched
             await self._register(entry.recipe)
             self._names.refresh()
+
+    async def _settle_in(self, entry: ModelEntry) -> None:
+        await self._bring_adapters(entry)
         if entry.pinned or entry.recipe.residency.preload:
             try:
                 self._residency.want(entry)

@@ -14,6 +14,7 @@ from registry.recipes.definition import Recipe
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
+from runtime.residency.exchanger import RecipeExchange
 from tests.unit.http.fakes import recipe
 
 
@@ -24,9 +25,17 @@ class Leaving:
         self.entries: dict[str, Any] = {}
         self.may_go: dict[str, asyncio.Event] = {}
         self.exchanger = SimpleNamespace(waiting=lambda _model: None)
+        self.exchanges: list[RecipeExchange] = []
+        self.registered: list[Recipe] = []
 
     def add(self, entry: Any) -> None:
         self.entries[entry.id] = entry
+
+    def exchange(self, _: Any, exchange: RecipeExchange) -> None:
+        self.exchanges.append(exchange)
+
+    async def register(self, recipe: Recipe) -> None:
+        self.registered.append(recipe)
 
     async def remove(self, entry: Any, error: RoundhouseError) -> None:
         await self.may_go.setdefault(entry.id, asyncio.Event()).wait()
@@ -43,12 +52,11 @@ def made(tmp_path: Path) -> tuple[Roster, Leaving]:
     def entry(recipe: Recipe, _queue: object) -> Any:
         return SimpleNamespace(id=recipe.id, recipe=recipe, path=None, pinned=False)
 
-    files: Any = SimpleNamespace(entry=entry)
+    files: Any = SimpleNamespace(entry=entry, look=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
-    register: Any = None
     roster = Roster(
         (), Shelf(tmp_path), Shelved((), ()), Names((), state), residency, {}, make_queue, files, state, Metrics(),
-        register,
+        residency.register,
     )  # fmt: skip
     return roster, residency
 
@@ -83,3 +91,20 @@ async def test_one_that_is_wanted_again_comes_once_it_has_left(made: tuple[Roste
     await asyncio.wait_for(removing, 200)
     assert residency.entries["old"] is not before
     assert roster.recipe("old") == old
+
+
+async def test_the_adapters_of_a_changed_recipe_are_registered_once_it_counts(
+    made: tuple[Roster, Leaving], tmp_path: Path
+) -> None:
+    roster, residency = made
+    old, new = recipe("old", "chat"), recipe("old", "chat").model_copy(update={"version": 2})
+    await roster.read_again([old])
+    await roster.read_again([new])
+    [exchange] = residency.exchanges
+    entry = residency.entries["old"]
+    entry.recipe, entry.path = new, tmp_path  # as the exchange does
+    assert residency.registered == []
+    exchange.done()
+    while not residency.registered:
+        await asyncio.sleep(0)
+    assert residency.registered == [new]

@@ -119,6 +119,11 @@ async def test_a_disk_that_fails_under_one_adapter_of_a_recipe_is_told(tmp_path:
         gateway = FakeGateway(tmp_path, [wanted], state=state, service=service)
         await gateway.gateway.adapters.register_of(wanted)
         assert "No space left" in gateway.gateway.adapters.faults["small:one"]
+        await gateway.gateway.adapters.register_of(recipe("small", version=2))
+        assert gateway.gateway.adapters.faults == {}, "the recipe names it no more"
+        await gateway.gateway.adapters.register_of(wanted)
+        del gateway.entries["small"]
+        assert gateway.gateway.adapters.faults == {}, "nor is the model there"
 
 
 async def test_an_adapter_whose_base_is_gone_can_be_removed_and_not_changed(client: httpx.AsyncClient) -> None:
