@@ -12,6 +12,9 @@ MAX_DEPTH = 32
 MAX_VALUES = 20_000
 """Values of one document after aliases are written out: a few hundred bytes of nested aliases make billions."""
 
+MAX_NUMBER = 100
+"""Characters of a number. Some that are longer take seconds to read, and some cannot be shown."""
+
 Loc = Sequence[int | str]
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -110,13 +113,13 @@ def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
             node = loader.get_node()
             if node is None or node.tag == "tag:yaml.org,2002:null":
                 continue
-            if (unusable := _too_large(file, node) or _half_a_character(file, node)) is not None:
+            if (unusable := _too_large(file, node) or _bad_scalar(file, node)) is not None:
                 faults.append(unusable)
                 continue
             faults += _bad_keys(file, node)
             try:
                 data = _Constructor().construct_document(node)
-            except (yaml.MarkedYAMLError, ValueError, TypeError) as error:
+            except (yaml.MarkedYAMLError, ValueError, TypeError, ArithmeticError) as error:
                 faults.append(_syntax(file, error, node))
             else:
                 documents.append(Document(file, node, data))
@@ -142,14 +145,25 @@ def _too_large(file: Path, root: yaml.Node) -> Fault | None:
     return None
 
 
-def _half_a_character(file: Path, root: yaml.Node) -> Fault | None:
-    """Which no answer in JSON can hold. For what is not too large."""
+def _bad_scalar(file: Path, root: yaml.Node) -> Fault | None:
+    """Half a character, which no answer in JSON can hold; an endless number. Keys count too."""
+    seen: set[int] = set()
     waiting = [root]
     while waiting:
         node = waiting.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
         waiting += _children(node)
-        if isinstance(node, yaml.ScalarNode) and _SURROGATE.search(node.value):
+        if isinstance(node, yaml.MappingNode):
+            waiting += [key for key, _ in node.value]
+        if not isinstance(node, yaml.ScalarNode):
+            continue
+        if _SURROGATE.search(node.value):
             return Fault(file, _line(node), "holds half of a character; write the whole one")
+        if node.tag in _NUMBER_TAGS and len(node.value) > MAX_NUMBER:
+            text = f"holds a number of more than {MAX_NUMBER} characters; write it in quotes if it is text"
+            return Fault(file, _line(node), text)
     return None
 
 
@@ -186,6 +200,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
     return list(node.value) if isinstance(node, yaml.SequenceNode) else []
 
 
+_NUMBER_TAGS = ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
 _KEY_TAGS = ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge")
 
 

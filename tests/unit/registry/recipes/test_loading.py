@@ -105,6 +105,9 @@ def test_only_speech_has_windows(write: Write) -> None:
     assert faults(write(text + "window: {seconds: 12}")) == [f"r.yaml:6: {said}"]
 
 
+LONG_NUMBER = "r.yaml:2: holds a number of more than 100 characters; write it in quotes if it is text"
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -120,10 +123,16 @@ def test_only_speech_has_windows(write: Write) -> None:
         (b"[" * 100_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
         (b"{a: " * 5_000, ["r.yaml:1: is no valid YAML here: more than 32 levels, one inside the other"]),
         (b"x: 2026-13-45", ["r.yaml:1: is no valid YAML here: month must be in 1..12"]),
+        (b"id: a\nv: 1" + b":1" * 60 + b".5", [LONG_NUMBER]),
+        (b"id: a\nv: 1" + b":1" * 60_000, [LONG_NUMBER]),
+        (b"id: a\nv: 0x" + b"f" * 5000, [LONG_NUMBER]),
+        (b"id: a\nv: !!float '1" + b":1" * 60_000 + b"'", [LONG_NUMBER]),
+        (b"id: a\n? 1" + b":1" * 60_000 + b"\n: v", [LONG_NUMBER]),
         (b"a: &a [*a]", ["r.yaml:1: holds more than 20000 values or 32 levels once its aliases are written out; "
                          "write fewer '*aliases'"]),
     ],
-    ids=["utf-8", "control", "half", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date", "itself"],
+    ids=["utf-8", "control", "half", "empty", "comments", "tab", "text", "large", "deep", "deep-map", "date",
+         "too large a float", "base 60", "base 16", "a tag", "a key", "itself"],
 )  # fmt: skip
 def test_files_that_are_no_recipes(write: Write, text: bytes, said: list[str]) -> None:
     assert faults(write(text)) == said
