@@ -9,11 +9,11 @@ WHOLE = 256 * 2**20
 BLOCK = 2**20
 BLOCKS = 64
 """Larger files count by their size, first and last MiB and 62 MiB between, evenly spread."""
-COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktoken")
+COUNTED = (".safetensors", ".json", ".txt", ".bin", ".model", ".jinja", ".tiktoken", ".py")
 
 
 def digest(folder: Path) -> str:
-    """64 hex digits over names, sizes and content of all files that an engine may read.
+    """64 hex digits over names, sizes and content of all files that an engine may read, or run (trust_remote_code).
 
     Two folders of less than 256 MiB have the same digest exactly when they hold the same files. Above, two sets of
     weights that differ in only a few places may agree: pin such models by hub revision. Cached by names, sizes and
