@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
-from adapters.content.faults import Faults, shown
+from adapters.content.faults import Faults, few, shown
 from registry.bounds import Bounds
 
 _Names = Annotated[list[str], BeforeValidator(lambda v: [v] if isinstance(v, str) else v)]
@@ -155,7 +155,7 @@ def _judge(data: dict[str, Any], faults: Faults) -> list[str]:
         faults.add(f"task_type is {shown(task)}: only adapters of language models (CAUSAL_LM) can be served.")
     if data.get("fan_in_fan_out"):
         notes.append("fan_in_fan_out was ignored, as peft does for linear layers.")
-    return notes
+    return few(notes, "notes")
 
 
 def _usable(config: AdapterConfig, patterns: int, faults: Faults) -> bool:

@@ -27,11 +27,14 @@ class Faults:
         self._texts.setdefault(text, []).append(module)
 
     def sentences(self) -> list[str]:
-        """At most MAX_FAULTS sentences; the last one tells how many were left out."""
-        sentences = [shorten(_joined(modules, text)) for text, modules in self._texts.items()]
-        if len(sentences) > MAX_FAULTS:
-            sentences[MAX_FAULTS - 1 :] = [f"{len(sentences) - MAX_FAULTS + 1} more faults are left out here."]
+        return few([shorten(_joined(modules, text)) for text, modules in self._texts.items()], "faults")
+
+
+def few(sentences: list[str], what: str) -> list[str]:
+    """At most MAX_FAULTS sentences; the last one tells how many were left out."""
+    if len(sentences) <= MAX_FAULTS:
         return sentences
+    return [*sentences[: MAX_FAULTS - 1], f"{len(sentences) - MAX_FAULTS + 1} more {what} are left out here."]
 
 
 def _joined(modules: list[str], text: str) -> str:

@@ -51,6 +51,13 @@ def test_many_faults_are_cut_to_a_readable_number(folder: Path, base: Base) -> N
     assert "161 more" in faults[-1]
 
 
+def test_many_notes_are_cut_too(folder: Path, base: Base) -> None:
+    write_adapter(folder, settings={f"k{number}": True for number in range(60_000)})
+    answer = judge(folder, base)
+    assert (answer.outcome, len(answer.notes)) == ("fit", 40), answer.detail
+    assert "59961 more notes" in answer.notes[-1]
+
+
 def test_what_a_file_holds_cannot_garble_a_message(folder: Path, base: Base) -> None:
     write_adapter(folder, settings={"peft_type": "\x1b[31m" + "x" * 10_000})
     (fault,) = judge(folder, base).faults
