@@ -181,6 +181,9 @@ def _check_shapes(
     faults: Faults,
 ) -> bool:  # fmt: skip
     """Whether the pair is sound. Shapes are (rows, columns)."""
+    if config is not None and not _foldable(scale := config.scale(module)):
+        faults.at(module, f"lora_alpha and rank make its scale {scale:g}, which float32 cannot hold.")
+        return False
     if len(a.shape) != 2 or len(b.shape) != 2:
         faults.at(module, f"lora_A has shape {list(a.shape)} and lora_B {list(b.shape)}: both must be matrices.")
         return False
@@ -208,6 +211,12 @@ def _check_shapes(
             faults.at(module, f"lora_B gives {b.shape[0]} outputs, the base's layer {out_width}: another base model?")
             sound = False
     return sound and a.dtype in FLOATS and b.dtype in FLOATS
+
+
+def _foldable(scale: float) -> bool:
+    """Below the smallest normal number a scale makes all of B zero."""
+    numbers = np.finfo(np.float32)
+    return float(numbers.tiny) <= scale <= float(numbers.max)
 
 
 def _check_targets(config: AdapterConfig, shapes: BaseShapes, given: set[str], faults: Faults) -> None:
