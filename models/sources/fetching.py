@@ -39,19 +39,26 @@ class Downloads:
 
     async def fetch(self, source: HubSource, told: Fetched) -> Path:
         """The folder with the files. Raises as `models.sources.resolve.resolve`."""
-        download = self._running.get(source)
-        if download is None:
-            download = self._running[source] = _Download(source, self._places)
-            download.task.add_done_callback(lambda _: self._running.pop(source, None))
+        download = self._running.get(source) or self._begin(source)
         download.listeners.append(told)
         try:
             return await asyncio.shield(download.task)
         finally:
             download.listeners.remove(told)
             if not download.listeners and not download.task.done():
-                self._running.pop(source, None)
+                self._forget(source, download)
                 download.task.cancel()
                 await asyncio.wait({download.task})
+
+    def _begin(self, source: HubSource) -> "_Download":
+        download = self._running[source] = _Download(source, self._places)
+        download.task.add_done_callback(lambda _: self._forget(source, download))
+        return download
+
+    def _forget(self, source: HubSource, download: "_Download") -> None:
+        """Unless the next one has come already, which others may wait for."""
+        if self._running.get(source) is download:
+            del self._running[source]
 
 
 class _Download:

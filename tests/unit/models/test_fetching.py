@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from models.sources import repository
+from models.sources import fetching, repository
 from models.sources.fetching import Downloads
 from registry.errors import NotFound, Unavailable
 from registry.recipes.source import HubSource
@@ -95,6 +95,42 @@ async def test_the_last_one_who_leaves_ends_it_and_the_next_try_goes_on(
     folder = await downloads.fetch(source, nobody)
     assert (folder / WEIGHTS).read_bytes() == (tmp_path / "model" / WEIGHTS).read_bytes()
     assert any(one.startswith("from ") for one in hub.asked)
+
+
+async def test_one_that_takes_a_while_to_end_takes_the_next_one_from_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, ends = 0, asyncio.Event()
+
+    async def run(*_: object) -> Path:
+        nonlocal begun
+        begun += 1
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await ends.wait()  # as for the process
+        raise AssertionError
+
+    monkeypatch.setattr(fetching._Download, "_run", run)
+    downloads, wanted = Downloads(), HubSource(hub="a/model", revision="main")
+
+    async def begin(count: int) -> asyncio.Task[Path]:
+        task = asyncio.create_task(downloads.fetch(wanted, nobody))
+        while begun < count:
+            await asyncio.sleep(0)
+        return task
+
+    first = await begin(1)
+    first.cancel()
+    second = await begin(2)
+    ends.set()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    third = await begin(2)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert begun == 2, "the third waits for the second's"
+    for task in (second, third):
+        task.cancel()
+    await asyncio.wait({second, third})
 
 
 async def test_a_process_that_is_killed_is_told_and_the_next_one_goes_on(
