@@ -65,6 +65,13 @@ def hub_errors(source: HubSource) -> Iterator[None]:
             code="hub_unavailable",
             retry_after=30,
         ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise Unavailable(
+            f"What answers at {endpoint()} is no hub: what it said of {where} cannot be read. Is HF_ENDPOINT right, "
+            "and no proxy's page in between?",
+            code="hub_unavailable",
+            retry_after=30,
+        ) from error
     except OSError as error:
         if error.errno is not None:
             raise  # the disk's fault, not the hub's

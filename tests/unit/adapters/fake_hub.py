@@ -30,6 +30,8 @@ class FakeHub:
     """Send only so many bytes of a safetensors file, then hang up."""
     fail_with: int | None = None
     """Answer everything with this status."""
+    page: bytes | None = None
+    """Answer everything with this, as a proxy does that wants a password."""
     spoil: bool = False
     """Send other bytes than were pushed, as many."""
     gate: threading.Event | None = None
@@ -88,6 +90,8 @@ class _Handler(BaseHTTPRequestHandler):
         hub, path = self.hub, urlsplit(self.path).path
         hub.asked.append(f"{self.command} {path}")
         parts = path.strip("/").split("/")
+        if hub.page is not None:
+            return self._send(200, hub.page, body)
         if hub.fail_with is not None:
             return self._send(hub.fail_with, b"{}", body)
         api = parts[:2] == ["api", "models"]

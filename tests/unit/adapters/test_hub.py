@@ -110,6 +110,14 @@ def test_a_hub_that_is_down_is_unavailable(
         download(HubSource(hub=REPO, revision="main"), out, Bounds())
 
 
+@pytest.mark.parametrize("page", [b"<html>Sign in</html>", b"[]", b"{}", b"\xff"])
+def test_what_is_no_hub_is_unavailable(hub: FakeHub, out: Path, page: bytes) -> None:
+    hub.page = page
+    with pytest.raises(Unavailable, match=r"is no hub.*proxy") as refused:
+        download(HubSource(hub=REPO, revision="main"), out, Bounds())
+    assert refused.value.code == "hub_unavailable"
+
+
 def test_a_transfer_that_keeps_breaking_off_is_given_up(
     hub: FakeHub, folder: Path, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
