@@ -26,7 +26,7 @@ async def test_any_other_request_id_is_replaced(client: httpx.AsyncClient, odd: 
 
 
 async def test_ready_only_between_start_and_stop(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
-    gateway.gateway.adapters.faults["chat:mine"] = "it does not fit"
+    gateway.gateway.adapters._faults["chat"] = {"mine": "it does not fit"}
     phases: list[tuple[Phase, int, dict[str, Any]]] = [
         ("starting", 503, {"status": "starting"}),
         ("ready", 200, {"status": "ready", "faults": {"chat:mine": "it does not fit"}}),
