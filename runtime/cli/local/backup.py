@@ -51,7 +51,7 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         )
     _free(target)
     part = target.with_name(f".{target.name}.part")
-    shutil.rmtree(part, ignore_errors=True)
+    _delete(part)
     make_private(part)
     try:
         _copy_folders(data_dir, part)
@@ -75,7 +75,7 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
             f"The backup could not be written to {target}: {error.strerror}. Nothing is left of it."
         ) from None
     finally:
-        shutil.rmtree(part, ignore_errors=True)
+        _delete(part)
     return size
 
 
@@ -94,7 +94,7 @@ def restore(source: Path, data_dir: Path) -> None:
         _whole(data_dir)
     except (OSError, Refused) as error:
         for one in data_dir.iterdir():  # the folder itself may be a mount, with an owner that somebody chose
-            shutil.rmtree(one) if one.is_dir() else one.unlink()
+            _delete(one) if one.is_dir() else one.unlink()
         if isinstance(error, Refused):
             raise
         raise Refused(f"{data_dir} could not be filled: {error.strerror}. Nothing is left in it.") from None
@@ -145,7 +145,7 @@ def _copy_folders(source: Path, target: Path) -> None:
                 if one.exists():
                     why = error.args[0][0][2] if isinstance(error, shutil.Error) else error.strerror
                     raise Refused(f"{one} could not be copied: {why}. Nothing is left of the copy.") from None
-                shutil.rmtree(there, ignore_errors=True)  # removed meanwhile: `_whole` tells whether it is missed
+                _delete(there)  # removed meanwhile: `_whole` tells whether it is missed
 
 
 def _name_merged_from_here(recipes: Path, merged: Path) -> None:
@@ -155,6 +155,14 @@ def _name_merged_from_here(recipes: Path, merged: Path) -> None:
             named = yaml.safe_load(text)["source"]["path"]
             if Path(named).parent.resolve() == merged.resolve():
                 file.write_text(text.replace(named, f"../{MERGED}/{Path(named).name}"), encoding="utf-8")
+
+
+def _delete(folder: Path) -> None:
+    """Also what is read-only, as adapters in the store and so their copies are."""
+    for inside in (folder, *folder.glob("*/"), *folder.glob("*/*/")):
+        with contextlib.suppress(OSError):
+            inside.chmod(0o700)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _copy_private(source: Path, target: Path) -> None:

@@ -1,7 +1,11 @@
 """Backups: what they take along, of a server whose state is in PostgreSQL, and on a disk that is full."""
 
 import errno
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -90,3 +94,30 @@ def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: py
     assert list(again.iterdir()) == []
     restore(copy, again)
     assert (again / "store" / stored.name / "weights").read_bytes() == b"x"
+
+
+NOBODY = """
+import os, sys
+from pathlib import Path
+from runtime.cli.local.backup import _delete
+
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+part = Path(sys.argv[1]) / "part"
+digest = part / "store" / "0123"
+digest.mkdir(parents=True)
+(digest / "weights").write_bytes(b"x")
+digest.chmod(0o555)
+_delete(part)
+print(part.exists())
+"""
+
+
+def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
+    """Folders of the store are read-only, and so are their copies."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0o777)
+        child = subprocess.run([sys.executable, "-c", NOBODY, folder], capture_output=True, text=True, check=False)
+    assert child.stdout == "False\n", child.stderr
