@@ -31,10 +31,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    from tests.system.serving import Server
+    from tests.system.serving import STARTER, Server
 
     data: Path = tmp_path_factory.mktemp("data")
-    server = Server(data, prewarm=True)
+    server = Server(data, [STARTER], "--log-level", "debug", prewarm=True)
     try:
         yield server.wait_ready()
     finally:

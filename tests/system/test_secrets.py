@@ -1,4 +1,7 @@
-"""What a client sends stays out of the log and the metrics, also where it is wrong."""
+"""What a client sends, and what it is answered, stays out of the log and the metrics, also where it is wrong.
+
+The shared server logs all that it can: its level is `debug`.
+"""
 
 import json
 from typing import Any
@@ -6,49 +9,94 @@ from typing import Any
 import pytest
 
 from tests.system.serving import PACK, Server
+from tests.unit.guard.test_keys import INFER, ROUTES
 
 pytestmark = pytest.mark.real
 SECRET = "Xyzzy77Plugh"
 AS_JSON = {"Content-Type": "application/json"}
 HEADERS = {"Authorization": f"Bearer sk-{SECRET}", "X-Api-Key": SECRET}
 SAMPLE = PACK / "samples" / "kitchen-light.wav"
-CHAT: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": SECRET}], "max_tokens": 4}),
-    ("/v1/chat/completions", {"messages": [{"role": SECRET, "content": SECRET}]}),
-    ("/v1/chat/completions", {"messages": [{"role": "user", "content": SECRET * 100}]}),
-    ("/v1/chat/completions", {"messages": SECRET, SECRET: 1}),
-    ("/v1/completions", {"prompt": SECRET, "max_tokens": 4, "stream": True}),
-    ("/v1/responses", {"input": SECRET, "max_output_tokens": 4}),
-    ("/v1/messages", {"messages": [{"role": "user", "content": SECRET}], "system": SECRET, "max_tokens": 4}),
-    ("/tokenize", {"prompt": SECRET}),
-    ("/v1/embeddings", {"input": [SECRET, ""]}),
-]
-OTHERS: list[tuple[str, dict[str, Any]]] = [
-    ("/v1/embeddings", {"model": "embed", "input": SECRET, "user": SECRET}),
-    ("/v1/embeddings", {"model": "embed", "input": f"{SECRET} " * 400}),
-    ("/v1/rerank", {"model": "rerank", "query": SECRET, "documents": [SECRET, {"x": SECRET}]}),
-    ("/rerank", {"query": SECRET, "texts": [SECRET]}),
-]
+SAID = [{"role": "user", "content": SECRET}]
+TOOL = {"type": "function", "function": {"name": SECRET, "description": SECRET, "parameters": {"type": "object"}}}
+TGI = {"inputs": SECRET, "parameters": {"max_new_tokens": 4}}
+PAIR = {"query": SECRET, "documents": [SECRET, {"text": SECRET, "x": SECRET}]}
+FORMS = {"/v1/audio/transcriptions", "/v1/audio/translations"}
+BODIES: dict[str, list[dict[str, Any]]] = {
+    "/v1/chat/completions": [
+        {"messages": SAID, "max_tokens": 4},
+        {"messages": SAID, "max_tokens": 4, "tools": [TOOL]},
+        {"messages": SAID, "max_tokens": 4, "structured_outputs": {"choice": [SECRET, "no"]}},
+        {"messages": SAID, "max_tokens": 4, "structured_outputs": {"grammar": f'root ::= "{SECRET}'}},
+        {"messages": [{"role": SECRET, "content": SECRET}]},
+        {"messages": [{"role": "user", "content": SECRET * 100}]},
+        {"messages": SECRET, SECRET: 1},
+    ],
+    "/v1/completions": [{"prompt": SECRET, "max_tokens": 4, "stream": True}],
+    "/v1/responses": [{"input": SECRET, "max_output_tokens": 4, "metadata": {SECRET: SECRET}}],
+    "/v1/messages": [{"messages": SAID, "system": SECRET, "max_tokens": 4}],
+    "/v1/messages/count_tokens": [{"messages": SAID, "system": SECRET}],
+    "/tokenize": [{"prompt": SECRET}],
+    "/detokenize": [{"tokens": SECRET}],
+    "/generate": [TGI],
+    "/generate_stream": [TGI],
+    "/": [TGI],
+    "/v1/embeddings": [{"input": [SECRET, ""]}, {"input": SECRET, "user": SECRET}, {"input": f"{SECRET} " * 400}],
+    "/infinity/embeddings": [{"input": SECRET}],
+    "/embed": [{"inputs": SECRET}],
+    "/v1/rerank": [PAIR],
+    "/v2/rerank": [PAIR],
+    "/v1/v2/rerank": [PAIR],
+    "/infinity/rerank": [PAIR],
+    "/rerank": [{"query": SECRET, "texts": [SECRET]}],
+    "/score": [{"text_1": SECRET, "text_2": [SECRET]}],
+    "/v1/score": [{"text_1": SECRET, "text_2": SECRET, SECRET: SECRET}],
+    "/api/chat": [{"messages": SAID, "stream": False, "options": {"num_predict": 4}}],
+    "/api/generate": [{"prompt": SECRET, "system": SECRET, "options": {"num_predict": 4}}],
+    "/api/embed": [{"input": SECRET}],
+    "/api/embeddings": [{"prompt": SECRET}],
+    "/v1/route": [{"messages": SAID}],
+    "/v1/feedback": [{"request": SECRET, "accepted": SECRET, "comment": SECRET}],
+}
+MODELS = {"embed": "embed", "rerank": "rerank", "score": "rerank", "route": "auto"}
+"""By a word of the path; else the chat model."""
 
 
-def test_nothing_of_a_request_is_logged(server: Server) -> None:
-    asked = [(path, {"model": "starter-chat", **body}) for path, body in CHAT] + OTHERS
+def model_for(path: str) -> str:
+    return next((model for word, model in MODELS.items() if word in path), "starter-chat")
+
+
+def test_every_path_that_takes_what_clients_say_is_tried() -> None:
+    asked = {route.removeprefix("POST ") for route, scopes in ROUTES.items() if scopes == INFER}
+    assert asked == BODIES.keys() | FORMS
+
+
+def test_nothing_of_a_request_or_its_answer_is_logged(server: Server) -> None:
     statuses = set()
-    for path, body in asked:
-        statuses.add(server.http.post(path, json=body, headers=HEADERS).status_code)
-        cut = json.dumps(body)[:-1].encode()
-        assert server.http.post(path, content=cut, headers=HEADERS | AS_JSON).status_code == 400
-    assert statuses == {200, 400}
+    for path, bodies in BODIES.items():
+        for body in bodies:
+            answer = server.http.post(path, json={"model": model_for(path), **body}, headers=HEADERS)
+            statuses.add((path, answer.status_code))
+            cut = json.dumps(body)[:-1].encode()
+            assert server.http.post(path, content=cut, headers=HEADERS | AS_JSON).status_code == 400, path
+    assert {status for _, status in statuses} <= {200, 400, 404, 422}, statuses
+    assert len([path for path, status in statuses if status == 200]) >= 24, statuses
     form = {"model": "starter-speech", "prompt": SECRET, "hotwords": SECRET}
-    for name, content, status in ((f"{SECRET}.wav", SAMPLE.read_bytes(), 200), (f"{SECRET}.mp3", SECRET.encode(), 400)):
-        answer = server.http.post(
-            "/v1/audio/transcriptions", data=form, files={"file": (name, content)}, headers=HEADERS
-        )  # fmt: skip
-        assert answer.status_code == status
-    heard = SAMPLE.with_suffix(".txt").read_text().strip()
+    for path in FORMS:
+        known = 200 if path.endswith("transcriptions") else 400  # it knows English only
+        for name, content, status in (
+            (f"{SECRET}.wav", SAMPLE.read_bytes(), known),
+            (f"{SECRET}.mp3", SECRET.encode(), 400),
+        ):
+            heard = server.http.post(path, data=form, files={"file": (name, content)}, headers=HEADERS)
+            assert heard.status_code == status, heard.text
+    said = server.http.post(
+        "/v1/chat/completions", json={"model": "uppercase", "messages": [{"role": "user", "content": "the red bird"}]}
+    ).json()["choices"][0]["message"]["content"]
+    assert len(said) > 8
     log = server.log.read_text(errors="replace")
     assert log, "the server logs its loads"
     assert SECRET not in log
-    assert heard not in log
+    assert SAMPLE.with_suffix(".txt").read_text().strip() not in log
+    assert said not in log
     assert SECRET not in server.http.get("/metrics").text
     assert SECRET not in server.http.get("/v1/status").text
