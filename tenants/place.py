@@ -26,4 +26,9 @@ class KeyPlace:
 
     def has_tables(self) -> bool:
         """Has somebody made a team or a key, or is there a database to ask? Imports none."""
-        return self.database is not None or (self.data_dir / FILE).exists()
+        if self.database is not None:
+            return True
+        try:  # of no bytes: a disk that was full when somebody began; whatever is in one has bytes, also beside its log
+            return (self.data_dir / FILE).stat().st_size > 0
+        except FileNotFoundError:
+            return False

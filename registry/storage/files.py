@@ -1,10 +1,12 @@
 """Folders and files that only this user may read. Those of an earlier release, which others could, are closed.
 
 What root makes belongs to whom the folder around it belongs to, as SQLite does it with the files beside its own: root
-runs commands beside a server of another user, which has to read what they make.
+runs commands beside a server of another user, which has to read what they make. Where root may not, as in a container
+whose root is nobody outside, it stays root's.
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 FOLDER_MODE, FILE_MODE = 0o700, 0o600
@@ -12,11 +14,14 @@ FOLDER_MODE, FILE_MODE = 0o700, 0o600
 
 def make_private(folder: Path) -> None:
     """Make it, or close it to others. What is not ours to change stays as it is: its owner decides."""
-    if not folder.exists():
+    made = [one for one in (folder, *folder.absolute().parents) if not one.exists()]
+    if made:
         folder.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            around = folder.parent.stat()
-            os.chown(folder, around.st_uid, around.st_gid, follow_symlinks=False)
+            around = made[-1].absolute().parent.stat()
+            for one in made:
+                with suppress(OSError):
+                    os.chown(one, around.st_uid, around.st_gid, follow_symlinks=False)
     _close(folder, FOLDER_MODE)
 
 
@@ -38,7 +43,8 @@ def give(handle: int, folder: Path) -> None:
     """A file that this process has just made in a folder, by its handle: its name may be another one's by now."""
     if os.geteuid() == 0:
         around = folder.stat()
-        os.fchown(handle, around.st_uid, around.st_gid)
+        with suppress(OSError):
+            os.fchown(handle, around.st_uid, around.st_gid)
 
 
 def give_all(folder: Path) -> None:
@@ -47,7 +53,8 @@ def give_all(folder: Path) -> None:
         owner = folder.stat()
         for _, folders, files, handle in os.fwalk(folder):
             for name in (*folders, *files):
-                os.chown(name, owner.st_uid, owner.st_gid, dir_fd=handle, follow_symlinks=False)
+                with suppress(OSError):
+                    os.chown(name, owner.st_uid, owner.st_gid, dir_fd=handle, follow_symlinks=False)
 
 
 def _close(path: Path, mode: int) -> None:

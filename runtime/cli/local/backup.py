@@ -19,12 +19,14 @@ import json
 import os
 import shutil
 import sqlite3
+import tempfile
 import time
 from contextlib import closing
 from importlib.metadata import version
 from pathlib import Path
 
 import yaml
+from filelock import FileLock, Timeout
 
 from registry.errors import RoundhouseError
 from registry.state.opening import copy, is_elsewhere, look, open_file
@@ -37,7 +39,7 @@ DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES)
-PEPPER, MANIFEST = "pepper", "backup.json"
+PEPPER, MANIFEST, LOCK = "pepper", "backup.json", "lock"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
@@ -50,9 +52,11 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
             f"If that is over and `state.db` counts again, remove {data_dir / SERVER_ID}."
         )
     _free(target)
-    part = target.with_name(f".{target.name}.part")
-    _delete(part)
-    make_private(part)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        part = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))  # a name that nobody could foresee
+    except OSError as error:
+        raise Refused(f"{target} cannot be made: {error.strerror}.") from None
     try:
         _copy_folders(data_dir, part)
         for name in DATABASES:
@@ -66,14 +70,11 @@ def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) 
         _whole(part)
         (part / MANIFEST).write_text(json.dumps({"roundhouse": version("roundhouse"), "made": int(time.time())}) + "\n")
         size = sum(file.stat().st_size for file in part.rglob("*") if file.is_file())
-        target.parent.mkdir(parents=True, exist_ok=True)
         if target.exists():
             target.rmdir()
         part.rename(target)
-    except OSError as error:
-        raise Refused(
-            f"The backup could not be written to {target}: {error.strerror}. Nothing is left of it."
-        ) from None
+    except (OSError, sqlite3.Error) as error:
+        raise Refused(f"The backup could not be written to {target}: {_why(error)}. Nothing is left of it.") from None
     finally:
         _delete(part)
     return size
@@ -87,17 +88,33 @@ def restore(source: Path, data_dir: Path) -> None:
     _free(data_dir)
     make_private(data_dir)
     try:
+        with FileLock(data_dir / LOCK, timeout=0, mode=0o600):  # no server and no other copy begins on it meanwhile
+            _fill(data_dir, source)
+    except Timeout:
+        raise Refused(f"A server uses {data_dir}, or another copy fills it.") from None
+    except OSError as error:
+        raise Refused(f"{data_dir} could not be filled: {_why(error)}. Nothing is left in it.") from None
+
+
+def _fill(data_dir: Path, source: Path) -> None:
+    """Whole, or not at all: what comes from here and nothing else is removed again."""
+    try:
         _copy_folders(source, data_dir)
         for name in (*DATABASES, PEPPER):
             _copy_private(source / name, data_dir / name)
         give_all(data_dir)
         _whole(data_dir)
-    except (OSError, Refused) as error:
-        for one in data_dir.iterdir():  # the folder itself may be a mount, with an owner that somebody chose
-            _delete(one) if one.is_dir() else one.unlink()
-        if isinstance(error, Refused):
-            raise
-        raise Refused(f"{data_dir} could not be filled: {error.strerror}. Nothing is left in it.") from None
+    except BaseException:
+        for name in FOLDERS:
+            _delete(data_dir / name)
+        for name in (*DATABASES, PEPPER, LOCK):
+            (data_dir / name).unlink(missing_ok=True)
+        raise
+
+
+def _why(error: Exception) -> str:
+    """sqlite3's errors tell it themselves."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def _free(folder: Path) -> None:
@@ -150,18 +167,20 @@ def _copy_folders(source: Path, target: Path) -> None:
 
 def _name_merged_from_here(recipes: Path, merged: Path) -> None:
     for file in recipes.glob("*.yaml"):
-        text = file.read_text(encoding="utf-8")
-        with contextlib.suppress(yaml.YAMLError, TypeError, KeyError):  # of another source, or broken as it is there
-            named = yaml.safe_load(text)["source"]["path"]
-            if Path(named).parent.resolve() == merged.resolve():
-                file.write_text(text.replace(named, f"../{MERGED}/{Path(named).name}"), encoding="utf-8")
+        # suppressed: of another source, or broken as it is there
+        with contextlib.suppress(yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError):
+            recipe = yaml.safe_load(file.read_text(encoding="utf-8"))
+            named = Path(recipe["source"]["path"])
+            if named.parent.resolve() == merged.resolve():
+                recipe["source"]["path"] = f"../{MERGED}/{named.name}"
+                file.write_text(yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
 def _delete(folder: Path) -> None:
-    """Also what is read-only, as adapters in the store and so their copies are."""
-    for inside in (folder, *folder.glob("*/"), *folder.glob("*/*/")):
-        with contextlib.suppress(OSError):
-            inside.chmod(0o700)
+    """Also what is read-only, as adapters in the store and so their copies are. A link is followed nowhere."""
+    with contextlib.suppress(OSError):
+        for *_, handle in os.fwalk(folder):
+            os.fchmod(handle, 0o700)
     shutil.rmtree(folder, ignore_errors=True)
 
 

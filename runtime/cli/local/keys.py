@@ -62,12 +62,17 @@ def opened_with_limits(
     data_dir: Path | None, database: str | None, *, make: bool
 ) -> Iterator[tuple["KeyTable", "LimitTable"]]:
     """The same as `opened`, with their limits; where there are none yet and none are made, some that are empty."""
-    with _told(), ExitStack() as stack:
-        if not make and not _place(data_dir, database).has_tables():
-            data_dir, database, make = Path(stack.enter_context(TemporaryDirectory(prefix="roundhouse-"))), None, True
-        place, tables = stack.enter_context(_tables(data_dir, database, make))
-        from tenants.limits.table import LimitTable
+    from tenants.limits.table import LimitTable
 
+    with _told(), ExitStack() as stack:
+        if make or _place(data_dir, database).has_tables():
+            place, tables = stack.enter_context(_tables(data_dir, database, make))
+        else:
+            from tenants.place import KeyPlace
+            from tenants.storage.opening import open_tables
+
+            place = KeyPlace(Path(stack.enter_context(TemporaryDirectory(prefix="roundhouse-"))))
+            tables = stack.enter_context(closing(open_tables(place.data_dir)))
         yield _keys(place, tables), LimitTable(tables)
 
 

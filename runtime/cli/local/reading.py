@@ -7,6 +7,9 @@ from runtime.cli.failures import Refused
 
 def read_yaml(text: str) -> Any:
     """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
+
+    import json
+
     import yaml
 
     class YamlLoader(yaml.SafeLoader):
@@ -16,6 +19,8 @@ def read_yaml(text: str) -> Any:
         }
 
     try:
-        return yaml.load(text, YamlLoader)
-    except (yaml.YAMLError, ValueError, ArithmeticError) as error:
-        raise Refused(f"this is no YAML: {error}") from None
+        found = yaml.load(text, YamlLoader)
+        json.dumps(found, allow_nan=False)
+    except (yaml.YAMLError, ValueError, TypeError, LookupError, ArithmeticError, RecursionError) as error:
+        raise Refused(f"this is no YAML that JSON can carry: {error}") from None
+    return found

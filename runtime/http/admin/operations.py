@@ -1,11 +1,13 @@
 """Health, readiness, metrics, status."""
 
+from contextlib import suppress
 from importlib.metadata import version as installed
 from typing import Annotated
 
 from fastapi import Header
 from fastapi.responses import Response
 
+from registry.errors import Unauthorized
 from runtime.http.admin.answers import HealthView, json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
@@ -18,7 +20,9 @@ async def live() -> Response:
 
 
 async def ready(gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """200 once requests can be answered (models load on demand); 503 while starting or draining."""
+    """200 once requests can be answered (models load on demand); 503 while it starts, drains or cannot read keys."""
+    with suppress(Unauthorized):
+        gateway.callers.who([])  # raises Unavailable
     if gateway.phase == "ready":
         faults = gateway.adapters.faults if Scope.MODELS in context.caller.scopes else {}
         return json_answer(HealthView("ready", faults))

@@ -46,7 +46,9 @@ def test_a_key_that_no_header_holds(run: Run, key: str, monkeypatch: pytest.Monk
     assert key not in result.stderr
 
 
-@pytest.mark.parametrize(("variable", "value"), [("ALL_PROXY", "socks5h://127.0.0.1:1"), ("SSL_CERT_FILE", "/nowhere")])
+@pytest.mark.parametrize(
+    ("variable", "value"), [("ALL_PROXY", "carrier-pigeon://127.0.0.1:1"), ("SSL_CERT_FILE", "/nowhere")]
+)
 def test_a_variable_that_is_in_the_way(run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str) -> None:
     for name in ("ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR"):
         monkeypatch.delenv(name, raising=False)

@@ -191,6 +191,9 @@ def test_a_date_in_yaml_stays_the_text_that_it_is(server: FakeServer, run: Run, 
     server.on("POST", "/v1/routers", {"name": "r", "new": True, "version": "v1", "digest": ""})
     assert run("routers", "add", str(file)).exit_code == 0
     assert server.asked[-1].json == {"id": "r", "description": "2024-01-01"}
+    for odd in (".inf", "!!bool foo", "!!int ''", "[" * 3000):
+        assert run("models", "edit", "m", "--set", f"description={odd}").exit_code == 0
+        assert server.asked[-1].json == {"changes": {"description": odd}}
     file.write_bytes(b"id: caf\xe9\n")
     assert run("routers", "add", str(file)).exit_code == 1
 

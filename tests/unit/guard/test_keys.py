@@ -355,6 +355,7 @@ async def test_a_server_that_cannot_read_its_keys_lives_and_lets_nobody_in(tmp_p
             assert (refused.status, refused.error()["code"]) == (503, "keys_unreadable")
             assert refused.headers["retry-after"] == "5"
         assert (await ask(server, "GET /health/live")).status == 200
+        assert (await ask(server, "GET /health/ready")).status == 503
         assert (await ask(server, "GET /console/now")).status == 303, "to where one signs in"
 
 

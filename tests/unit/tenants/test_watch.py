@@ -202,6 +202,15 @@ async def test_nobody_is_let_in_before_the_ledger_is_kept(tmp_path: Path, monkey
     await watch.close()
 
 
+async def test_tables_that_a_full_disk_left_empty_close_nothing(tmp_path: Path) -> None:
+    watch = KeyWatch(KeyPlace(tmp_path))
+    await watch.start()
+    (tmp_path / FILE).touch()
+    await watch.look()
+    assert watch.who([]) is EVERYBODY
+    await watch.close()
+
+
 async def test_keys_that_were_read_once_go_on_while_looks_fail(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

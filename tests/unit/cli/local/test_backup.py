@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -10,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from launch.shelf import Shelf
 from registry.recipes.source import PathSource
 from registry.state.database import State
 from runtime.cli.failures import Refused
+from runtime.cli.local import backup
 from runtime.cli.local.backup import back_up, restore
+from runtime.cli.local.data_dir import DataDir
 from tests.unit.registry.makers import KEY, new
 
 
@@ -37,7 +41,7 @@ def test_what_a_postgresql_has_of_a_server_is_copied(tmp_path: Path, postgres_ur
 
 
 def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> None:
-    data, elsewhere = tmp_path / "data", tmp_path / "mine"
+    data, elsewhere = tmp_path / "zo\xeb's: data", tmp_path / "mine"
     with State(data):
         pass
     (data / "merged" / "base-legal-0123").mkdir(parents=True)
@@ -45,9 +49,12 @@ def test_a_merged_model_is_served_where_its_copy_is_restored(tmp_path: Path) -> 
     (data / "merged" / ".base-sql-4567-half").mkdir()
     (data / "recipes").mkdir()
     for name, folder in (("legal", data / "merged" / "base-legal-0123"), ("mine", elsewhere)):
-        recipe = f"id: {name}\nversion: 1\ntask: chat\nsource:\n  path: {folder}\nengine: {{name: vllm}}\n"
+        recipe = yaml.safe_dump(
+            {"id": name, "version": 1, "task": "chat", "source": {"path": str(folder)}, "engine": {"name": "vllm"}}
+        )
         (data / "recipes" / f"{name}@1.yaml").write_text(recipe)
     (data / "recipes" / "broken@1.yaml").write_text("source: [")
+    (data / "recipes" / "no-text@1.yaml").write_bytes(b"caf\xe9: 2026-13-45")
     back_up(data, tmp_path / "copy", pepper=False)
     restore(tmp_path / "copy", tmp_path / "new")
     found = {one.id: one.source for one in Shelf(tmp_path / "new" / "recipes").read().recipes}
@@ -74,6 +81,28 @@ def full(*_: Any, **__: Any) -> None:
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+def broken(*_: Any) -> None:
+    raise sqlite3.OperationalError("disk I/O error")
+
+
+def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
+    data, again = tmp_path / "data", tmp_path / "again"
+    with State(data):
+        back_up(data, tmp_path / "copy", pepper=False)
+    real = backup._copy_folders
+
+    def meanwhile(source: Path, target: Path) -> None:
+        with pytest.raises(Refused), DataDir(again, "http://127.0.0.1:1"):
+            pass
+        real(source, target)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(backup, "_copy_folders", meanwhile)
+        restore(tmp_path / "copy", again)
+    with DataDir(again, "http://127.0.0.1:1"):
+        pass
+
+
 def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     with State(data) as state:
@@ -92,6 +121,11 @@ def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: py
         with pytest.raises(Refused, match="No space left"):
             restore(copy, again)
     assert list(again.iterdir()) == []
+    with monkeypatch.context() as patched:
+        patched.setattr(backup, "_copy_database", broken)
+        with pytest.raises(Refused, match="disk I/O error"):
+            back_up(data, tmp_path / "second", pepper=False)
+    assert not list(tmp_path.glob("*second*"))
     restore(copy, again)
     assert (again / "store" / stored.name / "weights").read_bytes() == b"x"
 
@@ -121,3 +155,17 @@ def test_who_is_not_root_leaves_nothing_of_a_half_copy_either() -> None:
         os.chmod(folder, 0o777)
         child = subprocess.run([sys.executable, "-c", NOBODY, folder], capture_output=True, text=True, check=False)
     assert child.stdout == "False\n", child.stderr
+
+
+def test_no_link_leads_out_of_what_is_deleted(tmp_path: Path) -> None:
+    others = tmp_path / "others"
+    others.mkdir(mode=0o500)
+    part = tmp_path / "part"
+    part.mkdir()
+    (part / "inside").symlink_to(others)
+    backup._delete(part)
+    link = tmp_path / "link"
+    link.symlink_to(others)
+    backup._delete(link)
+    assert not part.exists()
+    assert others.stat().st_mode & 0o777 == 0o500

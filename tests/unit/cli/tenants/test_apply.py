@@ -107,6 +107,6 @@ def test_a_file_that_is_not_there(run: Run, file: Path) -> None:
 
 def test_a_dry_run_is_what_one_does_first(run: Run, file: Path, tmp_path: Path) -> None:
     result = run("teams", "apply", str(file), "--dry-run")
-    assert result.exit_code == 0, result.stderr
+    assert (result.exit_code, result.stderr) == (0, "")
     assert "search" in result.stdout
     assert not (tmp_path / "data").exists()

@@ -1,5 +1,6 @@
 """What root makes in the folder of another user is that user's: commands are run beside a server."""
 
+import errno
 import os
 from pathlib import Path
 
@@ -25,11 +26,12 @@ def owners(folder: Path) -> set[tuple[int, int]]:
     return {(found.st_uid, found.st_gid) for path in folder.rglob("*") for found in (path.lstat(),)}
 
 
-def test_tables_and_pepper_in_a_new_folder(others: Path) -> None:
-    database = open_tables(others / "data")
-    pepper.load(others / "data")
+def test_tables_and_pepper_in_new_folders(others: Path) -> None:
+    data = others / "new" / "data"
+    database = open_tables(data)
+    pepper.load(data)
     with database.write():
-        assert {path.name for path in (others / "data").iterdir()} >= {"tenants.db", "tenants.db-wal", "pepper"}
+        assert {path.name for path in data.iterdir()} >= {"tenants.db", "tenants.db-wal", "pepper"}
         assert owners(others) == {(OTHER, OTHER)}
     database.close()
 
@@ -46,6 +48,18 @@ def test_what_is_there_already_keeps_its_owner(others: Path, tmp_path: Path) -> 
     make_private(others / "data")
     give_all(others)
     assert {path.stat().st_uid for path in (secret, folder, folder / "inner")} == {0}
+
+
+def test_where_root_may_not_give_it_stays_roots(others: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object, **__: object) -> None:
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    for name in ("chown", "fchown"):
+        monkeypatch.setattr(os, name, refused)
+    make_private(others / "data")
+    make_private_file(others / "data" / "file")
+    give_all(others)
+    assert owners(others) == {(0, 0)}
 
 
 def test_a_copied_tree(others: Path) -> None:
