@@ -129,7 +129,8 @@ class EmbeddingEngine(BatchedEngine[Ids, Row]):
         if size <= INLINE:
             inputs = self._tokenised(request, prompt)
         else:
-            inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going))
+            longest = max(map(len, request.inputs))
+            inputs = await while_awaited(lambda going: self._tokenised(request, prompt, going), longest)
         answers = await self._batcher.submit([Item(i, len(given.ids), given) for i, given in enumerate(inputs)])
         counts = [len(given.ids) for given in inputs]
         if len(counts) * self._dimensions <= INLINE * 16:

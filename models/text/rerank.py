@@ -143,7 +143,8 @@ class RerankingEngine(BatchedEngine[Ids, float]):
         if len(request.query) + sum(map(len, request.documents)) <= INLINE:
             inputs = make(request)
         else:
-            inputs = await while_awaited(lambda going: make(request, going))
+            longest = max(map(len, (request.query, *request.documents)))
+            inputs = await while_awaited(lambda going: make(request, going), longest)
         flat = [part for parts in inputs for part in parts]
         answers = await self._batcher.submit([Item(place, len(part.ids), part) for place, part in enumerate(flat)])
         scores = iter(answers.results)

@@ -18,12 +18,11 @@ MARGIN = 1024
 """Characters before a cut in which tokens may come out otherwise than in the whole text."""
 PIECE = 1 << 16
 """Characters that are tokenised at once: about 0.1 s."""
-
-
 THREADS = 2
-"""Requests whose long texts are tokenised at the same time. The library cannot be stopped within a text, and holds some
-240 bytes for each of its characters until it is done: 0.9 GiB, for seconds, of one of 4 MiB, which a context of 8,192
-lets through, also when its client has left."""
+"""Requests with a text of more than a PIECE that are tokenised at the same time. The library cannot be stopped within a
+text, and holds some 240 bytes for each of its characters until it is done: 0.9 GiB, for seconds, of one of 4 MiB, which
+a context of 8,192 lets through, also when its client has left. Others end a PIECE after their client left, and do not
+wait for these."""
 _POOL = ThreadPoolExecutor(THREADS, "tokenise")
 
 
@@ -49,8 +48,12 @@ def check_characters(text: str, tokens: int, what: str, param: str) -> None:
         )
 
 
-async def while_awaited(work: Callable[[Going], _Result]) -> _Result:
-    """Run `work` in one of THREADS, in turn, with a `going` that raises once nobody awaits it any more."""
+async def while_awaited(work: Callable[[Going], _Result], longest: int) -> _Result:
+    """Run `work` in a thread, with a `going` that raises once nobody awaits it any more.
+
+    Args:
+        longest: characters of its longest text.
+    """
     left = threading.Event()
 
     def going() -> None:
@@ -58,7 +61,8 @@ async def while_awaited(work: Callable[[Going], _Result]) -> _Result:
             raise InterruptedError("nobody waits for it")
 
     try:
-        return await asyncio.get_running_loop().run_in_executor(_POOL, work, going)
+        pool = _POOL if longest > PIECE else None
+        return await asyncio.get_running_loop().run_in_executor(pool, work, going)
     finally:
         left.set()
 

@@ -14,7 +14,7 @@ from tokenizers import Encoding, Tokenizer
 
 from models.messages import RerankRequest
 from models.text.pairs import CHUNKS, Pairs
-from models.text.tokens import DENSE, MARGIN, SPARSE, THREADS, Going, Tokens, always, while_awaited
+from models.text.tokens import DENSE, MARGIN, PIECE, SPARSE, THREADS, Going, Tokens, always, while_awaited
 from registry.errors import ContextLengthExceeded
 
 CONTEXT = 32
@@ -214,7 +214,7 @@ async def test_tokenising_ends_when_its_client_leaves() -> None:
         finally:
             ended.set()
 
-    task = asyncio.create_task(while_awaited(work))
+    task = asyncio.create_task(while_awaited(work, 60_000))
     await asyncio.to_thread(begun.wait)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -224,7 +224,7 @@ async def test_tokenising_ends_when_its_client_leaves() -> None:
     assert counted.seen == 60_000
 
 
-async def test_few_texts_are_tokenised_at_once_also_when_clients_leave_and_other_threads_stay_free() -> None:
+async def test_few_long_texts_are_tokenised_at_once_also_when_clients_leave_and_others_do_not_wait_for_them() -> None:
     go_on, lock = threading.Event(), threading.Lock()
     running, most = 0, 0
 
@@ -237,13 +237,13 @@ async def test_few_texts_are_tokenised_at_once_also_when_clients_leave_and_other
         with lock:
             running -= 1
 
-    tasks = [asyncio.create_task(while_awaited(work)) for _ in range(80)]
+    tasks = [asyncio.create_task(while_awaited(work, PIECE + 1)) for _ in range(80)]
     await asyncio.sleep(0)
     for task in tasks[:40]:
         task.cancel()
     await asyncio.wait(tasks[:40])
     try:
-        await asyncio.wait_for(asyncio.to_thread(lock.locked), 20)
+        await asyncio.wait_for(while_awaited(lambda _: lock.locked(), PIECE), 20)
     finally:
         go_on.set()
     await asyncio.gather(*tasks[40:])
