@@ -52,14 +52,17 @@ def _is_unknown(record: logging.LogRecord) -> bool:
 
 
 def _mend(choice: Any) -> None:
-    """Let arguments that `max_tokens` cut be what is whole of them. What a stop sequence cut is left out: vLLM takes a
-    call that can be read for one that is complete, and its client would run it."""
+    """Let arguments that `max_tokens` cut be what is whole of them, and say that it did: where the model chose the
+    call, vLLM writes "tool_calls" over it. What a stop sequence cut is left out: vLLM takes a call that can be read for
+    one that is complete, and its client would run it. Of a tool without parameters the arguments may be empty."""
     calls = choice.message.tool_calls
     for call in [call for call in calls if not _whole(call.function.arguments)]:
-        if choice.finish_reason == "length":
-            call.function.arguments = json.dumps(_read(call.function.arguments))
-        else:
+        if isinstance(choice.stop_reason, str):
             calls.remove(call)
+            continue
+        if call.function.arguments:
+            choice.finish_reason = "length"
+        call.function.arguments = json.dumps(_read(call.function.arguments))
 
 
 def _whole(arguments: str) -> bool:

@@ -55,11 +55,28 @@ async def test_a_call_that_was_cut_is_answered(arguments: str, kept: dict[str, s
     assert [(block.type, block.name, block.input) for block in answer.content] == [("tool_use", "set_light", kept)]
 
 
-async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run() -> None:
-    answer = await asked(called('{"state": "o', "stop", "n"))
+@pytest.mark.parametrize(
+    ("arguments", "kept", "stop"),
+    [
+        ('{"state": "on", "room": "ki', {"state": "on"}, "max_tokens"),
+        ('{"state": ', {}, "max_tokens"),
+        ("", {}, "tool_use"),
+        ('{"state": "on"}', {"state": "on"}, "tool_use"),
+    ],
+)
+async def test_so_is_one_that_the_model_chose(arguments: str, kept: dict[str, str], stop: str) -> None:
+    """vLLM ends each of them with "tool_calls", also where the tokens ran out."""
+    answer = await asked(called(arguments, "tool_calls"))
+    assert answer.stop_reason == stop
+    assert [(block.type, block.name, block.input) for block in answer.content] == [("tool_use", "set_light", kept)]
+
+
+@pytest.mark.parametrize("finish", ["stop", "tool_calls"])
+async def test_a_call_that_a_stop_sequence_cut_is_not_to_be_run(finish: str) -> None:
+    answer = await asked(called('{"state": "o', finish, "n"))
     assert (answer.stop_reason, answer.stop_sequence) == ("stop_sequence", "n")
     assert [block.type for block in answer.content] == ["text"]
-    whole = await asked(called('{"state": "on"}', "stop", "n"))
+    whole = await asked(called('{"state": "on"}', finish, "n"))
     assert (whole.stop_reason, [block.type for block in whole.content]) == ("tool_use", ["tool_use"])
 
 
