@@ -66,6 +66,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
                 # Whisper computes a window with all its padding, however much of it is sound
                 limits.tokens, limits.least = max(limits.tokens, recipe.window.padded), recipe.window.padded
                 self._most = limits.waiting
+                limits.waiting *= 2  # a recording waits with its windows, and with one that is heard again
                 self._batcher = Batcher("speech", self._model.run, limits)
                 self._batcher.start()
                 silence = np.zeros(RATE, dtype=np.float32)

@@ -32,10 +32,13 @@ FLAGS = {"beam_size": 1, "threads": 1}
 Event = TranscriptInfo | Segment | Usage
 
 
-def whisper_recipe(*, window: dict[str, int] | None = None, **more: Any) -> Any:
-    engine = {"name": "faster-whisper", "flags": {**FLAGS, **more}}
-    batching = {"max_requests": 8, "max_tokens": 240}
-    return recipe("transcribe", engine=engine, dtype="auto", batching=batching, window=window or {})
+def whisper_recipe(*, window: dict[str, int] | None = None, at_once: int = 8, waiting: int = 16, **more: Any) -> Any:
+    parts = {
+        "engine": {"name": "faster-whisper", "flags": {**FLAGS, **more}},
+        "batching": {"max_requests": at_once, "max_tokens": 240},
+        "queue": {"max_waiting": waiting},
+    }
+    return recipe("transcribe", dtype="auto", window=window or {}, **parts)
 
 
 @pytest.fixture(scope="module")
@@ -289,6 +292,40 @@ class TestEngine:
         with pytest.raises(TooLarge, match="longer than 30"):
             await everything(english, sounds["long.flac"], max_seconds=30.0)
         await english.ping()
+
+    async def test_windows_are_heard_again_also_while_as_many_recordings_run_as_may(
+        self, english_model: Path, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        engine = WhisperEngine()
+        await engine.load(whisper_recipe(at_once=1, waiting=1), english_model, "cpu", Reports())
+        batcher = engine._batcher
+        assert batcher is not None
+        asked = threading.Semaphore(0)
+        submit = batcher.submit
+
+        def watched(*items: Any) -> Any:
+            asked.release()
+            return submit(*items)
+
+        def run(windows: Sequence[Listen]) -> list[Heard]:
+            """One window, at the first temperature badly: the first one once both recordings wait with theirs, the
+            second once the first is to be heard again."""
+            for _ in range(next(awaited, 0)):
+                asked.acquire()
+            (window,) = windows
+            well = -0.1 if window.temperature else -2.0
+            return [Heard([Said(0.0, 1.0, [1])], "en", 1.0, window.temperature, well, 0.0, 1.0, ["x"])]
+
+        awaited = iter((2, 1))
+        monkeypatch.setattr(batcher, "submit", watched)
+        monkeypatch.setattr(batcher, "run", run)
+        heard = await asyncio.gather(
+            *(everything(engine, sounds["long.flac"], temperature=[0.0, 0.4], vad=True) for _ in range(2))
+        )
+        await engine.close()
+        for events in heard:
+            assert len(segments(events)) > 1
+            assert {segment.temperature for segment in segments(events)} == {0.4}
 
     async def test_a_recording_that_opens_after_its_client_has_left_is_closed(
         self, english: WhisperEngine, sounds: dict[str, Path], monkeypatch: pytest.MonkeyPatch
