@@ -14,7 +14,9 @@ _HEAD_BYTES = 65_536
 """Of a file: more is not looked at."""
 _CHUNKS = 64
 """Recorders and editors write a handful before the sound."""
-_PCM = 1
+_PCM, _EXTENSIBLE = 1, 0xFFFE
+_EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
+"""How the extensible form, which sound of 24 bits or of several channels has, says that it is plain PCM."""
 
 
 def seconds_of(path: Path) -> float:
@@ -42,11 +44,18 @@ def _bytes_a_second(head: bytes) -> int | None:
         if name == b"data":
             return rate
         if name == b"fmt " and rate is None:
-            if size < 16 or place + 24 > len(head):
-                return None
-            form, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", head, place + 8)
-            rate = samples * channels * ((bits + 7) // 8)
-            if form != _PCM or not rate:
+            rate = _rate_of(head[place + 8 : place + 8 + size])
+            if not rate:
                 return None
         place += 8 + size + size % 2
     return None
+
+
+def _rate_of(form: bytes) -> int | None:
+    """Bytes a second of a form of plain PCM. Decoders go by the bits that are valid, also where more are stored."""
+    if len(form) < 16:
+        return None
+    kind, channels, samples, _, _, bits = struct.unpack_from("<HHIIHH", form)
+    if kind == _EXTENSIBLE and len(form) >= 40 and form[24:40] == _EXTENDED_PCM:
+        kind, bits = _PCM, struct.unpack_from("<H", form, 18)[0] or bits
+    return samples * channels * ((bits + 7) // 8) if kind == _PCM else None

@@ -177,6 +177,24 @@ def test_no_more_is_heard_of_a_wav_file_with_two_forms_than_is_reserved(decoders
     assert 2.9 <= len(decoded(decoders, path)) / RATE <= seconds_of(path) <= 3.1
 
 
+@pytest.mark.parametrize(("bits", "valid"), [(16, 16), (24, 24), (24, 0), (24, 20), (24, 8), (32, 8), (16, 1)])
+def test_no_more_is_heard_of_a_wav_file_of_the_extensible_form_than_is_reserved(
+    decoders: Decoders, tmp_path: Path, bits: int, valid: int
+) -> None:
+    """A decoder takes the valid bits for those that are stored."""
+    path = extensible(tmp_path / "a.wav", bits, valid, bytes(3 * RATE * bits // 8))
+    heard = len(decoded(decoders, path)) / RATE
+    assert 2.9 <= heard <= seconds_of(path) <= heard + 0.1
+
+
+def extensible(path: Path, bits: int, valid: int, sound: bytes) -> Path:
+    form = struct.pack("<HHIIHHHHI", 0xFFFE, 1, RATE, RATE * bits // 8, bits // 8, bits, 22, valid, 4)
+    form += bytes.fromhex("0100000000001000800000aa00389b71")
+    data = b"fmt " + struct.pack("<I", len(form)) + form + b"data" + struct.pack("<I", len(sound)) + sound
+    path.write_bytes(b"RIFF" + struct.pack("<I", 4 + len(data)) + b"WAVE" + data)
+    return path
+
+
 def test_a_wav_file_with_other_sound_than_it_says_is_refused(decoders: Decoders, tmp_path: Path) -> None:
     """FFmpeg looks at the bytes, and would decode hours of what was reserved as a moment."""
     sound = write(tmp_path / "a.mp3", tone(20.0)).read_bytes()
@@ -185,6 +203,8 @@ def test_a_wav_file_with_other_sound_than_it_says_is_refused(decoders: Decoders,
     assert seconds_of(path) < 0.1
     with pytest.raises(BadRequest, match="is mp3"):
         decoded(decoders, path)
+    with pytest.raises(BadRequest, match="is mp3"):
+        decoded(decoders, extensible(path, 16, 16, sound))
 
 
 def test_no_more_is_heard_of_speech_at_the_lowest_rate_than_is_reserved(decoders: Decoders, tmp_path: Path) -> None:

@@ -11,10 +11,18 @@ from runtime.gateway.charging.demand import demand_of
 
 RATE, SECONDS = 8000, 3
 SOUND = bytes(2 * RATE * SECONDS)
+EXTENDED_PCM = bytes.fromhex("0100000000001000800000aa00389b71")
 
 
 def fmt(rate: int = RATE, channels: int = 1) -> bytes:
     return struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, channels, rate, 2 * rate * channels, 2 * channels, 16)
+
+
+def extensible(bits: int, valid: int, channels: int = 1, kind: bytes = EXTENDED_PCM) -> bytes:
+    align = channels * ((bits + 7) // 8)
+    return b"fmt " + struct.pack(
+        "<IHHIIHHHHI16s", 40, 0xFFFE, channels, RATE, RATE * align, align, bits, 22, valid, 0, kind
+    )
 
 
 def wav(path: Path, told: int = len(SOUND), before: bytes = b"", form: bytes | None = None) -> Path:
@@ -32,6 +40,24 @@ def test_a_wav_file_is_as_long_as_its_bytes_whatever_it_says(tmp_path: Path, tol
 def test_the_first_of_several_forms_counts(tmp_path: Path) -> None:
     """It is the one that is decoded by."""
     assert seconds_of(wav(tmp_path / "a", form=fmt() + fmt(768_000, 32))) == pytest.approx(SECONDS, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("form", "bytes_a_second"),
+    [
+        (extensible(16, 16), 2 * RATE),
+        (extensible(24, 24), 3 * RATE),
+        (extensible(24, 0, 6), 18 * RATE),
+        (extensible(24, 8), RATE),
+        (extensible(24, 24)[:4] + struct.pack("<I", 18) + extensible(24, 24)[8:26], 500),
+        (extensible(24, 24, kind=b"\x03" + EXTENDED_PCM[1:]), 500),
+        (extensible(24, 24, kind=EXTENDED_PCM[:-1] + b"\0"), 500),
+    ],
+    ids=["16 bits", "24 bits", "six channels", "fewer bits are valid", "short", "floats", "another's"],
+)
+def test_the_extensible_form_is_read_where_it_is_plain_pcm(tmp_path: Path, form: bytes, bytes_a_second: int) -> None:
+    size = wav(tmp_path / "a", form=form).stat().st_size
+    assert seconds_of(tmp_path / "a") == size / bytes_a_second
 
 
 @pytest.mark.parametrize(
