@@ -66,7 +66,8 @@ def embed_body(request: EmbedRequest, model: ProviderModel) -> bytes:
     if request.dimensions is not None:
         body["dimensions"] = request.dimensions
     if request.prompt_name is not None:
-        body["input_type"] = request.prompt_name
+        # as most of them call what is a passage to some models
+        body["input_type"] = "document" if "document" in request.prompt_instead else request.prompt_name
     return msgspec.json.encode(body)
 
 

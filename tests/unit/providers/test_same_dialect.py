@@ -91,6 +91,10 @@ async def test_embeddings(tmp_path: Path, given: str) -> None:
         ollamas = await rig.http.post("/api/embed", json={"model": "there/embed", "input": ["a", "b"]})
         assert ollamas.status_code == 200, ollamas.text
         assert rig.fake.seen[-1].body == {"model": "embed", "input": ["a", "b"], "encoding_format": "base64"}
+        for said, sent in (("search_query", "query"), ("search_document", "document"), ("passage", "document")):
+            body = {"model": "there/embed", "input": ["a", "b"], "input_type": said}
+            await rig.http.post("/v1/embeddings", json=body)
+            assert rig.fake.seen[-1].body["input_type"] == sent
 
 
 async def test_rerank(tmp_path: Path) -> None:
