@@ -103,9 +103,10 @@ class LocalBackend:
             try:
                 async with calls:
                     yield lease
+                # what ended before its time tells little of the next one
+                foresight.learn(context.asked.size, target.label or "", lease.usage)
             finally:
                 turn.had(work_of(lease.usage))
-                foresight.learn(context.asked.size, target.label or "", lease.usage)
 
     async def _turn(
         self, context: RequestContext, target: Target, entry: ModelEntry, adapter: AdapterRef | None, asks: Claim
