@@ -69,7 +69,7 @@ class Drainer:
         elif entry.state is not S.UNLOADING or entry.link is None:  # it died meanwhile
             return
         link, entry.link = entry.link, None
-        held = entry.bytes
+        held = entry.seen
         entry.queue.engine_gone()
         if link is not None:
             before = await self._table.memory.used()
@@ -129,7 +129,7 @@ class Drainer:
         began, before = entry.clock(), entry.bytes
         entry.host_bytes = max(entry.host_bytes, expected.host_bytes)
         try:
-            held = await self._put_to_sleep(link, before)
+            held = await self._put_to_sleep(link, entry.seen)
         except Exception as error:  # whatever it is, the entry must not stay DRAINING for ever
             if entry.state is S.DRAINING and entry.link is link:
                 self.sleep_failed(entry, "sleep", mapped(error, "sleep"))
@@ -146,7 +146,7 @@ class Drainer:
         self.has_left(entry)
         return True
 
-    async def _put_to_sleep(self, link: SlotLink, before: int) -> Held:
+    async def _put_to_sleep(self, link: SlotLink, awake: int) -> Held:
         """What it holds once the memory that it gave up is seen to be back."""
         used = await self._table.memory.used()
         told = await link.command(frames.Sleep, SLEEP_SECONDS)
@@ -155,7 +155,7 @@ class Drainer:
         on_device = told.device_bytes
         if self._counts_processes:
             on_device = await link.bytes_held() or on_device
-        await self._table.memory.back(before - on_device, used)
+        await self._table.memory.back(awake - on_device, used)
         return Held(device_bytes=on_device, host_bytes=told.host_bytes)
 
     async def _host_has_room(self, entry: ModelEntry, asleep: int) -> bool:

@@ -161,6 +161,11 @@ class ModelEntry:
         return held if wish == "always" or worth else None
 
     @property
+    def seen(self) -> int:
+        """Of its bytes, those that its process was seen to hold. The rest is kept for what a step takes meanwhile."""
+        return self.bytes if self.loaded is None else min(self.bytes, self.loaded.resident_bytes)
+
+    @property
     def wake_seconds(self) -> float:
         """Expected seconds of a wake."""
         if self.measured_wake is not None:

@@ -264,7 +264,7 @@ class Loader:
         if link is not None:
             before = await self._table.memory.used()
             await link.end()
-            await self._table.memory.back(entry.bytes, before)
+            await self._table.memory.back(entry.seen, before)
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.bytes, entry.claim, entry.host_bytes = 0, 0, 0
         entry.to(S.ABSENT)

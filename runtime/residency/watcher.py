@@ -72,6 +72,7 @@ class Watcher:
         reason = link.cause
         unused = entry.state is S.ASLEEP or waits or (entry.falling_asleep and not entry.queue.running)
         entry.deaths += 1
+        held = entry.seen
         entry.link, entry.loaded, entry.progress = None, None, None
         entry.falling_asleep, entry.claim = False, 0
         entry.to(S.UNLOADING)
@@ -82,15 +83,16 @@ class Watcher:
             extra={"model": entry.id, "deaths": entry.deaths, "reason": reason.code, "cause": reason.text},
         )
         self._table.note_change()
-        self._table.spawn(self._clean_up(entry, link.gone(), None if unused else reason), f"clean-up-{entry.id}")
+        buried = self._clean_up(entry, held, link.gone(), None if unused else reason)
+        self._table.spawn(buried, f"clean-up-{entry.id}")
 
-    async def _clean_up(self, entry: ModelEntry, gone: Awaitable[None], reason: Cause | None) -> None:
+    async def _clean_up(self, entry: ModelEntry, held: int, gone: Awaitable[None], reason: Cause | None) -> None:
         """Count its memory as free once its last process is gone, then bring it back.
 
         No `reason`: it served nobody, since it slept. It is on disk now, and nobody has to wait before its next load.
         """
         await gone
-        await self._table.memory.back(entry.bytes, None)
+        await self._table.memory.back(held, None)
         entry.bytes, entry.host_bytes, entry.wanted_since = 0, 0, None  # the back-off counts for those who wait, too
         if reason is None:
             entry.to(S.ABSENT)

@@ -217,3 +217,35 @@ async def test_host_memory_that_is_not_seen_to_be_back_is_not_given_away(world: 
     seen.set()
     await leaving
     assert await other
+
+
+async def test_only_bytes_that_a_process_held_are_waited_for(world: World) -> None:
+    """Not those of a step, for which room is kept: no process holds them when it leaves."""
+    awaited: list[int] = []
+
+    async def back(freed: int, before: int | None) -> None:
+        awaited.append(freed)
+
+    world.manager.table.memory.back = back  # type: ignore[method-assign]
+    a = world.manager.entries["a"]
+    for entry in world.manager.entries.values():
+        entry.margin = 10
+    await world.ask("a")
+    assert a.bytes == 110
+    await world.manager.unload(a)
+    await world.ask("a")
+    await world.ask("b")  # `a` sleeps
+    assert held(world, "a")[0] == 5
+    await world.manager.unload(a)
+    await world.manager.unload(world.manager.entries["b"])
+    assert awaited == [100, 95, 5, 100]
+    awaited.clear()
+    await world.ask("a")
+    await world.pool.links[-1].crash()
+    await world.ask("a")
+    assert awaited == [100]
+    awaited.clear()
+    await world.ask("b")
+    world.pool.engines[-2].wake_error = EngineFailed("no")
+    assert await world.ask("a")
+    assert awaited == [95, 95, 100], "the first sleep, the second one for the wake, and the end of what did not wake"
