@@ -134,7 +134,7 @@ async def open_gateway(settings: Settings, documents: Documents, device: Device)
         ResidencyRecord(metrics, state, device, console.decisions),
         memory_of(device),
         settings.patience,
-        device.host_budget or NO_LIMIT,
+        NO_LIMIT if device.kind == "cpu" else device.host_budget,
         fetch,
         device.kind == "cpu",
         settings.working_margin,
