@@ -79,7 +79,7 @@ class WhisperEngine(BatchedEngine[Listen, Heard]):
             elif "vad_threshold" in flags:
                 self._threshold = float(str(flags["vad_threshold"]))
             weights = read_weights(path).bytes
-        guess = estimate(recipe, path, "cuda").total if device != "cpu" else 0
+        guess = guessed_bytes(recipe, path) if device != "cpu" else 0
         sleeper = SpeechSleeper(self._model, path, device, partial(held_bytes, device), guess, weights, before)
         held = sleeper.held()
         self._sleeper = sleeper
@@ -161,3 +161,9 @@ def import_library() -> Any:
 def held_bytes(device: str) -> int | None:
     """Of this process: its resident set on a CPU; on a GPU as the driver counts it, None where it does not tell."""
     return psutil.Process().memory_info().rss if device == "cpu" else nvml.used_by(device, [os.getpid()])
+
+
+def guessed_bytes(recipe: Recipe, path: Path) -> int:
+    """Of a process on a GPU after its load. A step has given back what it took, and has room kept besides."""
+    needs = estimate(recipe, path, "cuda")
+    return needs.total - needs.activations

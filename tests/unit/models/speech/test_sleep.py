@@ -5,9 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from models.estimate import estimate
 from models.speech import sleep as transcribe_sleep
+from models.speech.engine import guessed_bytes
 from models.speech.sleep import SpeechSleeper, unloaded
 from registry.errors import EngineFailed
+from registry.recipes.loading import load_documents
 
 MIB = 2**20
 
@@ -41,6 +44,15 @@ def test_one_that_is_unloaded_already_is_left_alone() -> None:
     replica.model_is_loaded = False
     unloaded(replica, to_cpu=False)
     assert replica.asked == []
+
+
+def test_room_for_a_step_is_no_part_of_what_a_process_is_guessed_to_hold() -> None:
+    """It is kept free beside that, for each model on a GPU."""
+    path = Path(__file__).parents[4] / "models" / "starter" / "pack" / "starter-speech"
+    [recipe] = load_documents([Path(__file__).parents[4] / "recipes" / "starter" / "starter-speech.yaml"]).models
+    needs = estimate(recipe, path, "cuda")
+    assert needs.activations > 0
+    assert guessed_bytes(recipe, path) + needs.activations == needs.total
 
 
 class Model:
