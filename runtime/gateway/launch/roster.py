@@ -58,7 +58,6 @@ class Roster:
         """Who changes the shelf holds it, from the look at what is there until the models follow."""
         self._changing = asyncio.Lock()
         self._leaving: dict[str, asyncio.Task[None]] = {}
-        self._registering: set[asyncio.Task[None]] = set()
         self._again: set[str] = set()
         """Of those that leave: wanted again."""
         self._shelved, self.faults = shelved.recipes, (*shelved.faults, *arrange(self.given, shelved.recipes).notes)
@@ -137,14 +136,12 @@ class Roster:
         self._residency.add(entry)
         self._name(recipe)
         log.info("a model was added", extra={"model": recipe.id, "version": recipe.version})
-        await self._settle_in(entry)
+        self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
 
     def _counts(self, entry: ModelEntry) -> None:
         """From now on it has another recipe, which may name other adapters."""
         self._name(entry.recipe)
-        task = asyncio.create_task(self._bring_adapters(entry), name=f"adapters-{entry.id}")
-        self._registering.add(task)
-        task.add_done_callback(self._registering.discard)
+        self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
 
     async def _bring_adapters(self, entry: ModelEntry) -> None:
         if entry.path is not None:  # else when its files have been fetched
@@ -165,7 +162,8 @@ class Roster:
         self._names.serve(list({**known, recipe.id: recipe}.values()))
 
     def _drop(self, model: str) -> "asyncio.Task[None]":
-        """Nobody finds it from now on; then it leaves."""
+        """Nobody finds it from now on; then it leaves. A recipe that it was to get would name it again."""
+        self._residency.exchanger.forget(model)
         self._names.serve([recipe for recipe in self._names.recipes if recipe.id != model])
         self._leaving[model] = task = asyncio.create_task(self._leave(model), name=f"leave-{model}")
         return task

@@ -1,7 +1,7 @@
 """Models come and go beside one that finishes its last requests."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,12 +10,15 @@ import pytest
 
 from launch.shelf import Shelf, Shelved
 from registry.errors import RoundhouseError
-from registry.recipes.definition import Recipe
+from registry.recipes.definition import Recipe, RecipeAdapter
 from runtime.gateway.launch.roster import Roster
 from runtime.gateway.metrics import Metrics
 from runtime.gateway.names import Names
 from runtime.residency.exchanger import RecipeExchange
+from tests.eventually import PATIENCE
 from tests.unit.http.fakes import recipe
+from tests.unit.residency import scripted
+from tests.unit.residency.scripted import World
 
 
 class Leaving:
@@ -24,9 +27,14 @@ class Leaving:
     def __init__(self) -> None:
         self.entries: dict[str, Any] = {}
         self.may_go: dict[str, asyncio.Event] = {}
-        self.exchanger = SimpleNamespace(waiting=lambda _model: None)
+        self.exchanger = SimpleNamespace(waiting=lambda _model: None, forget=lambda _model: None)
+        self.table = SimpleNamespace(spawn=self.spawn)
+        self.tasks: list[asyncio.Task[None]] = []
+        """That end with it."""
         self.exchanges: list[RecipeExchange] = []
         self.registered: list[Recipe] = []
+        self.may_register = asyncio.Event()
+        self.may_register.set()
 
     def add(self, entry: Any) -> None:
         self.entries[entry.id] = entry
@@ -34,7 +42,11 @@ class Leaving:
     def exchange(self, _: Any, exchange: RecipeExchange) -> None:
         self.exchanges.append(exchange)
 
+    def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
+        self.tasks.append(asyncio.create_task(work, name=name))
+
     async def register(self, recipe: Recipe) -> None:
+        await self.may_register.wait()
         self.registered.append(recipe)
 
     async def remove(self, entry: Any, error: RoundhouseError) -> None:
@@ -50,7 +62,8 @@ def made(tmp_path: Path) -> tuple[Roster, Leaving]:
     )
 
     def entry(recipe: Recipe, _queue: object) -> Any:
-        return SimpleNamespace(id=recipe.id, recipe=recipe, path=None, pinned=False)
+        path = tmp_path if recipe.adapters else None
+        return SimpleNamespace(id=recipe.id, recipe=recipe, path=path, pinned=False)
 
     files: Any = SimpleNamespace(entry=entry, look=lambda _recipe: lambda _entry: None)
     make_queue: Callable[[Recipe], Any] = lambda _recipe: object()  # noqa: E731
@@ -105,6 +118,50 @@ async def test_the_adapters_of_a_changed_recipe_are_registered_once_it_counts(
     entry.recipe, entry.path = new, tmp_path  # as the exchange does
     assert residency.registered == []
     exchange.done()
-    while not residency.registered:
-        await asyncio.sleep(0)
+    await asyncio.gather(*residency.tasks)
     assert residency.registered == [new]
+
+
+async def test_adapters_that_come_from_afar_hold_no_other_change_back(made: tuple[Roster, Leaving]) -> None:
+    roster, residency = made
+    residency.may_register.clear()
+    wanted = RecipeAdapter.model_validate({"name": "legal", "source": {"path": "x"}})
+    with_adapters = recipe("one", "chat").model_copy(update={"adapters": (wanted,)})
+    await asyncio.wait_for(roster.read_again([with_adapters]), PATIENCE)
+    await asyncio.wait_for(roster.read_again([with_adapters, recipe("two", "embed")]), PATIENCE)
+    assert (set(residency.entries), residency.registered) == ({"one", "two"}, [])
+    residency.may_register.set()
+    await asyncio.gather(*residency.tasks)
+    assert residency.registered == [with_adapters]
+
+
+async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp_path: Path) -> None:
+    """Though its last request ends just as it is taken out."""
+    world = World(tmp_path)
+    one, other = scripted.recipe("a"), scripted.recipe("b")
+    state: Any = SimpleNamespace(
+        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+    )
+    files: Any = SimpleNamespace(look=lambda _recipe: lambda _entry: None)
+    names = Names([one, other], state)
+    queue = world.queues["a"]
+    roster = Roster(
+        (), Shelf(tmp_path), Shelved((), ()), names, world.manager, world.queues, lambda _: queue, files, state,
+        Metrics(), Leaving().register,
+    )  # fmt: skip
+    world.manager.entries["a"].recipe = one
+    async with await queue.acquire(None) as turn:
+        await roster.read_again([one.model_copy(update={"version": 2}), other])
+        assert world.manager.exchanger.waiting("a") is not None
+        drop = roster._drop
+
+        def drop_as_it_ends(model: str) -> asyncio.Task[None]:
+            if model == "a":
+                queue.release(turn.ticket)
+            return drop(model)
+
+        roster._drop = drop_as_it_ends  # type: ignore[method-assign]
+        await asyncio.wait_for(roster.read_again([other]), PATIENCE)
+    assert [recipe.id for recipe in names.recipes] == ["b"]
+    await world.manager.close()
+    await world.pool.close()
