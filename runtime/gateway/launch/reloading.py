@@ -88,7 +88,10 @@ class Reloading:
         """Of what is there: which file it is, its size and its time of change."""
         marks = []
         for path in self._paths:
-            for file in [path, *sorted(path.glob("*.y*ml"))]:
+            files = [path]
+            with suppress(OSError):
+                files += sorted(path.glob("*.y*ml"))
+            for file in files:
                 with suppress(OSError):
                     found = file.stat()
                     marks.append((file, found.st_ino, found.st_size, found.st_mtime_ns))

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -103,3 +103,21 @@ async def test_a_reading_that_fails_is_not_the_last(follower: Follower, file: Pa
     follower.fails = False
     save(file, "third")
     assert await follows(follower) == ["third"]
+
+
+async def test_a_look_that_fails_is_not_the_last(
+    follower: Follower, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def fails(*_: object) -> NoReturn:
+        loop.call_soon_threadsafe(failed.set)
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(Path, "glob", fails)
+        await asyncio.wait_for(failed.wait(), PATIENCE)
+    save(file, "second")
+    while await follows(follower) != ["second"]:  # the first one, where a reading met the fault, too
+        pass
