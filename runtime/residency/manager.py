@@ -199,10 +199,10 @@ class ResidencyManager:
 
     # --- news -----------------------------------------------------------------------------------------------------
     def released(self, entry: ModelEntry) -> None:
-        """A request ended."""
+        """A request ended, or waits no longer."""
         entry.last_used = entry.clock()
         self.table.note_change()
-        if not entry.queue.running:  # only a model that became idle may make room for others
+        if not entry.leases:  # only a model that became idle may make room for others
             self.decide()
 
     def died(self, link: SlotLink) -> None:

@@ -42,7 +42,7 @@ class ModelQueue:
         recipe: bounds (`queue`), how many run at once (`batching.max_requests`), adapter places.
         bounds: of the whole server.
         want: asks residency for the model; raises what makes waiting pointless.
-        released: tells residency that a lease ended.
+        released: tells residency that a lease ended, or that somebody who waited has gone.
         registry: what is to be known of adapters beyond their references, and who hears how they fare.
     """
 
@@ -172,6 +172,7 @@ class ModelQueue:
                 self._bounds.waiting -= 1
                 self.policy.cancel(ticket.id)
                 self.pump()
+                self._released()
             elif not leased:  # it started in the moment in which the client left, or its probe failed
                 self.release(ticket)
 

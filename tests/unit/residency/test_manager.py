@@ -13,6 +13,7 @@ from registry.recipes.definition import Recipe
 from runtime.residency.entry import ModelEntry
 from runtime.residency.states import ModelState
 from runtime.server.device import DeviceBudget
+from tests.eventually import PATIENCE
 from tests.fakes.engine import FakeEngine
 from tests.unit.residency.scripted import World, in_use, recipe
 
@@ -306,3 +307,30 @@ async def test_a_fault_of_our_own_in_a_fetch_does_not_leave_it_loading(world: Wo
         await world.ask("a")
     assert world.state("a") is ModelState.FAILED
     assert await world.ask("b"), "the line goes on"
+
+
+async def test_one_whose_last_waiter_leaves_makes_room_at_once(tmp_path: Path) -> None:
+    """It waited for its adapter, and nobody else is there whose end would be a reason to decide anew."""
+    world = World(tmp_path, budget=150)
+    world.manager.patience = 1000.0
+    entry, queue = world.manager.entries["a"], world.queues["a"]
+    places = {"memory": {"adapters": {"device": 1, "host": 1}}}
+    entry.recipe = Recipe.model_validate({**recipe("a").model_dump(mode="json"), **places})
+    queue.change(entry.recipe)
+    await world.ask("a")
+    on_its_way = asyncio.Event()
+
+    async def never(_: AdapterRef) -> None:
+        on_its_way.set()
+        await asyncio.Event().wait()
+
+    world.pool.engines[0].stage = never  # type: ignore[method-assign]
+    waiter = asyncio.create_task(queue.acquire(AdapterRef(digest="d", path="d", rank=8, bytes=1)))
+    await asyncio.wait_for(on_its_way.wait(), PATIENCE)
+    other = asyncio.create_task(world.ask("b"))
+    while world.manager.entries["b"].wanted_since is None:
+        await asyncio.sleep(0)
+    waiter.cancel()
+    assert await asyncio.wait_for(other, PATIENCE)
+    await world.manager.close()
+    await world.pool.close()
