@@ -147,7 +147,7 @@ class Editor:
             self._forget(model)
         freed = 0
         if purge:
-            freed = await asyncio.to_thread(self._files.purge, files, self._files_of(self._residency.entries))
+            freed = await asyncio.to_thread(self._files.purge, files, self._kept())
         return Removed(recipe.id, tuple(sorted(gone)), still.version if still and not recipe.is_former else None, freed)
 
     def _going(self, recipe: Recipe, force: bool) -> set[int]:
@@ -173,6 +173,12 @@ class Editor:
             frozenset(source for source in sources if isinstance(source, HubSource)),
             frozenset(entry.path for entry in entries if entry.path is not None),
         )
+
+    def _kept(self) -> HeldFiles:
+        """Of every model, also by the recipe that it is about to get."""
+        held = self._files_of(self._residency.entries)
+        coming = {recipe.source for recipe in self._roster.recipes() if isinstance(recipe.source, HubSource)}
+        return HeldFiles(held.sources | coming, held.folders)
 
     def _check_unused(self, model: str) -> None:
         if self._residency.get(model).pinned:

@@ -9,8 +9,10 @@ import pytest
 
 from registry.errors import Conflict
 from registry.recipes.definition import Recipe
+from registry.recipes.source import HubSource
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
+from runtime.gateway.files import HeldFiles, ModelFiles
 from runtime.residency.entry import ModelEntry
 from runtime.residency.exchanger import RecipeExchange
 from tests.unit.http.fakes import FakeGateway
@@ -121,6 +123,20 @@ async def test_an_edit_counts_for_files_that_were_read_again_meanwhile(
     gone = await client.patch("/v1/models/embed", json={"changes": {"queue.max_waiting": 7}})
     assert gone.status_code == 404
     assert "embed" not in gateway.entries
+
+
+async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor, source = gateway.gateway.editor, HubSource(hub="team/model", revision="next")
+    await editor.edit("chat", {"queue.max_waiting": 7})
+    soon = gateway.recipes[1].model_copy(update={"source": source})
+    exchanger = gateway.gateway.editor._residency.exchanger
+    monkeypatch.setattr(exchanger, "waiting", lambda model: soon if model == soon.id else None)
+    kept: list[HeldFiles] = []
+    monkeypatch.setattr(ModelFiles, "purge", lambda _self, _gone, stays: kept.append(stays) or 0)
+    await editor.remove("chat", purge=True)
+    assert [source in files.sources for files in kept] == [True]
 
 
 def _is_taken(name: str, *_: object) -> None:
