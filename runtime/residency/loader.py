@@ -176,8 +176,10 @@ class Loader:
             _check_alive(link)
             return link, loaded
         except Exception:
-            before = await memory.used()
-            await link.end()
+            try:
+                before = await memory.used()
+            finally:  # whatever the memory says: else its slot is never another's
+                await link.end()
             if empty is not None and before is not None:  # others load meanwhile, too
                 await memory.back(min(entry.bytes, max(0, before - empty)), before)
             raise

@@ -317,3 +317,13 @@ async def test_what_overdraws_again_and_again_comes_back_only_when_it_is_asked_f
         await world.manager.table.change()
     assert entry.wanted_since is None, "four times in ten minutes"
     assert await world.ask("b")
+
+
+async def test_a_slot_whose_load_fails_is_free_again_whatever_the_memory_says(world: World) -> None:
+    async def unknown() -> int:
+        raise OSError("the driver went away")
+
+    world.manager.table.memory.used = unknown  # type: ignore[method-assign]
+    with pytest.raises(Unavailable):
+        await world.ask("a")
+    assert (world.pool.links[0].ended, world.pool.free) == (1, 3)
