@@ -39,7 +39,7 @@ def test_somebody_who_clones_it_gets_there(server: Server, tmp_path: Path) -> No
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == ANSWER
-        assert "roundhouse serve --host 127.0.0.1 --port 8000" in (tmp_path / "roundhouse" / "made").read_text()
+        assert "exec .venv/bin/roundhouse serve" in (tmp_path / "roundhouse" / "made").read_text()
     finally:
         server.http.delete("/v1/adapters/my-tune?force=true")
 
