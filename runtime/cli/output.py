@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-UNBOUNDED = 1_000_000
-"""Columns of what is no terminal."""
+PIPE_WIDTH = 200
+"""Columns of what is no terminal; tables are as wide as they need there."""
 
 
 def emit(data: Any) -> None:
@@ -41,27 +41,33 @@ def failed(failure: Failure, as_json: bool) -> None:
 
 
 def console() -> "Console":
-    """Standard output for tables: as wide as needed when it is not a terminal, so that nothing is cut in a pipe."""
+    """Standard output for what is drawn."""
     from rich.console import Console
 
     class Output(Console):
         def on_broken_pipe(self) -> None:
             raise  # for `main`, to which it is no error
 
-    return Output(highlight=False, width=None if sys.stdout.isatty() else UNBOUNDED)
+    return Output(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = ()) -> None:
     """A plain table; `right` names the columns of figures.
 
-    On a narrow terminal all but these and the first take more lines: names and figures are there to be copied.
+    On a narrow terminal all but these and the first take more lines: names and figures are there to be copied. In a
+    pipe each row is one line.
     """
+    found = list(rows)
+    if not found:
+        note("(none)")
+    if not sys.stdout.isatty():
+        _lines(columns, found, right)
+        return
     from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
-    shown = Table(box=None, pad_edge=False, header_style="bold")
-    found, screen = list(rows), console()
+    shown, screen = Table(box=None, pad_edge=False, header_style="bold"), console()
     for index, column in enumerate(columns):
         kept = index == 0 or column in right
         longest = max((cell_len(row[index]) for row in found), default=0)
@@ -74,8 +80,19 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence
     for row in found:
         shown.add_row(*(Text(cell) for cell in row))
     screen.print(shown, crop=False)
-    if not shown.row_count:
-        note("(none)")
+
+
+def _lines(columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str]) -> None:
+    from rich.cells import cell_len
+
+    whole = [tuple(columns), *(tuple(" ".join(cell.splitlines()) for cell in row) for row in rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*whole, strict=True)]
+    for row in whole:
+        padded = []
+        for column, cell, width in zip(columns, row, widths, strict=True):
+            blank = " " * (width - cell_len(cell))
+            padded.append(blank + cell if column in right else cell + blank)
+        print("  ".join(padded).rstrip())
 
 
 def pairs(values: Iterable[tuple[str, str]]) -> None:

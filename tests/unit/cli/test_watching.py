@@ -92,6 +92,7 @@ def test_top_shows_one_look_where_nobody_watches(server: FakeServer, run: Run) -
     server.on("GET", "/console/events", streamed(now(), now(phase="stopping")))
     result = run("top")
     assert result.exit_code == 0, result.stderr
+    assert max(map(len, result.stdout.splitlines())) <= 200
     for words in (
         "ready",
         "1 running, 2 waiting, the longest for 400.0 ms",
