@@ -20,7 +20,9 @@ def doctor(
     device: Annotated[
         Accelerator, typer.Option("--device", help="What the server is to run on; auto: a GPU if there is one.")
     ] = Accelerator.AUTO,
-    port: Annotated[int, typer.Option("--port", min=1, max=65535, help="Where the server is to listen.")] = 8000,
+    port: Annotated[
+        int, typer.Option("--port", min=0, max=65535, help="Where the server is to listen; 0: not said yet.")
+    ] = 8000,
     as_json: AsJson = False,
 ) -> None:
     """Check that this host has all that the server needs, and say how to get what is missing.

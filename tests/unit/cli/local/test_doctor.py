@@ -1,6 +1,8 @@
 """What a host lacks is said, with the way to get it."""
 
 import json
+import re
+import shlex
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +14,8 @@ from models import memory_group, nvml
 from runtime.server import host
 from runtime.server.host import GIB, HostNeed, needs
 from tests.unit.cli.conftest import Run
+
+ROOT = Path(__file__).parents[4]
 
 H100 = nvml.Gpu("NVIDIA H100", "GPU-1", 80 * GIB, GIB)
 
@@ -135,3 +139,12 @@ def test_a_cpu_needs_no_driver(good: pytest.MonkeyPatch, run: Run) -> None:
     told = json.loads(run("doctor", "--json", "--port", str(free_port())).stdout)
     assert (told["device"], told["ok"]) == ("cpu", True)
     assert not {"gpu", "driver", "Python.h", "cublas 12"} & {need["name"] for need in told["needs"]}
+
+
+def test_what_the_installation_asks_is_understood(run: Run) -> None:
+    """Which port will be listened on nobody knows then."""
+    command = re.search(r"roundhouse doctor (.*?) 2>", (ROOT / "scripts" / "install").read_text())
+    assert command is not None
+    words = shlex.split(command[1].replace("$ACCELERATOR", "cpu"))
+    assert run("doctor", *words).exit_code in (0, 1)
+    assert run("doctor", "--port", "99999").exit_code == 2
