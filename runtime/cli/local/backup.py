@@ -33,13 +33,13 @@ from registry.state.opening import copy, is_elsewhere, look, open_file
 from registry.storage.files import give_all, make_private, make_private_file
 from registry.storage.server_id import FILE as SERVER_ID
 from runtime.cli.failures import Refused
-from runtime.cli.local.data_dir import STATE, was_served
+from runtime.cli.local.data_dir import LOCK, STATE, was_served
 
 DATABASES = (STATE, "tenants.db")
 BY_DIGEST = ("store", "routers")
 MERGED, RECIPES = "merged", "recipes"
 FOLDERS = (*BY_DIGEST, MERGED, RECIPES)
-PEPPER, MANIFEST, LOCK = "pepper", "backup.json", "lock"
+PEPPER, MANIFEST = "pepper", "backup.json"
 
 
 def back_up(data_dir: Path, target: Path, pepper: bool, url: str | None = None) -> int:
@@ -89,6 +89,7 @@ def restore(source: Path, data_dir: Path) -> None:
     make_private(data_dir)
     try:
         with FileLock(data_dir / LOCK, timeout=0, mode=0o600):  # no server and no other copy begins on it meanwhile
+            _free(data_dir, besides=LOCK)
             _fill(data_dir, source)
     except Timeout:
         raise Refused(f"A server uses {data_dir}, or another copy fills it.") from None
@@ -117,8 +118,8 @@ def _why(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _free(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+def _free(folder: Path, besides: str = "") -> None:
+    if folder.exists() and (not folder.is_dir() or any(one.name != besides for one in folder.iterdir())):
         raise Refused(f"{folder} is not empty: nothing is written over what is there. Name a new folder.")
 
 

@@ -16,7 +16,7 @@ from runtime.cli.local import processes
 from runtime.cli.output import note
 
 STATE = "state.db"
-RUN_PREFIX = "roundhouse-"
+RUN_PREFIX, LOCK = "roundhouse-", "lock"
 SOCKET_PATH_LIMIT = 107
 """Longest path of a Unix socket on Linux."""
 
@@ -69,7 +69,7 @@ class DataDir:
     def __init__(self, path: Path, url: str) -> None:
         self.path, self._url = path.absolute(), url
         self._record = self.path / "server.json"
-        self._lock = FileLock(self.path / "lock", mode=0o600)
+        self._lock = FileLock(self.path / LOCK, mode=0o600)
 
     def __enter__(self) -> Self:
         try:

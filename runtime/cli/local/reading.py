@@ -7,7 +7,6 @@ from runtime.cli.failures import Refused
 
 def read_yaml(text: str) -> Any:
     """One YAML document. A date stays the text that was written: JSON has none. Raises Refused."""
-
     import json
 
     import yaml

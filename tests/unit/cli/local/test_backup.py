@@ -103,6 +103,21 @@ def test_a_directory_that_a_server_has_is_not_filled(tmp_path: Path) -> None:
         pass
 
 
+def test_what_a_server_made_just_before_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, again = tmp_path / "data", tmp_path / "again"
+    with State(data):
+        back_up(data, tmp_path / "copy", pepper=False)
+
+    def made(folder: Path) -> None:
+        folder.mkdir()
+        (folder / "tenants.db").write_bytes(b"keys")
+
+    monkeypatch.setattr(backup, "make_private", made)
+    with pytest.raises(Refused, match="not empty"):
+        restore(tmp_path / "copy", again)
+    assert (again / "tenants.db").read_bytes() == b"keys"
+
+
 def test_a_disk_that_is_full_leaves_no_half_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, copy, again = (tmp_path / name for name in ("data", "copy", "again"))
     with State(data) as state:
