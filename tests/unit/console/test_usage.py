@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from console.host import Visit
+from console.pages.usage import page
 from console.pages.usage.page import BY, SPANS, added, context
 from tenants.keys.keyring import OPEN
 from tenants.ledger.keeping import Ledger
@@ -18,21 +18,30 @@ from tenants.ledger.view import UsageReport
 from tenants.storage.opening import open_tables
 from tenants.storage.tables import HOURS
 
-NOW = int(time.time()) // 3600 * 3600
+DAY = 1_793_577_600
+"""2 November 2026, 00:00 UTC."""
 
 
 async def written() -> None:
     return
 
 
+@pytest.fixture(params=[0, 21])
+def now(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """An hour of the day: how many days 30 times 24 hours touch depends on it."""
+    hour = DAY + 3600 * int(request.param)
+    monkeypatch.setattr(page, "time", SimpleNamespace(time=lambda: hour + 1234.5))
+    return hour
+
+
 @pytest.fixture
-def report(tmp_path: Path) -> UsageReport:
+def report(tmp_path: Path, now: int) -> UsageReport:
     """Of 40 days: in each third hour two teams asked two models, and one of two answers was accepted."""
     database = open_tables(tmp_path, None)
     alike = {"adapter": "", "endpoint": "/v1/x", "service_class": "interactive", "source": "api"}
     rows = [
         dict.fromkeys(SUMS, 7)
-        | {"hour": NOW - 3600 * hour, "team": team, "key": f"{team}-k", "model": model, **alike}
+        | {"hour": now - 3600 * hour, "team": team, "key": f"{team}-k", "model": model, **alike}
         | {"requests": 2, "accepted": 1, "cost_micro": 3_000_000}
         for hour in range(0, 40 * 24, 3)
         for team in ("search", "growth")
@@ -50,14 +59,14 @@ async def shown(report: UsageReport, **asked: str) -> Any:
 
 @pytest.mark.parametrize("span", SPANS)
 @pytest.mark.parametrize("by", BY)
-async def test_table_curve_and_sum_agree(report: UsageReport, span: str, by: str) -> None:
+async def test_table_curve_and_sum_agree(report: UsageReport, now: int, span: str, by: str) -> None:
     found = await shown(report, span=span, by=by)
     moments, requests, tokens_in, _ = json.loads(found["series"])
     hours = SPANS[span][0] // 3600
     assert found["total"].requests == sum(requests) == 2 * 4 * hours // 3
     assert found["total"].input_tokens == sum(tokens_in)
-    assert moments == sorted(moments)
-    assert len(moments) == (31 if span == "30d" and NOW % 86_400 != 82_800 else 30 if span == "30d" else hours // 3)
+    step = 86_400 if span == "30d" else 3600
+    assert moments == sorted({(now - 3600 * hour) // step * step for hour in range(0, hours, 3)})
     assert found["total"].cost_per_accepted == pytest.approx(3.0)
     assert sum(row.requests for row in found["rows"]) <= found["total"].requests
     assert found["csv"].count("\n") >= len(found["rows"])
