@@ -1,7 +1,7 @@
 # Everything runs in .venv, which the first call makes. Variables: make serve PORT=9000 RECIPES=recipes/h200
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help serve test check lint bench fuzz gpu-acceptance starter lock clean install install-test
+.PHONY: help serve test check lint all-tests short-tests bench fuzz gpu-acceptance starter lock clean install install-test
 
 # Where the server listens, and its recipe files or folders, separated by spaces; by default as ROUNDHOUSE_HOST,
 # ROUNDHOUSE_PORT and ROUNDHOUSE_RECIPES say, else 127.0.0.1, 8000 and recipes/starter. An exported HOST is not meant:
@@ -34,10 +34,17 @@ help: ## show this text
 serve: install ## start the server; Ctrl-C drains and stops it
 	@exec $(BIN)/roundhouse serve $(if $(HOST),--host $(HOST)) $(if $(PORT),--port $(PORT)) $(addprefix --recipes ,$(RECIPES)) $(ARGS)
 
-test: lint ## ruff, mypy, import rules, then all tests, real engines included
+# Lint is one process that computes for a minute, and tests often wait: side by side they end sooner.
+test: install-test ## ruff, mypy, import rules and all tests, real engines included
+	@$(MAKE) --no-print-directory -j 2 lint all-tests
+
+check: install-test ## for daily work: lint and the short tests without an engine
+	@$(MAKE) --no-print-directory -j 2 lint short-tests
+
+all-tests: # without lint
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
-check: lint ## for daily work: lint and the short tests without an engine, in two minutes
+short-tests: # those of tests/unit and tests/docs
 	@$(BIN)/python -m pytest tests/unit tests/docs -m 'not real and not long' -n $(WORKERS) --dist loadfile $(PYTEST_ARGS)
 
 lint: install-test ## ruff, mypy --strict and the layers' import rules
