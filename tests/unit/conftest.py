@@ -1,10 +1,38 @@
-"""A PostgreSQL for the tests of all rooms that keep something in a database."""
+"""Databases for the tests of all rooms that keep something in one."""
 
+import sqlite3
+import threading
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 
+from registry.storage import migration
+from registry.storage.database import Database
 from tests.postgres import postgres, programs
+
+
+@pytest.fixture(scope="session", autouse=True)
+def migrated_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A new database on SQLite is a copy of the first one that the same migrations made: hundreds of tests want one."""
+    migrate, folder = migration._upgrade, tmp_path_factory.mktemp("migrated")
+
+    def upgrade(database: Database, scripts: Path, to: str) -> None:
+        path, made = database.url.database, folder / str(scripts).replace("/", "_")
+        is_new = to == "head" and database.is_sqlite and path is not None and _is_empty(path)
+        if is_new and made.exists():
+            _copy(made, path)
+            return
+        migrate(database, scripts, to)
+        if is_new:
+            copied = Path(f"{made}-{threading.get_ident()}")
+            _copy(path, copied)
+            copied.replace(made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(migration, "_upgrade", upgrade)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -13,3 +41,13 @@ def postgres_url() -> Iterator[str]:
         pytest.skip("PostgreSQL is not installed: no initdb")
     with postgres() as url:
         yield url
+
+
+def _is_empty(path: Path | str) -> bool:
+    with closing(sqlite3.connect(path)) as there:
+        return not there.execute("SELECT 1 FROM sqlite_master").fetchone()
+
+
+def _copy(path: Path | str, to: Path | str) -> None:
+    with closing(sqlite3.connect(path)) as one, closing(sqlite3.connect(to)) as other:
+        one.backup(other)

@@ -1,15 +1,26 @@
 """A command line in this process against a fake server on a real socket."""
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
 import pytest
+import typer.main
+import typer.testing
 from typer.testing import CliRunner
 
 from runtime.cli.main import app
 from tests.unit.cli.fake_server import FakeServer
 
 Run = Callable[..., Any]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def built_once() -> Iterator[None]:
+    """Typer's runner builds all commands anew for each call, which takes ten times as long as most calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.testing, "_get_command", cache(typer.main.get_command))
+        yield
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import httpx
 import msgspec
 import numpy as np
 import pytest
+import pytest_asyncio
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
@@ -40,8 +41,12 @@ def app(gateway: FakeGateway) -> FastAPI:
     return app
 
 
-@pytest.fixture
-def found(app: FastAPI) -> dict[str, Any]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Built once, as nothing here changes it; that it is what is served has a test."""
+    gateway = FakeGateway(tmp_path_factory.mktemp("openapi"))
+    app = application(gateway)
+    document(app, gateway.recipes)
     return app.openapi()
 
 
