@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 import uvicorn
+import uvicorn.server
 
 from runtime.http.guard.layers import layers, uvicorn_options
 from tests.unit.http.fakes import FakeGateway, application
@@ -101,11 +103,23 @@ async def served(folder: Path, **settings: Any) -> AsyncIterator[Served]:
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, **uvicorn_options(gateway.settings))
     server = uvicorn.Server(config)
     server.capture_signals = nullcontext  # type: ignore[method-assign]
-    task = asyncio.create_task(server.serve())
-    while not server.started:
-        await asyncio.sleep(0)
-    try:
-        yield Served(gateway, server, server.servers[0].sockets[0].getsockname()[1])
-    finally:
-        server.should_exit = True
-        await task
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(uvicorn.server, "asyncio", _Hurried())
+        task = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0)
+        try:
+            yield Served(gateway, server, server.servers[0].sockets[0].getsockname()[1])
+        finally:
+            server.should_exit = True
+            await task
+
+
+class _Hurried:
+    """asyncio for uvicorn, which asks each tenth of a second whether it is to end, and waits another until it does."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(asyncio, name)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds / 20)
