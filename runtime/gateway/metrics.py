@@ -42,7 +42,7 @@ class Metrics:
             ["model", "class"], buckets=_LATENCY, registry=r,
         )  # fmt: skip
         self.per_token = Histogram(
-            "roundhouse_time_per_output_token_seconds", "Mean time between a request's output tokens.",
+            "roundhouse_time_per_output_token_seconds", "Mean time between output tokens of a streamed answer.",
             ["model", "class"], buckets=_TOKEN, registry=r,
         )  # fmt: skip
         self.total = Histogram(

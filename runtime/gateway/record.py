@@ -76,6 +76,8 @@ class RequestRecord:
     """Seconds within which it was to begin."""
     texts: Texts | None = field(default=None, repr=False)
     """Of a team that has them kept; for the console alone."""
+    is_stream: bool = False
+    """Its answer came bit by bit: what came after the first byte tells how fast it was made."""
 
     def stages(self) -> list[RequestStage]:
         """Of its last attempt, one after the other. None before it had a turn.

@@ -46,6 +46,7 @@ class Recorder:
         self._had_a_turn = False
         self._first: float | None = None
         self._status: int | None = None
+        self._is_stream = False
         self._ended, self._is_sent = False, False
         self._attempt_began = self._began
         self._failures: list[str] = []
@@ -98,7 +99,7 @@ class Recorder:
         """The second attempt is the one that counts from now on."""
         for name in (
             "context", "target", "entry", "admission", "pairs", "_leases", "_had_a_turn", "_first", "_status", "_mark",
-            "_cold", "_failures", "_attempt_began",
+            "_cold", "_failures", "_attempt_began", "_is_stream",
         ):  # fmt: skip
             setattr(self, name, getattr(other, name))
 
@@ -121,10 +122,10 @@ class Recorder:
             if self.entry is not None:
                 self.entry = replace(self.entry, revision=revision)
 
-    def answered(self, status: int) -> None:
+    def answered(self, status: int, *, is_stream: bool = False) -> None:
         """The answer's first byte is there."""
         if self._first is None:
-            self._first, self._status = self._clock(), status
+            self._first, self._status, self._is_stream = self._clock(), status, is_stream
 
     def headers(self) -> dict[str, str]:
         """Who answers, and where the time went until now, for the answer's head."""
@@ -222,5 +223,5 @@ class Recorder:
         return RequestRecord(
             self.context, self.endpoint, self.target, end, status, code, usage, seconds, self.entry, self.admission,
             pairs, "" if lease is None else lease.pool, None if lease is None else lease.first_goal,
-            self.texts,
+            self.texts, self._is_stream,
         )  # fmt: skip

@@ -146,7 +146,7 @@ async def _parts(gateway: Gateway, recorder: Recorder, parsed: Parsed, target: T
         async for part in parts:
             if isinstance(part, Head):
                 head = part
-                recorder.answered(part.status)
+                recorder.answered(part.status, is_stream=part.is_stream)
                 is_whole = "content-length" in part.headers and not recorder.is_beside
                 if is_whole:  # to send it is the client's time
                     recorder.done()

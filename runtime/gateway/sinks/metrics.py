@@ -50,7 +50,7 @@ class RequestMetrics:
         ):
             if count:
                 metrics.tokens.labels(model, kind).inc(count)
-        if usage.completion_tokens > 1 and "first" in seconds:
+        if record.is_stream and usage.completion_tokens > 1 and "first" in seconds:
             decoding = seconds["total"] - seconds["first"]
             metrics.per_token.labels(model, label).observe(decoding / (usage.completion_tokens - 1))
         if usage.audio_seconds:

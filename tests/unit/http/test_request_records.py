@@ -198,6 +198,17 @@ async def test_many_queries_in_one_request_are_one_record(gateway: FakeGateway) 
     assert (record.end, record.usage.prompt_tokens) == (End.DONE, 30)
 
 
+async def test_only_streams_tell_the_time_between_tokens(gateway: FakeGateway) -> None:
+    """A whole answer's first byte comes with its last: they told 0 seconds a token."""
+    whole = Started(status=200, content_type="application/json")
+    await recorded(gateway, whole, CHUNK, END, body={**BODY, "stream": False})
+    assert not list(gateway.metrics.per_token.collect()[0].samples)
+    gateway.records.all.clear()
+    await recorded(gateway, START, CHUNK, END)
+    counts = [s.value for s in gateway.metrics.per_token.collect()[0].samples if s.name.endswith("_count")]
+    assert counts == [1]
+
+
 async def test_a_sink_that_raises_breaks_nothing(gateway: FakeGateway) -> None:
     class Broken:
         def take(self, record: RequestRecord) -> None:
