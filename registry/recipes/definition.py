@@ -186,9 +186,9 @@ class Residency(Strict):
 class Expected(Strict):
     """Figures to compare with: what a load and an answer cost where the recipe was measured."""
 
-    load_seconds: float | None = Field(default=None, ge=0)
+    load_seconds: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     resident: Size | None = None
-    tokens_per_second: float | None = Field(default=None, ge=0)
+    tokens_per_second: float | None = Field(default=None, ge=0, allow_inf_nan=False)
     note: str = ""
 
 

@@ -36,7 +36,7 @@ Seconds = Annotated[float, BeforeValidator(_seconds), Field(ge=0, allow_inf_nan=
 Text = Annotated[str, Field(min_length=1)]
 InsidePath = Annotated[str, AfterValidator(_inside)]
 PoolName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,31}$")]
-Size = Annotated[ByteSize, Field(ge=0)]
+Size = Annotated[ByteSize, Field(ge=0, le=2**60)]
 """Bytes, as a number or as text: 512MiB, 4GB."""
 Money = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 

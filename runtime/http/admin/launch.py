@@ -77,7 +77,12 @@ async def _events(gateway: Gateway, wanted: ModelRequest) -> AsyncIterator[bytes
 
 async def edit(gateway: CurrentGateway, name: Name, body: EditModelBody) -> Response:
     """A new version of a model's recipe. It counts once nobody uses the model; the version before stays as `id@n`."""
-    return json_answer(edited_view(await gateway.editor.edit(name, body.changes)))
+    try:
+        return json_answer(edited_view(await gateway.editor.edit(name, body.changes)))
+    except RoundhouseError as error:
+        if error.param == "overrides":  # the same fault's field where a model is added
+            error.param = "changes"
+        raise
 
 
 async def remove(

@@ -1,5 +1,6 @@
 """Models that a client adds or edits: it names no file, package or code that is not for it."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -29,6 +30,18 @@ async def test_an_edit_leads_a_model_to_no_other_folder(client: httpx.AsyncClien
     answer = await client.patch("/v1/models/chat", json={"changes": changes})
     assert answer.status_code == 400, answer.text
     assert "cannot be edited" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("expected.load_seconds", 1e999), ("expected.tokens_per_second", 1e999), ("memory.kv_cache", 10**400), ("x", 1)],
+)
+async def test_a_figure_without_end_is_none(client: httpx.AsyncClient, key: str, value: float) -> None:
+    """A load that takes for ever had every answer that tells of it fail."""
+    text = json.dumps({"changes": {key: value}})
+    answer = await client.patch("/v1/models/chat", content=text, headers={"Content-Type": "application/json"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (422, "bad_recipe", "changes"), answer.text
 
 
 @pytest.mark.parametrize("revision", ["../../../note.txt", "a/../../b", "/etc/passwd", "a\x00b", "main\n"])
