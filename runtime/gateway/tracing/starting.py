@@ -61,9 +61,13 @@ def start(variables: Mapping[str, str] = os.environ) -> Tracing | None:
             extra={"missing": missing},
         )
         return None
-    from runtime.gateway.tracing.spans import exporting
+    try:
+        from runtime.gateway.tracing.spans import exporting
 
-    return exporting(variables)
+        return exporting(variables)
+    except ValueError as error:  # of a variable that OpenTelemetry does not take
+        log.warning("no traces: OpenTelemetry refuses its variables", extra={"cause": str(error)})
+        return None
 
 
 def _is_there(name: str) -> bool:

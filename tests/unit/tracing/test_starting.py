@@ -50,6 +50,15 @@ def test_without_the_extra_it_is_told_and_no_fault(
     assert "pip install opentelemetry-sdk" in told.text
 
 
+@pytest.mark.parametrize(("name", "value"), [("OTEL_BSP_MAX_QUEUE_SIZE", "10"), ("OTEL_ATTRIBUTE_COUNT_LIMIT", "many")])
+def test_a_variable_that_the_sdk_refuses_is_told_and_no_fault(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, told: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(name, value)
+    assert starting.start({"OTEL_EXPORTER_OTLP_ENDPOINT": URL}) is None
+    assert "no traces" in told.text
+
+
 async def test_a_collector_that_is_not_there_does_not_keep_the_server_from_stopping() -> None:
     tracing = starting.start({"OTEL_EXPORTER_OTLP_ENDPOINT": URL})
     assert tracing is not None
