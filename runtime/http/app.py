@@ -1,5 +1,6 @@
 """The finish of LitServe's FastAPI application: our error shape everywhere, and only the paths that we document."""
 
+import json
 from collections.abc import Sequence
 
 from fastapi import FastAPI, Request
@@ -7,10 +8,13 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from registry.errors import BadRequest, EngineFailed, MethodNotAllowed, NotFound, RoundhouseError
+from registry.json import NOT_JSON
 from registry.recipes.definition import Recipe
 from registry.wording import quoted
+from runtime.http.bodies import unreadable
 from runtime.http.guard.access import dialect_of
 from runtime.http.openapi import document
 from runtime.http.pages import console
@@ -21,6 +25,10 @@ DROPPED = {
     ("GET", path) for path in ("/", "/litserve/health", "/litserve/info", "/docs", "/docs/oauth2-redirect", "/redoc")
 }
 """LitServe's own pages, and FastAPI's, which load their parts from elsewhere; `POST /` is ours."""
+
+
+UNREAD = (json.JSONDecodeError, *NOT_JSON)
+"""What FastAPI meets in a body that it reads itself; its own words for it are of a place and of no cause."""
 
 
 def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
@@ -40,6 +48,8 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
 
     async def invalid(request: Request, error: Exception) -> Response:
         assert isinstance(error, RequestValidationError)
+        if isinstance(error.__cause__, UNREAD):
+            return error_response(unreadable(error.__cause__), dialect_of(request.url.path))
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"][1:]) or None
         wrong = BadRequest(f"{where or 'The request'}: {first['msg']}.", param=where)
@@ -50,17 +60,20 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
         if error.status_code == 404:
             missing = NotFound(f"There is no {quoted(request.url.path)} here; see /docs.", code="unknown_path")
             return error_response(missing, dialect_of(request.url.path))
-        allowed = (error.headers or {}).get("allow") or (error.headers or {}).get("Allow")
-        if request.method == "OPTIONS" and allowed:
-            return Response(status_code=204, headers={"Allow": f"{allowed}, OPTIONS"})
+        if isinstance(error.__cause__, UNREAD):
+            return error_response(unreadable(error.__cause__), dialect_of(request.url.path))
+        headers = dict(error.headers or {})
         wrong: RoundhouseError
         if error.status_code == 405:
+            headers |= _allowed(app, request)
+            if request.method == "OPTIONS" and headers:
+                return Response(status_code=204, headers=headers)
             wrong = MethodNotAllowed(f"{request.method} does not work on {quoted(request.url.path)}; see /docs.")
         else:
             wrong = RoundhouseError(str(error.detail), code="http_error")
             wrong.status, wrong.type = error.status_code, "invalid_request_error"
         response = error_response(wrong, dialect_of(request.url.path))
-        for name, value in (error.headers or {}).items():
+        for name, value in headers.items():
             response.headers[name] = value
         return response
 
@@ -80,3 +93,11 @@ def finish(app: FastAPI, recipes: Sequence[Recipe]) -> None:
     pages.add(app)
     console.add(app)
     document(app, recipes)
+
+
+def _allowed(app: FastAPI, request: Request) -> dict[str, str]:
+    """The methods of a path, as a header: each of its routes knows its own only. HEAD is answered as GET is."""
+    fitting = (route for route in app.router.routes if route.matches(request.scope)[0] is not Match.NONE)
+    found = {method for route in fitting for method in getattr(route, "methods", None) or ()}
+    more = {"OPTIONS", "HEAD"} if "GET" in found else {"OPTIONS"}
+    return {"Allow": ", ".join(sorted(found | more))} if found else {}

@@ -25,6 +25,14 @@ async def test_any_other_request_id_is_replaced(client: httpx.AsyncClient, odd: 
     assert number.startswith(b"req-")
 
 
+async def test_a_path_tells_all_its_methods(client: httpx.AsyncClient) -> None:
+    """Of `/v1/models` it told POST alone, though GET answers."""
+    for method, status in (("OPTIONS", 204), ("PUT", 405)):
+        answer = await client.request(method, "/v1/models")
+        assert answer.status_code == status
+        assert {"GET", "HEAD", "POST", "OPTIONS"} == set(answer.headers["allow"].split(", "))
+
+
 async def test_ready_only_between_start_and_stop(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
     gateway.gateway.adapters._faults["chat"] = {"mine": "it does not fit"}
     phases: list[tuple[Phase, int, dict[str, Any]]] = [

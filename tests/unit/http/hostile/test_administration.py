@@ -81,6 +81,17 @@ async def test_a_field_that_is_nobodys_sets_nothing(client: httpx.AsyncClient, p
     assert answer.status_code == 400, answer.text
 
 
+@pytest.mark.parametrize("path", [PROJECTS, "/v1/feedback", "/v1/models", "/v1/adapters/combine"])
+async def test_what_is_no_json_is_told_as_everywhere(client: httpx.AsyncClient, path: str) -> None:
+    """It was `1: JSON decode error.`, about a field `1`, or what the framework says, with the code http_error."""
+    deep = b"[" * 100_000
+    for body, code in ((b"{", "invalid_json"), (b"\xff", "invalid_json"), (deep, "json_too_deep")):
+        answer = await client.post(path, content=body, headers={"Content-Type": "application/json"})
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"], error["param"]) == (400, code, None)
+        assert "JSON" in error["message"]
+
+
 @pytest.mark.parametrize("name", ["x" * 4_000, "..", "%00", "fuzz%2f..%2fdefault", "\u202e", "fuzz' OR 1=1 --"])
 async def test_a_name_that_is_nobodys_is_a_short_404(client: httpx.AsyncClient, name: str) -> None:
     for path in (f"{PROJECTS}/{name}/api_keys", f"{ADMIN}/{name}", f"/v1/requests/{name}", f"/v1/routers/{name}"):
