@@ -36,7 +36,9 @@ Seconds = Annotated[
 class KeyBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
     name: str = Field(default="", max_length=128)
-    scopes: tuple[Scope, ...] | None = Field(default=None, description="of this server; null: infer")
+    scopes: tuple[Scope, ...] | None = Field(
+        default=None, min_length=1, description="of this server; null: infer, of a key that is there as they were"
+    )
     expires_in_seconds: Seconds = None
 
 

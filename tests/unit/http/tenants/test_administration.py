@@ -111,6 +111,10 @@ async def test_service_accounts_and_keys(served: Served) -> None:
         (made.api_key.id, "nightly"), (second.id, "nightly"),
     ]  # fmt: skip
     assert made.api_key.value[12:] not in str(served.raw[-1])
+    with pytest.raises(openai.BadRequestError):
+        await keys.update(second.id, project_id="search", scopes=[])
+    with pytest.raises(openai.BadRequestError):
+        await accounts.api_keys.create(made.id, project_id="search", scopes=[])
     changed = await keys.update(second.id, project_id="search", scopes=["infer", "usage"])
     assert served.watch.who([second.value]).scopes == {"infer", "usage"}
     assert changed.id == second.id
