@@ -69,7 +69,9 @@ WORDS: dict[int, str] = {
     422: "It was read and refused; every fault is listed.",
     429: "The queue is full; Retry-After says when to come back.",
     500: "The engine broke while it answered.",
+    502: "What answers elsewhere did not, or not as it should.",
     503: "Not now: loading, draining or restarting; Retry-After says when.",
+    504: "The request's own deadline has passed, or what answers elsewhere was silent for too long.",
 }
 _ERROR = record(
     {
@@ -118,7 +120,7 @@ def error_responses(statuses: Sequence[int], dialects: Sequence[Dialect]) -> Jso
 
 
 # --- operations ----------------------------------------------------------------------------------------------------
-INFERENCE = (400, 404, 408, 413, 429, 500, 503)
+INFERENCE = (400, 404, 408, 413, 429, 500, 502, 503, 504)
 MANAGEMENT = (400, 404)
 GUARD, GUARD_BODY = (401, 403), (401, 403, 408, 413, 415)
 """Every operation's, and those with a body: `runtime.http.guard` writes them."""

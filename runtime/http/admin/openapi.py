@@ -25,6 +25,7 @@ from runtime.http.admin.bodies import AddModelBody, EditModelBody, RegisterReque
 from runtime.http.admin.combine import AdapterMergedView
 from runtime.http.admin.requests import RequestView
 from runtime.http.openapi_parts import (
+    BOOLEAN,
     CONFLICT,
     MANAGEMENT,
     STRING,
@@ -83,6 +84,10 @@ SCHEMAS: dict[str, Json] = {
             "name": _REGISTER_FIELDS["name"],
             "base": _REGISTER_FIELDS["base"],
             "alias": {**STRING, "description": "Pointed at the new version."},
+            "shared": {
+                **BOOLEAN,
+                "description": "All teams may use it; left out: as it was, or your team alone.",
+            },
             "probe_prompt": _PROBE_FIELDS["prompt"],
             "probe_expected": _PROBE_FIELDS["expected"],
             "file": {"type": "string", "contentMediaType": "application/octet-stream", "description": _UPLOAD},

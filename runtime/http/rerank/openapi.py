@@ -4,6 +4,7 @@ from runtime.http.errors import Dialect
 from runtime.http.openapi_parts import (
     ANY_OBJECT,
     COUNT,
+    INFERENCE,
     LOADING,
     NUMBER,
     STRING,
@@ -100,7 +101,7 @@ _CHUNKS = (
     "Documents over the context length are scored in chunks, and the best chunk counts; the header X-Roundhouse-Chunks "
     "then tells how many chunks were scored."
 )
-_ERRORS_422 = (400, 404, 408, 413, 422, 429, 500, 503)
+_ERRORS_422 = (*INFERENCE, 422)
 
 
 def _score(id_: str) -> Operation:

@@ -1,12 +1,23 @@
 """Text generation in the OpenAPI document. Schemas come from the structs that check bodies and write answers."""
 
 from runtime.http.errors import Dialect
-from runtime.http.openapi_parts import LOADING, STREAM, Json, Operation, answer, array, json_body, ref, structs
+from runtime.http.openapi_parts import (
+    INFERENCE,
+    LOADING,
+    STREAM,
+    Json,
+    Operation,
+    answer,
+    array,
+    json_body,
+    ref,
+    structs,
+)
 from runtime.http.text_generation.answers import GeneratedText
 from runtime.http.text_generation.bodies import GenerateBody
 
 TAG = "Generate"
-_ERRORS = (400, 404, 408, 413, 422, 429, 500, 503)
+_ERRORS = (*INFERENCE, 422)
 _PARAMETERS = ("Prefer", "Progress", "Model")
 _PROMPT = "<|user|>turn on the lamp<|end|><|assistant|>"
 _GREEDY: Json = {"inputs": _PROMPT, "model": "starter-chat", "parameters": {"max_new_tokens": 64}}

@@ -20,6 +20,7 @@ from models.messages import EmbedResult, Finished, RerankResult, Segment, Transc
 from registry.errors import BadRequest, QueueFull, Unfit, Unreachable
 from registry.recipes.loading import Documents
 from runtime.gateway.views.values import adapter_card, adapter_view, plan_view, version_view
+from runtime.http.admin.adapters import FORM_FIELDS
 from runtime.http.errors import Dialect, body
 from runtime.http.openapi import OPERATIONS, SCHEMAS, build, document
 from runtime.http.openapi_parts import ERROR_SCHEMAS
@@ -129,7 +130,7 @@ def test_each_operation_is_described(found: dict[str, Any]) -> None:
         if method == "post" and not path.endswith("/rollback") and operation["tags"][0] not in BODILESS:
             assert operation["requestBody"]["required"], path
         if method == "post" and {"$ref": "#/components/parameters/Prefer"} in operation.get("parameters", []):
-            assert {"400", "404", "413", "429", "503"} <= operation["responses"].keys(), path
+            assert {"400", "404", "413", "429", "502", "503", "504"} <= operation["responses"].keys(), path
 
 
 def test_every_schema_is_used_and_there(found: dict[str, Any]) -> None:
@@ -137,6 +138,10 @@ def test_every_schema_is_used_and_there(found: dict[str, Any]) -> None:
     for name in found["components"]["schemas"]:
         assert f"'#/components/schemas/{name}'" in text, name
     assert SCHEMAS.keys() <= found["components"]["schemas"].keys()
+
+
+def test_the_form_of_a_registration_has_all_its_fields(found: dict[str, Any]) -> None:
+    assert set(found["components"]["schemas"]["RegisterForm"]["properties"]) == {*FORM_FIELDS, "file"}
 
 
 def test_the_examples_fit_their_schemas(found: dict[str, Any]) -> None:
