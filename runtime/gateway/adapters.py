@@ -67,7 +67,7 @@ class Adapters:
 
     def all(self, caller: Caller, base: str | None = None) -> list[AdapterView]:
         """The team's own and shared ones; for an administrator those of all teams."""
-        entry, managed = self._base(base) if base else None, self._names.managed_by(caller)
+        entry, managed = self._base(base, caller.team) if base else None, self._names.managed_by(caller)
         adapters = managed.adapters(entry.id if entry else None)
         return [self._view(adapter, caller) for adapter in adapters if adapter.key.base in managed.recipes]
 
@@ -90,8 +90,8 @@ class Adapters:
             )
         return key
 
-    def _base(self, name: str) -> ModelEntry:
-        found = self._names.catalog.resolve(name)
+    def _base(self, name: str, team: str) -> ModelEntry:
+        found = self._names.catalog.of(team).resolve(name)  # an error's words tell no other team's adapters
         if found.adapter_name is not None:
             raise BadRequest(f"'{name}' is an adapter; 'base' must name a model.", param="base")
         return self._residency.get(found.recipe.id)
@@ -106,7 +106,7 @@ class Adapters:
 
     def check_name(self, base: str, name: str | None, caller: Caller) -> None:
         """May an adapter be registered under these names? Before its upload. Raises NotFound, BadRequest, Conflict."""
-        entry = self._base(base)
+        entry = self._base(base, caller.team)
         if name is not None:
             self._names.check_adapter(AdapterKey(entry.id, name, caller.team))
 
@@ -158,7 +158,7 @@ class Adapters:
 
     def base_for(self, name: str, base: str, team: str) -> Base:
         """The model that a team may register `name` for. Raises as a registration does before any work."""
-        entry = self._base(base)
+        entry = self._base(base, team)
         return self._checked_base(entry, AdapterKey(entry.id, name, team))
 
     def _checked_base(self, entry: ModelEntry, key: AdapterKey) -> Base:

@@ -14,6 +14,8 @@ from registry.bounds import Bounds
 from registry.names import NAME_RULE
 from registry.records import Adapter, AdapterKey, NewVersion, Registered
 from registry.state.database import State
+from runtime.http.middleware import set_caller
+from tenants.caller import Caller, Scope
 from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 
@@ -106,6 +108,32 @@ async def test_vllms_call_refuses_them_too(
 ) -> None:
     body = {"lora_name": name, "lora_path": "/adapter", "base_model_name": base}
     assert error(await client.post("/v1/load_lora_adapter", json=body)) == told
+
+
+@pytest.mark.parametrize("base", ["secre", "secret", "small:secret"])
+async def test_a_wrong_base_tells_no_names_of_another_team(base: str, gateway: FakeGateway) -> None:
+    """It told those of the team `default`, and whether one of a name was there."""
+    gateway.state.adapters.register(AdapterKey("small", "secret"), NewVersion(digest(1), 8, 100, "test"))
+    gateway.names.refresh()
+    caller = Caller("search", "key00001", frozenset((Scope.ADAPTERS,)))
+    app = application(gateway)
+    inner = app.router
+
+    async def as_caller(scope: Any, receive: Any, send: Any) -> None:
+        set_caller(scope, caller)
+        await inner(scope, receive, send)
+
+    app.router = as_caller  # type: ignore[assignment]
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(app=app), base_url="http://test") as client:
+        body = {"name": "x", "base": base, "source": {"path": "/adapter"}}
+        for answer in (
+            await client.post("/v1/adapters", json=body),
+            await client.post("/v1/adapters?dry_run=true", json=body),
+            await client.get("/v1/adapters", params={"base": base}),
+        ):
+            assert error(answer)[:2] == (404, "model_not_found")
+            *_, exists = answer.json()["error"]["message"].split("There ")
+            assert "secret" not in exists
 
 
 @pytest.mark.parametrize("name", ["a b", ".hidden", "", "x" * 65])
