@@ -19,6 +19,7 @@ from runtime.http.middleware import CurrentGateway
 from runtime.http.organization.pages import After, Count, page
 from runtime.http.organization.projects import ONE, team_of
 from runtime.http.sending import Route
+from tenants.caller import EVERYBODY
 from tenants.limits.records import MICRO, Kind, Limit, Mode
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ class AlertBody(SpendBody):
 # --- rate limits ----------------------------------------------------------------------------------------------------
 def _rates(gateway: Gateway, limits: Sequence[Limit]) -> list[Mapping[str, Any]]:
     set_ = {(one.kind, one.model or EVERY): one.amount for one in limits if one.mode is Mode.ENFORCE}
-    models = [EVERY, *sorted(view.id for view in gateway.models.views())]
+    here, elsewhere = gateway.models.views(), gateway.elsewhere.cards(EVERYBODY)
+    models = [EVERY, *sorted([*(view.id for view in here), *(card.id for card in elsewhere)])]
     return [
         {
             "object": "project.rate_limit", "id": f"rl-{model}", "model": model,
@@ -214,7 +216,7 @@ def _check_alert(body: AlertBody, gateway: Gateway) -> None:
 
 ROUTES: list[Route] = [
     (RATES, list_rates, ["GET"]),
-    (f"{RATES}/{{rate_limit}}", set_rate, ["POST"]),
+    (f"{RATES}/{{rate_limit:path}}", set_rate, ["POST"]),
     (SPEND, show_spend, ["GET"]),
     (SPEND, set_spend, ["POST"]),
     (SPEND, delete_spend, ["DELETE"]),

@@ -28,6 +28,7 @@ from openai.types.admin.organization.projects import (
 )
 from openai.types.admin.organization.projects.service_accounts import APIKeyCreateResponse
 
+from registry.recipes.provider import Provider
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.limits.keeping import Limits
@@ -36,16 +37,16 @@ from tenants.limits.records import Kind
 from tenants.place import KeyPlace
 from tenants.watch import KeyWatch
 from tests.system.vendor.strict import faults
-from tests.unit.http.fakes import FakeGateway, application
+from tests.unit.http.fakes import FakeGateway, application, recipe
 
 
 class Served:
     """An open server on which nobody has made a key; `raw` are the answers as they came."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **more: Any) -> None:
         self.limiter, self.ledger = Limiter(), Ledger(folder / "data")
         self.watch = KeyWatch(KeyPlace(folder / "data"), self.ledger.keep, Limits(self.limiter, self.ledger).read)
-        self.gateway = FakeGateway(folder, ledger=self.ledger, limiter=self.limiter, watch=self.watch)
+        self.gateway = FakeGateway(folder, ledger=self.ledger, limiter=self.limiter, watch=self.watch, **more)
         self.raw: list[Any] = []
         http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app=application(self.gateway)))
         http.event_hooks["response"].append(self._keep)
@@ -169,6 +170,22 @@ async def test_rate_limits(served: Served) -> None:
     assert error.value.code == "limit_not_found"
     with pytest.raises(openai.BadRequestError):
         await rates.update_rate_limit("rl-chat", project_id="search", max_images_per_1_minute=7)
+
+
+async def test_any_model_has_a_rate_limit(tmp_path: Path) -> None:
+    """One with a slash in its name was a 404, and a provider's was not among them."""
+    place = {"protocol": "openai", "base_url": "https://there.example/v1", "key_env": "KEY"}
+    provider = Provider.model_validate({"id": "there", "version": 1, **place, "models": [{"name": "big"}]})
+    served = Served(tmp_path, recipes=[recipe("org/chat", "chat")], providers=[provider])
+    await served.organization.projects.create(name="search")
+    rates = served.organization.projects.rate_limits
+    assert [one.model async for one in rates.list_rate_limits("search")] == ["*", "org/chat", "there/big"]
+    for model in ("org/chat", "there/big"):
+        found = await rates.update_rate_limit(f"rl-{model}", project_id="search", max_requests_per_1_minute=7)
+        assert (found.model, found.max_requests_per_1_minute) == (model, 7)
+    await served.client.close()
+    await served.ledger.close()
+    await served.watch.close()
 
 
 async def test_spend_limits_and_alerts(served: Served) -> None:
