@@ -14,6 +14,7 @@ from models.messages import EmbedRequest, RerankRequest
 from registry.bounds import Bounds
 from registry.errors import BadRequest, TooLarge
 from registry.json import NOT_JSON
+from registry.wording import size_words
 from runtime.gateway.backend import Call
 
 T = TypeVar("T", bound=msgspec.Struct)
@@ -38,7 +39,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def too_large(limit: int) -> TooLarge:
-    return TooLarge(f"The body is over this server's limit of {limit / 2**20:.0f} MiB for this endpoint.")
+    return TooLarge(f"The body is over this server's limit of {size_words(limit)} for this endpoint.")
 
 
 def parse_object(body: bytes) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from registry.errors import TooLarge
+from runtime.http.bodies import too_large
 from runtime.http.guard.bodies import Bodies, BodyPace, Room
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, Wire, served
 
@@ -59,6 +60,12 @@ async def test_what_was_fitted_for_a_router_may_be_larger_than_a_request(tmp_pat
         assert (answer.status, answer.error()["code"]) == (404, "router_not_found")
         other = await server.ask(begun(len(body), b"PUT /v1/routers/auto/aliases/a")[:-2], body)
         assert other.status == 413
+
+
+def test_a_small_limit_is_told_as_it_is() -> None:
+    """`--max-json 512KiB` was `0 MiB`."""
+    assert "limit of 512.0 KiB" in too_large(512 << 10).message
+    assert "limit of 4.0 MiB" in too_large(4 << 20).message
 
 
 TWICE = HOST + b"Content-Type: multipart/x\r\n" + JSON
