@@ -89,7 +89,7 @@ class Overview:
         self._device, self._names, self._models, self._residency = device, names, models, residency
         self.queues, self._pool, self._bounds, self._metrics = queues, pool, bounds, metrics
         self._recipe_faults = recipe_faults
-        self._began = time.time()
+        self._began = time.monotonic()
         self._rendering = asyncio.Lock()
 
     def status(self) -> StatusView:
@@ -111,7 +111,7 @@ class Overview:
             ),
             waiting=self._bounds.waiting,
             pid=os.getpid(),
-            uptime_seconds=round(time.time() - self._began, 1),
+            uptime_seconds=round(time.monotonic() - self._began, 1),
             models=self._models.views(),
             recipe_faults=list(self._recipe_faults()),
         )
