@@ -103,7 +103,7 @@ class Metrics:
         )
         self.limits = Counter(
             "roundhouse_limited_requests",
-            "Requests that found no room in a limit, by team (or key's team), kind and what was done: refused, warned, "
+            "Requests that found no room in a limit, by its team or key, kind and what was done: refused, warned, "
             "shadow (let in, and counted).",
             ["owner", "kind", "done"], registry=r,
         )  # fmt: skip
