@@ -17,6 +17,8 @@ _NAMES = {
     "requests_per_minute": "requests", "tokens_per_minute": "tokens", "audio_seconds_per_minute": "audio-seconds",
     "requests_at_once": "concurrent-requests",
 }  # fmt: skip
+_LAST = 253_402_300_799
+"""The last second of the year 9999: RFC 3339 knows none after it."""
 _ANTHROPICS = frozenset(("requests", "tokens"))
 _UNITS = {"audio_seconds_per_minute": 1000}
 
@@ -56,4 +58,4 @@ def duration(seconds: float) -> str:
 
 def moment(at: float) -> str:
     """RFC 3339, rounded up to a second."""
-    return datetime.fromtimestamp(math.ceil(at), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.fromtimestamp(min(math.ceil(at), _LAST), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

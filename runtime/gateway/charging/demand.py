@@ -17,6 +17,7 @@ from models.speech.length import seconds_of
 from runtime.gateway.backend import Call, ChatPayload
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts
+from tenants.limits.records import MAX_AMOUNT
 
 UNKNOWN_CONTEXT = 32_768
 """Tokens, where nobody knows how long a target's context is."""
@@ -41,8 +42,10 @@ class Demand:
     pairs: int = 0
 
     def amounts(self, price: PriceList) -> Amounts:
+        """No more of each than a limit can be: who asks for any number of answers, asks a ledger that has 64 bits."""
         money = price.most(prompt=self.prompt, output=self.output, audio_ms=self.audio_ms, pairs=self.pairs)
-        return Amounts(self.prompt + self.output, self.audio_ms, money, self.wished)
+        most = (self.prompt + self.output, self.audio_ms, money, self.wished)
+        return Amounts(*(min(amount, MAX_AMOUNT) for amount in most))
 
 
 def demand_of(calls: Sequence[Call], context: int | None, audio_seconds: float) -> Demand:

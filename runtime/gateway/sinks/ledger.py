@@ -13,6 +13,12 @@ from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.limits.limiter import Amounts
 
+MOST = 10**15
+"""Of each count of a row: a provider may tell any number, a database's have 64 bits, and one row that cannot be written
+would keep all others out that came with it."""
+_CODE = 64
+"""Letters of an error's code: a provider's is its own, and of any length."""
+
 
 class LedgerSink:
     """machine_price: of the machine's hour, in millionths of the currency; cold: who caused a load is charged it."""
@@ -65,18 +71,18 @@ class LedgerSink:
                 record.entry,
                 record.end.value,
                 record.status,
-                record.code,
-                usage.prompt_tokens,
-                usage.cached_tokens,
-                usage.completion_tokens,
-                round(usage.audio_seconds * 1e3),
+                None if record.code is None else record.code.replace("\0", "")[:_CODE],
+                min(usage.prompt_tokens, MOST),
+                min(usage.cached_tokens, MOST),
+                min(usage.completion_tokens, MOST),
+                min(round(usage.audio_seconds * 1e3), MOST),
                 round(seconds.get("queue", 0.0) * 1e3),
                 round(seconds["first"] * 1e3) if "first" in seconds else None,
                 round(seconds["total"] * 1e3),
                 record.pairs,
                 round(device * 1e6),
                 round(cold * 1e3),
-                cost_of(record),
+                min(cost_of(record), MOST),
                 round(own),
             )
         )

@@ -16,7 +16,7 @@ from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
 from runtime.gateway.backend import ChatPayload, Target
 from runtime.gateway.context import RequestContext
-from runtime.http.limit_headers import duration
+from runtime.http.limit_headers import duration, moment
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import Answered, answer
 from tenants.caller import EVERYBODY
@@ -181,6 +181,11 @@ async def test_pairs_are_charged_where_they_were_answered(tmp_path: Path) -> Non
 )
 def test_times_as_go_writes_them(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_moment_that_no_calendar_has_is_the_last_one() -> None:
+    """A limit that only warns may be overdrawn by any amount."""
+    assert moment(10**18) == "9999-12-31T23:59:59Z"
 
 
 def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from fastapi import FastAPI
 
 from models.messages import Chunk, Finished, Started, Usage
-from registry.errors import EngineFailed, Unavailable
+from registry.errors import BadRequest, EngineFailed, Unavailable
 from registry.recipes.definition import Prices
 from registry.storage.database import Database
 from runtime.gateway.backend import Target
@@ -121,6 +121,27 @@ async def test_without_a_limit_too_the_most_that_a_request_may_use_is_known(kept
     link.gate.set()
     assert await task == 200
     assert limiter.levels(SEARCH, "chat")[Kind.TOKENS].remaining == 6000 - 10
+
+
+@pytest.mark.parametrize("wished", [2**40, 2**63 - 1, 10**30])
+async def test_who_asks_for_more_than_a_database_counts_keeps_nobody_else_out(kept: Kept, wished: int) -> None:
+    """Their rows are one transaction: the engine refuses such a number, and the ledger is asked before it."""
+    recipe = kept.gateway.entries["chat"].recipe
+    kept.gateway.entries["chat"].recipe = recipe.model_copy(update={"price": Prices(input=1, output=1e6)})
+    assert await asyncio.gather(kept.ask(n=wished), *(kept.ask(SPEECH) for _ in range(4))) == [200] * 5
+    assert {row.state for row in kept.rows()} == {"settled"}
+
+
+async def test_numbers_and_words_of_a_provider_have_no_end_and_rows_have(kept: Kept) -> None:
+    kept.gateway.links["chat"].script = lambda _: [STREAM, CHUNK, Finished(usage=Usage(prompt_tokens=10**30))]
+    assert await kept.ask() == 200
+    kept.gateway.links["chat"].script = lambda _: [BadRequest("no", code="\0" + "c" * 1000)]
+    assert await kept.ask(SPEECH) == 400
+    await kept.gateway.gateway.kept()
+    assert {(row.state, row.prompt_tokens, row.code) for row in kept.rows()} == {
+        ("settled", 10**15, None),
+        ("settled", 0, "c" * 64),
+    }
 
 
 async def test_a_server_without_teams_asks_nobody_what_a_request_may_use(tmp_path: Path) -> None:
