@@ -38,6 +38,17 @@ def ledger(database: Database) -> LedgerTable:
     return LedgerTable(database, "server-1")
 
 
+def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Database) -> None:
+    model, name = "m" * 128, f"{'t' * 64}/{'a' * 64}"
+    one = replace(
+        entry(team="t" * 64, model=f"{model}@999999999", adapter=f"{name}@sha256:{'0' * 64}"),
+        target=f"{model}:{name}@v999999999",
+    )
+    ledger.write([one], [done(one)])
+    (found,) = used(database, Question(0, DAY, (By.MODEL, By.ADAPTER)))
+    assert found.names == (one.model, one.adapter)
+
+
 def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Database) -> None:
     one = entry(10.0)
     ledger.write([one], [])
