@@ -18,6 +18,12 @@ size_words = partial(naturalsize, binary=True)
 """Bytes for people: 1536 -> '1.5 KiB'."""
 
 
+def plain(value: float, form: str = ".6f") -> str:
+    """An amount for people, to a millionth: '1234567' and '0.05', where `g` would write '1.23457e+06'."""
+    text = format(value, form)
+    return text.rstrip("0").rstrip(".")
+
+
 def nearest(name: str, names: Collection[str], count: int = LISTED) -> list[str]:
     """The known names that look like `name`, best first, then others in their order until there are `count`."""
     some = list(islice(names, COMPARED))

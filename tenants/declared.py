@@ -20,6 +20,7 @@ import msgspec
 
 from registry.errors import BadRequest
 from registry.json import NOT_JSON
+from registry.wording import plain
 from tenants.keys.records import Team, check_name, check_team, check_weight
 from tenants.keys.table import KeyTable
 from tenants.limits.periods import zone_of
@@ -110,12 +111,13 @@ def _of_limits(team: str, wanted: list[Limit], limits: LimitTable) -> Iterator[T
     for limit in wanted:
         alike = [one for one in kept if _place(one) == _place(limit)]
         if len(alike) != 1 or (alike[0].amount, alike[0].mode) != (limit.amount, limit.mode):
-            before = ", ".join(f"{one.shown:g} ({one.mode})" for one in alike) or "none"
-            words = f"{team}: {limit.words}: {before} -> {limit.shown:g} ({limit.mode})"
+            before = ", ".join(f"{plain(one.shown)} ({one.mode})" for one in alike) or "none"
+            words = f"{team}: {limit.words}: {before} -> {plain(limit.shown)} ({limit.mode})"
             yield TeamChange(words, partial(limits.set, limit))
     for one in kept:
         if _place(one) not in map(_place, wanted):
-            yield TeamChange(f"{team}: {one.words}: {one.shown:g} ({one.mode}) -> none", partial(limits.remove, one.id))
+            words = f"{team}: {one.words}: {plain(one.shown)} ({one.mode}) -> none"
+            yield TeamChange(words, partial(limits.remove, one.id))
 
 
 def _place(limit: Limit) -> tuple[Kind, str, bool]:

@@ -5,6 +5,7 @@ from datetime import datetime
 from html import escape
 from zoneinfo import ZoneInfo
 
+from registry.wording import plain
 from tenants.costs.daily import COLUMNS, Day, numbers
 from tenants.ledger.report import Used
 from tenants.ledger.rows import HOUR
@@ -54,7 +55,7 @@ def _bars(day: Day, name: str) -> str:
         value, told, left = values.get(hour, 0.0), f"{datetime.fromtimestamp(hour, zone):%H:%M}", f"{place * step:.1f}"
         height = HEIGHT * value / most
         where = f'x="{left}" y="{HEIGHT - height:.1f}" width="{step - GAP:.1f}" height="{height:.1f}"'
-        bars.append(f'<rect {where} fill="#3a7bd5"><title>{told}: {value:,g}</title></rect>')
+        bars.append(f'<rect {where} fill="#3a7bd5"><title>{told}: {plain(value, ",.6f")}</title></rect>')
         if place % 6 == 0:
             bars.append(f'<text x="{left}" y="{HEIGHT + 14}" font-size="11" fill="#888">{told}</text>')
     return f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 18}" role="img" aria-label="{name} by hour">{"".join(bars)}</svg>'

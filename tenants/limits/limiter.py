@@ -8,6 +8,7 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from registry.errors import BudgetExceeded, LimitExceeded, Refusal
+from registry.wording import plain
 from tenants.caller import Caller
 from tenants.limits.meters import AtOnce, Budget, Hold, LimitLeft, Meter, Rate
 from tenants.limits.periods import period_of
@@ -185,7 +186,7 @@ class Limiter:
 
     def _warn(self, one: _Metered, admission: Admission) -> None:
         self._told(one.limit, "warned")
-        admission.warnings.append(f"{one.limit.words}: over {one.limit.shown:g}")
+        admission.warnings.append(f"{one.limit.words}: over {plain(one.limit.shown)}")
         period = one.meter.begin if isinstance(one.meter, Budget) else 0
         if one.warned != period:
             one.warned = period
@@ -285,13 +286,14 @@ def _refusal(
         again = left.seconds if wait is None else wait
         waits.append(again if limit.kind.is_spend else min(CONTENTION, again))
         unit = limit.kind.unit
-        reason = f"{limit.words} is {limit.shown:g}"
+        reason = f"{limit.words} is {plain(limit.shown)}"
         if wait is None:
             may = "cost" if limit.kind.is_spend else "use"
             lower = "send the recording in parts, or as WAV" if most.audio_ms else "lower max_tokens"
-            reason += f", and this request alone may {may} {one.asked(most) / unit:g}: {lower}"
+            reason += f", and this request alone may {may} {plain(one.asked(most) / unit)}: {lower}"
         elif limit.kind.is_spend:
-            reason += f", of which {left.remaining / unit:g} is left; this request may cost {one.asked(most) / unit:g}"
+            cost = plain(one.asked(most) / unit)
+            reason += f", of which {plain(left.remaining / unit)} is left; this request may cost {cost}"
         told.append(
             Refusal(limit.id, limit.kind, limit.owner, limit.subject, limit.shown, left.remaining / unit, again, reason)
         )

@@ -58,6 +58,15 @@ def refused(of: Limiter, most: Amounts = NOTHING, model: str = "m") -> LimitExce
     return error.value
 
 
+def test_a_refusal_tells_large_amounts_whole() -> None:
+    tokens = refused(limiter(Clock(), limit(Kind.TOKENS, 1_234_567)), Amounts(tokens=2_345_678, wished=2_345_678))
+    assert "is 1234567, and this request alone may use 2345678:" in tokens.message
+    of = limiter(Clock(), limit(Kind.DAY, 1_234_567_891_000))
+    of.admit(CALLER, "m", Amounts(money=1_000_000_000_000))
+    money = refused(of, Amounts(money=1_000_000_000_000))
+    assert "is 1234567.891, of which 234567.891 is left; this request may cost 1000000." in money.message
+
+
 @given(st.integers(1, 500), st.integers(0, 2**32))
 def test_a_rate_lets_in_what_a_bucket_holds_and_no_more(amount: int, seed: int) -> None:
     """10,000 requests of random sizes at random times, against exact fractions."""

@@ -118,6 +118,7 @@ def simulate(
     """
     wanted = _wanted(kind, amount, team, key, model, "enforce")
     with opened_database(data_dir, database) as tables:
+        from registry.wording import plain
         from tenants.ledger.dates import moment_of
         from tenants.limits.limiter import UTC
         from tenants.limits.simulate import simulate
@@ -132,7 +133,8 @@ def simulate(
         times = {"first_refused": found.first, "last_refused": found.last}
         emit({"object": "simulation", "requests": found.requests, "refused": found.refused, **times})
         return
-    print(f"{wanted.words} of {wanted.shown:g} would have refused {found.refused:,} of {found.requests:,} requests")
+    refused = f"would have refused {found.refused:,} of {found.requests:,} requests"
+    print(f"{wanted.words} of {plain(wanted.shown)} {refused}")
     if found.first is not None and found.last is not None:
         print(f"from {_time(found.first)} to {_time(found.last)}")
 
@@ -166,8 +168,10 @@ def _told(limits: "list[Limit]", as_json: bool) -> None:
     if as_json:
         emit(_shown(limits[0]))
         return
+    from registry.wording import plain
+
     rows = [
-        [one.id, f"{one.owner} {one.subject}", one.kind.value, f"{one.shown:,g}", one.mode.value, one.model or "all"]
+        [one.id, f"{one.owner} {one.subject}", one.kind.value, plain(one.shown, ",.6f"), one.mode, one.model or "all"]
         for one in limits
     ]
     table(["LIMIT", "WHOSE", "KIND", "AMOUNT", "MODE", "MODEL"], rows, right=["AMOUNT"])

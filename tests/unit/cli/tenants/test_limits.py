@@ -49,6 +49,13 @@ def test_from_its_setting_to_its_removal(run: Run) -> None:
     assert cap["id"] not in {one["id"] for one in listed(run)}
 
 
+def test_large_amounts_are_told_whole(run: Run) -> None:
+    assert "1,234,567 " in run("limits", "set", "tokens_per_minute", "1234567", "--team", "search").stdout
+    assert "1,234.567891 " in run("limits", "set", "spend_per_day", "1234.567891", "--team", "search").stdout
+    done = run("limits", "simulate", "tokens_per_minute", "1234567", "--team", "search")
+    assert done.stdout.startswith("tokens per minute of team 'search' of 1234567 would")
+
+
 def listed(run: Run, *arguments: str) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = told(run, "limits", "list", *arguments)["data"]
     return found
