@@ -133,12 +133,13 @@ class Group:
         return self._accounts.get(name)
 
     def ahead(self, name: str, weight: float, own: float) -> float:
-        """The work of the others that is done before `own` work of this one is, if nobody else comes."""
-        return sum(
-            min(account.queued, own * account.weight / weight)
-            for other, account in self._accounts.items()
-            if other != name and account.waiting
-        )
+        """The work of the others that is done before `own` work of this one is, if nobody else comes.
+
+        O(those that wait): there may be thousands of keys that once asked for something.
+        """
+        mine = self._accounts.get(name)
+        others = (account for account in self.waiting or () if account is not mine)
+        return sum(min(account.queued, own * account.weight / weight) for account in others)
 
     def _level(self) -> float:
         if self.waiting:

@@ -30,6 +30,15 @@ def test_work_that_comes_before_a_request() -> None:
     assert waiting.work_before(Claim("flood", "other", work=10.0)) == pytest.approx(10.0), "keys share in a team"
 
 
+def test_a_prediction_does_not_look_at_those_that_do_not_wait() -> None:
+    """Thousands of keys may have asked for something once, and each request with a deadline is predicted."""
+    waiting = filled(Claim("team", "a", work=10.0), Claim("team", "b", work=10.0))
+    team = waiting._teams[INTERACTIVE].find("team")
+    assert team is not None
+    team.keys._accounts["gone"] = None  # type: ignore[assignment]  # whoever looks at it fails
+    assert waiting.work_before(Claim("team", "a", work=10.0)) == pytest.approx(10.0 + 10.0)
+
+
 def test_a_pace() -> None:
     pace = Pace()
     assert not pace.is_known
