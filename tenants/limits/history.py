@@ -53,6 +53,11 @@ def used_of(row: "sa.Row[tuple[object, ...]]") -> Amounts:
     return Amounts(row.prompt_tokens + row.completion_tokens, row.audio_ms, row.cost_micro)
 
 
+def of_model(column: sa.ColumnElement[str], model: str) -> sa.ColumnElement[bool]:
+    """As `Limit.counts`. SQLite's LIKE would take 'M@1' for one of 'm'."""
+    return (column == model) | (sa.func.substr(column, 1, len(model) + 1) == f"{model}@")
+
+
 def spent_of(
     connection: sa.Connection,
     limit: Limit,
@@ -81,6 +86,6 @@ def spent_of(
         query = sa.select(sa.cast(sa.func.coalesce(sa.func.sum(amount), 0), sa.BigInteger))
         query = query.where(whose, *where)
         if limit.model:
-            query = query.where(table.c.model == limit.model)
+            query = query.where(of_model(table.c.model, limit.model))
         total += connection.execute(query).scalar_one()
     return total

@@ -182,7 +182,7 @@ class Limiter:
 
     def _of(self, team: str, key: str | None, model: str) -> list[_Metered]:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
-        return [one for one in both if one.limit.model in ("", model)]
+        return [one for one in both if one.limit.counts(model)]
 
     def _warn(self, one: _Metered, admission: Admission) -> None:
         self._told(one.limit, "warned")
@@ -271,7 +271,7 @@ def _goes_on(before: _Metered | None, limit: Limit, zones: Mapping[str, ZoneInfo
 
 
 def _is_of(limit: Limit, team: str, key: str, model: str) -> bool:
-    return limit.subject == (team if limit.owner == "team" else key) and limit.model in ("", model)
+    return limit.subject == (team if limit.owner == "team" else key) and limit.counts(model)
 
 
 def _refusal(

@@ -71,6 +71,10 @@ class Limit:
         """As users write it."""
         return self.amount if self.kind.unit == 1 else self.amount / self.kind.unit
 
+    def counts(self, model: str) -> bool:
+        """Whether what is asked of a model counts; of one's former version, `id@version`, as of the model."""
+        return self.model in ("", model, model.partition("@")[0])
+
     @property
     def words(self) -> str:
         whose = f"{self.owner} '{self.subject}'" + (f" on '{self.model}'" if self.model else "")

@@ -13,7 +13,7 @@ from registry.errors import LimitExceeded
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.lines import line_of, lines
-from tenants.limits.history import spent_of, used_of
+from tenants.limits.history import of_model, spent_of, used_of
 from tenants.limits.limiter import Admission, Amounts, Limiter
 from tenants.limits.records import Limit
 from tenants.storage.tables import LEDGER
@@ -36,7 +36,7 @@ def simulate(database: Database, limit: Limit, zone: ZoneInfo, begin: float, end
     """
     replayed = [LEDGER.c.at >= begin, LEDGER.c.at < end]
     if limit.model:
-        replayed.append(LEDGER.c.model == limit.model)
+        replayed.append(of_model(LEDGER.c.model, limit.model))
     with database.read() as connection:
         line = line_of(limit.subject, lines(connection))
         replayed.append(LEDGER.c.team == limit.subject if limit.owner == "team" else LEDGER.c.key.in_(line))

@@ -145,6 +145,17 @@ def test_what_a_limit_would_have_done(database: Database) -> None:
     assert simulate(database, Limit("", "team", "else", Kind.DAY, 1), utc, 0, NOW * 2).requests == 0
 
 
+def test_what_former_versions_of_a_model_used_counts_for_it(database: Database) -> None:
+    ledger = LedgerTable(database, "s")
+    entries = [replace(entry(model, NOW), model=model) for model in ("m", "m@1", "m@20", "m-2", "m2@1", "M@1")]
+    ledger.write(entries, [done(one, 100, 7) for one in entries])
+    utc = ZoneInfo("UTC")
+    for model, count in (("m", 3), ("m@1", 1), ("", 6)):
+        limit = Limit("l", "team", "search", Kind.DAY, 100, model=model)
+        assert history_of(database, [limit], {}, NOW).spent == {"l": 7 * count}
+        assert simulate(database, limit, utc, NOW, NOW + 1).requests == count
+
+
 def test_a_keys_successors_share_its_limits(database: Database, table: KeyTable, clock: Clock) -> None:
     """Whichever of them a limit was set for, also before the rotation; what one has used the others have not."""
     utc, ledger, limits = ZoneInfo("UTC"), LedgerTable(database, "s"), LimitTable(database, clock)

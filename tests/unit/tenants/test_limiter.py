@@ -274,7 +274,16 @@ def test_of_one_model_only() -> None:
     of.admit(CALLER, "m", Amounts())
     refused(of)
     of.admit(CALLER, "other", Amounts())
+    of.admit(CALLER, "m-2", Amounts())
     of.admit(Caller("else"), "m", Amounts())
+
+
+def test_a_former_version_of_a_model_is_no_way_around_its_limit() -> None:
+    of = limiter(Clock(), limit(Kind.REQUESTS, 2, model="m"), limit(Kind.REQUESTS, 1, model="m@1"))
+    of.admit(CALLER, "m@1", Amounts())
+    assert [one.limit for one in refused(of, model="m@1").binding] == [1]
+    of.admit(CALLER, "m@2", Amounts())
+    refused(of)
 
 
 def test_amounts_as_users_write_them() -> None:
