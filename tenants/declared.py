@@ -68,7 +68,7 @@ def read(text: bytes) -> DeclaredTeams:
         check_team(team.id)
         check_name(team.name or "")
         check_weight(1.0 if team.weight is None else team.weight)
-        zone_of(team.timezone or "UTC")
+        zone_of("UTC" if team.timezone is None else team.timezone)
         limits = [_place(limit.of(team.id)) for limit in team.limits or ()]
         if len(set(limits)) < len(limits):
             raise BadRequest(f"The file gives '{team.id}' two limits of one kind and model.", param="limits")

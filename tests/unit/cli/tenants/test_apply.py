@@ -86,7 +86,7 @@ def test_only_what_differs_is_changed_and_a_dry_run_changes_nothing(run: Run, fi
         "teams: [{id: a}, {id: 'A b'}]", "teams: [{id: a, weight: -1}]", "teams: [{id: a, timezone: Nowhere/At}]",
         "teams: [{id: a, limits: [{kind: tokens_per_minute, amount: x}]}]", "teams: [{id: a, limits: [{kind: zz}]}]",
         "teams: [{id: a, limits: [{kind: requests_at_once, amount: 1}, {kind: requests_at_once, amount: 2}]}]",
-        "teams: [", "\xff\x00",
+        "teams: [{id: there, weight: 5, timezone: ''}]", "teams: [", "\xff\x00",
     ],
 )  # fmt: skip
 def test_a_file_that_cannot_be_applied_whole_changes_nothing(run: Run, file: Path, text: str) -> None:
