@@ -17,7 +17,7 @@ from tenants.limits.records import Kind, Limit, Mode
 log = logging.getLogger("roundhouse.tenants")
 CONTENTION = 60.0
 """Seconds that are the most that a client is told to wait for others."""
-UTC = ZoneInfo("UTC")
+UTC, DAY = ZoneInfo("UTC"), 86_400
 Told = Callable[[Limit, str], None]
 """Of a limit that bound: `refused`, `warned`, `shadow`."""
 
@@ -63,7 +63,7 @@ class _Metered:
     zone: ZoneInfo
     """In which a budget's days begin."""
     warned: int = -1
-    """The period in which the log told of it."""
+    """The period of a budget, or the day, in which the log told of it."""
 
     def asked(self, most: Amounts) -> int:
         """Of what may be less than that, no more than would ever fit."""
@@ -187,7 +187,7 @@ class Limiter:
     def _warn(self, one: _Metered, admission: Admission) -> None:
         self._told(one.limit, "warned")
         admission.warnings.append(f"{one.limit.words}: over {plain(one.limit.shown)}")
-        period = one.meter.begin if isinstance(one.meter, Budget) else 0
+        period = one.meter.begin if isinstance(one.meter, Budget) else int(self._wall()) // DAY
         if one.warned != period:
             one.warned = period
             log.warning("over a limit", extra={"limit": one.limit.id, "words": one.limit.words})

@@ -190,6 +190,16 @@ def test_shadow_is_counted_and_warned_is_told() -> None:
     assert Kind.REQUESTS not in of.levels(CALLER, "m")
 
 
+def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    of = limiter(clock, limit(Kind.REQUESTS, 1, Mode.WARN))
+    for hours in (0, 0, 1, 24):
+        clock.pass_(hours * 3600)
+        for _ in range(3):
+            of.admit(CALLER, "m", Amounts())
+    assert caplog.messages == ["over a limit"] * 2
+
+
 def test_a_budget_ends_at_midnight_where_the_team_is() -> None:
     clock = Clock(1_792_782_600.0)  # 2026-10-23 19:10 UTC, 21:10 in Berlin
     of = limiter(clock, limit(Kind.DAY, 100))
