@@ -27,7 +27,7 @@ class Limits:
         if not new:  # their meters go on: the ledger tells nothing that they do not know
             self.limiter.replace(limits, zones)
             return
-        self.limiter.collect()
-        await self._ledger.written()
-        told = await asyncio.to_thread(history_of, database, new, zones, time.time())
-        self.limiter.replace(limits, zones, told.recent, told.spent)
+        with self.limiter.collecting():
+            await self._ledger.written()
+            told = await asyncio.to_thread(history_of, database, new, zones, time.time())
+            self.limiter.replace(limits, zones, told.recent, told.spent)

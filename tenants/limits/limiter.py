@@ -2,7 +2,8 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from zoneinfo import ZoneInfo
@@ -198,9 +199,14 @@ class Limiter:
         before = {one.limit.id: one for many in self._metered.values() for one in many}
         return [limit for limit in limits if _goes_on(before.get(limit.id), limit, zones) is None]
 
-    def collect(self) -> None:
-        """From now on until `replace`, keep what ends: the ledger may not tell of it yet."""
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Until `replace`, which is to come within, keep what ends: the ledger may not tell of it yet."""
         self._ended = []
+        try:
+            yield
+        finally:  # also where the ledger cannot be read: it may take long before it can
+            self._ended = None
 
     def replace(
         self,

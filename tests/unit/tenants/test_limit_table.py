@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 import sqlalchemy as sa
 
-from registry.errors import LimitExceeded, NotFound
+from registry.errors import LimitExceeded, NotFound, Unavailable
 from registry.storage.database import Database
 from tenants.caller import Caller
 from tenants.keys.records import KeyRequest
@@ -123,6 +123,24 @@ async def test_the_ledger_is_asked_of_new_limits_only(
     await kept.read(database)
     assert asked == [[day.id], [rate.id], [day.id]], "its days are others now"
     limiter.settle(admission, Amounts())
+
+
+async def test_ends_are_not_collected_while_the_ledger_cannot_be_read(
+    database: Database, table: KeyTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That may take hours, and requests that are refused meanwhile end too."""
+
+    def broken(*_: object) -> history.SpendingHistory:
+        raise Unavailable("no")
+
+    monkeypatch.setattr(history, "history_of", broken)
+    table.create_team("search")
+    LimitTable(database).set(Limit("", "team", "search", Kind.DAY, 100))
+    limiter = Limiter()
+    with pytest.raises(Unavailable):
+        await Limits(limiter, Ledger(tmp_path)).read(database)
+    limiter.settle(limiter.admit(Caller("search"), "m", Amounts()), Amounts())
+    assert limiter._ended is None
 
 
 def test_what_a_limit_would_have_done(database: Database) -> None:

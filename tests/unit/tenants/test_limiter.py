@@ -261,12 +261,12 @@ def test_limits_that_change_and_come_while_requests_run() -> None:
     clock = Clock()
     of = limiter(clock, limit(Kind.REQUESTS, 2))
     running = of.admit(CALLER, "m", Amounts(money=5, tokens=50))
-    of.collect()
-    ended = of.admit(CALLER, "m", Amounts(money=7))
-    of.settle(ended, Amounts(money=3))
     recent = [Spent("search", "key00001", "m", 30.0, Amounts(tokens=40)), Spent("else", "", "m", 1.0, Amounts(99))]
     limits = [limit(Kind.REQUESTS, 3), limit(Kind.DAY, 20), limit(Kind.TOKENS, 120), limit(Kind.AT_ONCE, 2)]
-    of.replace(limits, {}, recent, {limits[1].id: 2})
+    with of.collecting():
+        ended = of.admit(CALLER, "m", Amounts(money=7))
+        of.settle(ended, Amounts(money=3))
+        of.replace(limits, {}, recent, {limits[1].id: 2})
     levels = of.levels(CALLER, "m")
     assert levels[Kind.REQUESTS].remaining == 1
     assert levels[Kind.DAY].remaining == 20 - 2 - 3 - 5
