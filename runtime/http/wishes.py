@@ -13,7 +13,7 @@ The first of these that says something counts. A class above the key's ceiling i
 |-------------------------------------|-----------------------------------------------------|
 | X-Request-Timeout                   | until the whole answer has to be there              |
 | x-stainless-read-timeout (the SDKs) | until it has to begin: then that client gives up    |
-| neither                             | the key's timeout, as X-Request-Timeout             |
+| no X-Request-Timeout                | the key's timeout, as it                            |
 """
 
 import math
