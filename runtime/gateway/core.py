@@ -143,7 +143,10 @@ class Gateway:
         self._limits.admit(recorder, target, calls, self._context_length(target))
 
     def _context_length(self, target: Target) -> int | None:
-        return context_length(self._residency.get(target.model)) if target.backend == LOCAL else None
+        if target.backend == LOCAL:
+            return context_length(self._residency.get(target.model))
+        place = self.providers.at(target)
+        return None if place is None else place.model.context_length
 
     def levels(self, recorder: Recorder) -> Mapping[str, tuple[int, int, float]]:
         """By kind of limit: limit, what remains, seconds until all of it is there again."""

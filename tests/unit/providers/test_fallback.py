@@ -122,6 +122,15 @@ def priced(first: Play, second: Play) -> dict[str, Any]:
     return {**scripts, "second": (scripts["second"][0], "anthropic", dear)}
 
 
+async def test_a_budget_reserves_what_fits_into_a_providers_context(tmp_path: Path) -> None:
+    limiter, models = limited(50_000), [{"name": "big", "context_length": 200_000, "price": {"input": 1}}]
+    scripts: Any = {"there": (lambda _: traces.chat("big"), "openai", {"models": models})}
+    async with rigged_with(tmp_path, scripts, limiter=limiter) as rig:
+        for size, status in ((40_000, 200), (60_000, 429)):
+            prompt = [{"role": "user", "content": "x" * size}]
+            assert (await rig.chat(messages=prompt, max_tokens=1)).status_code == status
+
+
 def left(limiter: Limiter) -> tuple[int, int]:
     found = limiter.levels(EVERYBODY, "second/big")
     return found[Kind.DAY].remaining, found[Kind.REQUESTS].remaining
