@@ -29,6 +29,7 @@ NOTHING = (
 )  # fmt: skip
 """What OpenAI counts and nobody can use here: administrators' clients ask for it all the same."""
 _LISTS = ("project_ids", "api_key_ids", "models", "group_by", "line_items")
+_BATCH = {"true": True, "false": False}
 _SINGLE = ("start_time", "end_time", "bucket_width", "limit", "page", "batch")
 
 
@@ -142,6 +143,8 @@ def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, cost
     if begin is None:
         raise BadRequest("Give start_time, in seconds since 1970.", param="start_time")
     end = number("end_time")
+    if single.get("batch", "true") not in _BATCH:
+        raise BadRequest("batch is true or false.", param="batch")
     return UsageQuery(
         begin=begin,
         end=int(time.time()) + 1 if end is None else end,
@@ -155,7 +158,7 @@ def _asked(items: Sequence[tuple[str, str]], endpoints: tuple[str, ...], *, cost
         models=tuple(lists["models"]),
         costs=costs,
         line_items=tuple(lists["line_items"]),
-        batch={"true": True, "false": False}.get(single.get("batch", "")),
+        batch=_BATCH.get(single.get("batch", "")),
     )
 
 

@@ -142,6 +142,7 @@ async def test_pages(client: openai.AsyncOpenAI) -> None:
         ({"bucket_width": "1s"}, "bucket_width"), ({"bucket_width": "1m", "limit": 1441}, "limit"),
         ({"group_by": ["user_id"]}, "group_by"), ({"limit": 32}, "limit"),
         ({"end_time": 0}, "end_time"), ({"user_ids": ["x"]}, "user_ids[]"), ({"page": "x"}, "page"),
+        ({"batch": "yes"}, "batch"),
     ],
 )  # fmt: skip
 async def test_a_wrong_question(client: openai.AsyncOpenAI, wrong: dict[str, Any], param: str) -> None:
