@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from typing import Annotated, Literal
 
-import msgspec
 from fastapi import Query
 from fastapi.responses import HTMLResponse, Response
 from pydantic import BaseModel, ConfigDict, Field
@@ -14,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from runtime.http.admin.answers import json_answer
 from runtime.http.middleware import CurrentContext, CurrentGateway
 from runtime.http.sending import Route
+from tenants.ledger.view import FIELDS, UsedView
 
 Team = Annotated[str | None, Query(description="One team; with the scope `admin` any, else the key's own")]
 Date = Annotated[str | None, Query(description="A day in UTC, such as 2026-11-23; left out: today")]
@@ -41,9 +41,9 @@ async def usage(
     found = await gateway.usage.ask(context.caller, team_id, date, begin, end, group_by or [])
     if format == "json":
         return json_answer(found)
-    rows = [msgspec.to_builtins(one) for one in found.data]
-    columns = list(rows[0]) if rows else []
-    return _csv([columns, *([row[column] for column in columns] for row in rows)])
+    asked = {FIELDS[word] for word in found.group_by}
+    columns = [name for name in UsedView.__struct_fields__ if name in asked or name not in FIELDS.values()]
+    return _csv([columns, *([getattr(one, column) for column in columns] for one in found.data)])
 
 
 async def daily(

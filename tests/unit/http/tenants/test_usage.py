@@ -259,6 +259,8 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     assert (unknown.status_code, unknown.json()["error"]["code"]) == (404, "request_not_found")
     text = (await kept.usage(SEARCH, group_by="model", format="csv")).text
     assert [row["model"] for row in csv.DictReader(io.StringIO(text))] == ["chat"]
+    nothing = await kept.usage(SEARCH, group_by="model", format="csv", date="2020-01-01")
+    assert nothing.text == text.splitlines(keepends=True)[0], "its columns are told all the same"
     today = time.strftime("%Y-%m-%d", time.gmtime())
     for form, start in (("json", b'{"object":"usage.day"'), ("csv", b"team,date"), ("html", b"<!doctype html>")):
         params = {"date": today, "format": form}
