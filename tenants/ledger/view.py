@@ -112,7 +112,7 @@ class UsageReport:
 
         team = self.seen(caller, team) or caller.team
         await self._ledger.written()
-        return await asyncio.to_thread(day_of_team, database, team, date, self.currency, self._prices())
+        return await asyncio.to_thread(day_of_team, database, team, date, self.currency, await self._prices())
 
     async def compare(
         self, caller: Caller, team: str | None, day: str | None, begin: str | None, end: str | None
@@ -123,7 +123,7 @@ class UsageReport:
         from tenants.ledger.dates import span
 
         team = self.seen(caller, team)
-        if not (prices := self._prices()):
+        if not (prices := await self._prices()):
             raise NotFound("No table of providers' prices was given: see --provider-prices.", code="no_prices")
         first, last = span(day, begin, end, time.time())
         await self._ledger.written()
@@ -138,12 +138,13 @@ class UsageReport:
         await self._ledger.written()
         return await asyncio.to_thread(rows_of, self._ledger.database, request, team)
 
-    def _prices(self) -> "list[ProviderPrice]":
+    async def _prices(self) -> "list[ProviderPrice]":
+        """In a thread: a large table takes seconds."""
         if self._table is None:
             return []
         from tenants.costs.compare import read
 
-        return read(self._table)
+        return await asyncio.to_thread(read, self._table)
 
     async def judge(self, caller: Caller, request: str, accepted: bool) -> str | None:
         """Returns the model that answered, unless it was judged so already. Raises NotFound, Conflict, Unavailable."""

@@ -4,6 +4,7 @@ import asyncio
 import csv
 import io
 import json
+import threading
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from runtime.http.middleware import set_caller
 from runtime.http.routes import ENDPOINTS
 from runtime.http.serving import answer
 from tenants.caller import Caller, Scope
+from tenants.costs import compare
 from tenants.ledger.keeping import Ledger
 from tenants.ledger.rows import Entry, Settled
 from tenants.ledger.table import LedgerTable
@@ -276,6 +278,22 @@ async def test_costs_feedback_a_day_and_csv(kept: Kept, tmp_path: Path) -> None:
     kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", table)
     (row,) = (await kept.call(SEARCH, "GET", "/v1/usage/comparison")).json()["data"]
     assert (row["theirs"], row["ours"], round(row["saving_percent"], 1)) == (60e-6, 13e-6, 78.3)
+
+
+async def test_a_table_of_prices_is_not_read_on_the_event_loop(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred rows take 30 ms, in which no stream would go on."""
+    threads: list[threading.Thread] = []
+
+    def read(_: Path) -> list[compare.ProviderPrice]:
+        threads.append(threading.current_thread())
+        return []
+
+    monkeypatch.setattr(compare, "read", read)
+    kept.gateway.gateway.usage = UsageReport(kept.ledger, "EUR", Path("prices.yaml"))
+    for path in ("comparison", "daily?team_id=default"):
+        await kept.call(ADMIN, "GET", f"/v1/usage/{path}")
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 async def test_one_request_is_told_with_its_ledger_rows_to_its_own_team(kept: Kept) -> None:
