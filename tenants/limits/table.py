@@ -43,6 +43,12 @@ class LimitTable:
         zones = {row.id: zone_of(row.timezone) for row in teams}
         return {**zones, **{row.id: zones[row.team] for row in keys}}
 
+    def zone(self, limit: Limit) -> ZoneInfo:
+        """Of the team whose limit it is, or whose key's. Raises NotFound for one that is not there."""
+        with self._database.read() as connection:
+            self._check(connection, limit)
+        return self.zones()[limit.subject]
+
     def set(self, wanted: Limit) -> Limit:
         """In the place of the one of the same owner, kind and model, enforced or shadow; or of the one that warns.
 

@@ -119,12 +119,10 @@ def _limits(database: "Database") -> "LimitTable":
 
 
 def _simulated(database: "Database", wanted: "Limit", days: int) -> "Outcome":
-    from tenants.limits.limiter import UTC
     from tenants.limits.simulate import simulate
 
     now = time.time()
-    zone = _limits(database).zones().get(wanted.subject, UTC)
-    return simulate(database, wanted, zone, now - days * 86_400, now)
+    return simulate(database, wanted, _limits(database).zone(wanted), now - days * 86_400, now)
 
 
 def _limit(body: Mapping[str, object]) -> "Limit":

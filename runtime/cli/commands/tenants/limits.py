@@ -120,15 +120,15 @@ def simulate(
     with opened_database(data_dir, database) as tables:
         from registry.wording import plain
         from tenants.ledger.dates import moment_of
-        from tenants.limits.limiter import UTC
         from tenants.limits.simulate import simulate
         from tenants.limits.table import LimitTable
 
         now = time.time()
         first = now - 7 * 86_400 if begin is None else moment_of(begin, "from")
         last = now if end is None else moment_of(end, "to")
-        zone = LimitTable(tables).zones().get(wanted.subject, UTC)
-        found = simulate(tables, wanted, zone, first, last)
+        if last <= first:
+            raise UsageError("--to must be after --from.")
+        found = simulate(tables, wanted, LimitTable(tables).zone(wanted), first, last)
     if as_json:
         times = {"first_refused": found.first, "last_refused": found.last}
         emit({"object": "simulation", "requests": found.requests, "refused": found.refused, **times})

@@ -93,6 +93,9 @@ def test_what_a_limit_would_have_done(run: Run, data_dir: Path) -> None:
         (("set", "tokens_per_minute", "5", "--key", "nobody00"), 1, "roundhouse keys list"),
         (("remove", "lim_0"), 1, "roundhouse limits list"),
         (("simulate", "tokens_per_minute", "5", "--team", "search", "--from", "soon"), 1, "soon"),
+        (("simulate", "tokens_per_minute", "5", "--team", "serach"), 1, "roundhouse teams list"),
+        (("simulate", "tokens_per_minute", "5", "--key", "nobody00"), 1, "roundhouse keys list"),
+        (("simulate", "tokens_per_minute", "5", "--team", "search", "--from", "9", "--to", "9"), 2, "after --from"),
     ],
 )
 def test_what_is_wrong_is_told(run: Run, arguments: tuple[str, ...], code: int, what: str) -> None:
