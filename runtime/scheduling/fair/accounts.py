@@ -11,7 +11,7 @@ at any moment after both were level.
 """
 
 from collections.abc import Iterator
-from heapq import heappop, heappush, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import Self
 
 
@@ -35,6 +35,11 @@ class ShareAccount:
         if work < 0:
             for order in self.orders:
                 order.put(self)
+
+
+_OLD = 64
+"""Entries of an order that may count no more, beside as many as there are accounts: `first` meets them late, or never
+while all of them wait."""
 
 
 class Order:
@@ -65,8 +70,12 @@ class Order:
 
     def put(self, account: ShareAccount) -> None:
         """Its counter is lower than before."""
-        self._entries[account] = account.counter
+        entries = self._entries
+        entries[account] = account.counter
         heappush(self._heap, (account.counter, account.number, account))
+        if len(self._heap) > 2 * len(entries) + _OLD:
+            self._heap = [(counter, one.number, one) for one, counter in entries.items()]
+            heapify(self._heap)
 
     def discard(self, account: ShareAccount) -> None:
         account.orders.discard(self)

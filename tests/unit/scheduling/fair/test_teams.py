@@ -191,6 +191,17 @@ def test_what_an_engine_lost_is_given_back() -> None:
     assert loop.order[-1] == "a"
 
 
+def test_a_queue_that_is_never_empty_remembers_no_more_with_each_request() -> None:
+    """Each of them is charged too much at first, and gets it back: its team comes earlier in the order again."""
+    loop = Loop(Placement(0, 0, 4), lambda claim: claim.work / 2)
+    backlogged(loop, [Claim(team, key, work=10.0) for team in "ab" for key in "kl"], 2000, 3)
+    group = loop.policy._waiting._teams[ServiceClass.INTERACTIVE]
+    assert group.waiting is not None
+    for order in (group.waiting, *(team.keys.waiting for team in group.waiting)):
+        assert order is not None
+        assert len(order._heap) < 100
+
+
 def test_tokens_are_charged_as_they_come() -> None:
     """A request that was foreseen as small streams on: its team does not go first meanwhile."""
     policy = Placement(0, 0, 2)
