@@ -8,11 +8,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from registry.errors import NotFound
+from registry.errors import Conflict, NotFound
 from registry.storage.database import Database
 from registry.wording import quoted
 from tenants.keys.records import check_name
-from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS
+from tenants.storage.tables import ACCOUNTS, KEYRING, KEYS, TEAMS
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +43,14 @@ class AccountTable:
         return found
 
     def create(self, team: str, name: str) -> Account:
-        """Of a team that is there. Raises BadRequest."""
+        """Of a team that is there. Raises BadRequest; Conflict for an archived one."""
         check_name(name)
         made = Account(f"svc_{secrets.token_hex(8)}", team, name, "member", self._clock())
         values = {"id": made.id, "team": team, "name": name, "role": made.role, "created": made.created}
         with self._database.write() as connection:
+            archived = sa.select(TEAMS.c.archived).where(TEAMS.c.id == team)
+            if connection.execute(archived).scalar_one() is not None:
+                raise Conflict(f"The team '{team}' is archived.", code="team_archived", param="team")
             connection.execute(sa.insert(ACCOUNTS).values(values))
         return made
 

@@ -95,6 +95,17 @@ async def test_projects(served: Served) -> None:
         await projects.create(name="???")
 
 
+async def test_an_archived_team_gets_no_service_account(served: Served) -> None:
+    """It would be left without the key that it was made with."""
+    projects = served.organization.projects
+    await projects.create(name="search")
+    await projects.archive("search")
+    with pytest.raises(openai.ConflictError) as error:
+        await projects.service_accounts.create("search", name="nightly")
+    assert error.value.code == "team_archived"
+    assert [one async for one in projects.service_accounts.list("search")] == []
+
+
 async def test_service_accounts_and_keys(served: Served) -> None:
     organization = served.organization
     await organization.projects.create(name="search")
