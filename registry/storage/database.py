@@ -142,6 +142,8 @@ def _told() -> Iterator[None]:
     except DBAPIError as error:
         if isinstance(error, sa.exc.OperationalError | sa.exc.InterfaceError) or error.connection_invalidated:
             raise _unavailable(error.orig) from error
+        if isinstance(error, sa.exc.DataError):  # PostgreSQL's texts hold no NUL, and no more letters than their column
+            raise BadRequest("The database does not take such a text or number. Nothing was changed.") from error
         raise
 
 

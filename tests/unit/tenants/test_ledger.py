@@ -8,8 +8,9 @@ import sqlalchemy as sa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from registry.errors import BadRequest
+from registry.errors import BadRequest, NotFound
 from registry.storage.database import Database
+from tenants.costs.feedback import judge
 from tenants.ledger import report
 from tenants.ledger.dates import span
 from tenants.ledger.organization import UsageQuery, page_of
@@ -47,6 +48,11 @@ def test_the_longest_names_are_written_whole(ledger: LedgerTable, database: Data
     ledger.write([one], [done(one)])
     (found,) = used(database, Question(0, DAY, (By.MODEL, By.ADAPTER)))
     assert found.names == (one.model, one.adapter)
+
+
+def test_a_text_that_no_database_takes_is_who_wrote_its_fault(ledger: LedgerTable, database: Database) -> None:
+    with pytest.raises(NotFound if database.is_sqlite else BadRequest):
+        judge(database, "search", "req-\0", True)
 
 
 def test_a_row_from_its_beginning_to_its_end(ledger: LedgerTable, database: Database) -> None:
