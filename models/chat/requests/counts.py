@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from models.chat.requests.tokens import FIELDS
 from registry.bounds import Bounds
 from registry.errors import BadRequest
-from registry.json import NOT_JSON
 
 INTERNAL = ("data_parallel_rank", "ec_transfer_params", "kv_hints", "kv_transfer_params", "priority", "use_beam_search")
 """What engines tell one another, or who is served first: not for a client to say. vLLM's beams have no priority."""
@@ -20,6 +20,9 @@ OTHERS = frozenset(
 )  # fmt: skip
 """Lists and objects that vLLM goes through one by one on the loop that feeds all streams."""
 ROLES = frozenset({"assistant", "developer", "function", "system", "tool", "user"})
+_WHOLE = TypeAdapter(int)
+"""A number as vLLM reads it: '5' and 5.0 are 5 to it."""
+_BOOLEANS = (b"true", b"false")
 CHATTING = frozenset({"/v1/chat/completions"})
 
 
@@ -41,7 +44,7 @@ def check(path: str, body: bytes, context_length: int, bounds: Bounds) -> None:
     _answers(data, context_length, bounds)
     if "logit_bias" in data:
         _within(_entries(data, "logit_bias"), bounds.biases, "logit_bias")
-    if bytes(data.get("echo", b"")) == b"true" and "logprobs" in data:
+    if bytes(data.get("echo", b"null")) not in (b"null", b"0", b"false") and "logprobs" in data:
         _within(_number(data, "n", 1) * _number(data, "logprobs", 0), bounds.prompt_logprobs, "logprobs")
     if "prompt_logprobs" in data:
         _within(_number(data, "n", 1) * _number(data, "prompt_logprobs", 0), bounds.prompt_logprobs, "prompt_logprobs")
@@ -103,9 +106,12 @@ def _prompts(data: Mapping[str, msgspec.Raw]) -> int:
 
 
 def _number(data: Mapping[str, msgspec.Raw], name: str, otherwise: int) -> int:
+    raw = bytes(data.get(name, b""))
+    if raw in _BOOLEANS:  # such as logprobs of Chat Completions
+        return otherwise
     try:
-        return abs(msgspec.json.decode(data.get(name, b""), type=int))
-    except NOT_JSON:
+        return abs(_WHOLE.validate_json(raw))
+    except ValidationError:
         return otherwise  # vLLM says what is wrong with it
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from pydantic import TypeAdapter, ValidationError
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
@@ -21,6 +22,7 @@ from tenants.limits.records import MAX_AMOUNT
 
 UNKNOWN_CONTEXT = 32_768
 """Tokens, where nobody knows how long a target's context is."""
+_WHOLE = TypeAdapter(int)
 _COMPLETIONS_TOKENS = 16
 """vLLM's max_tokens of /v1/completions, where none is given."""
 _WRITES: Mapping[str, tuple[str, ...]] = {
@@ -103,5 +105,9 @@ def _prompts(body: Mapping[str, Any]) -> int:
 
 
 def _whole(value: object) -> int | None:
-    """What is no number the engine refuses."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    """As vLLM reads it: '5' and 5.0 are 5 to it. What is no number it refuses."""
+    try:
+        found = _WHOLE.validate_python(value)
+    except ValidationError:
+        return None
+    return found if found >= 0 else None

@@ -1,12 +1,14 @@
-"""What a recording is taken for before anybody has heard it."""
+"""What a request may use at most: numbers of its body, and a recording before anybody has heard it."""
 
 import struct
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from models.messages import TranscribeRequest
 from models.speech.length import seconds_of
+from runtime.gateway.backend import ChatPayload
 from runtime.gateway.charging.demand import demand_of
 
 RATE, SECONDS = 8000, 3
@@ -95,6 +97,15 @@ def test_a_header_is_not_searched_for_long(tmp_path: Path, before: bytes) -> Non
 def test_a_form_that_does_not_tell_the_length_is_not_believed(tmp_path: Path, form: bytes) -> None:
     size = wav(tmp_path / "a", form=form).stat().st_size
     assert seconds_of(tmp_path / "a") == size / 500
+
+
+@pytest.mark.parametrize(
+    ("n", "answers"), [(3, 3), ("3", 3), (3.0, 3), (True, 1), ("x", 1), (None, 1), (-3, 1), (3.5, 1)]
+)
+def test_numbers_are_read_as_the_engine_reads_them(n: Any, answers: int) -> None:
+    call = ChatPayload("/v1/chat/completions", {"messages": [], "n": n, "max_tokens": "10"})
+    found = demand_of([call], 512, 30.0)
+    assert (found.output, found.wished) == (10 * answers, 10 * answers)
 
 
 def test_other_recordings_may_be_of_the_lowest_rate_of_speech(tmp_path: Path) -> None:
