@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from models.messages import EmbedRequest, RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
+from models.text.pairs import LEAST_ROOM, OVERLAP
 from runtime.gateway.backend import Call, ChatPayload
 from tenants.costs.prices import PriceList
 from tenants.limits.limiter import Amounts
@@ -69,7 +70,8 @@ def _of(call: Call, context: int, audio_seconds: float) -> Demand:
             return Demand(sum(min(context, _size(text)) for text in call.inputs))
         case RerankRequest():
             query = _size(call.query)
-            return Demand(sum(query + _size(text) for text in call.documents), pairs=len(call.documents))
+            most = sum(_pair(call, query, _size(text), context) for text in call.documents)
+            return Demand(most, pairs=len(call.documents))
         case TranscribeRequest():
             return Demand(audio_ms=round(1e3 * min(audio_seconds, seconds_of(Path(call.path)))))
 
@@ -82,6 +84,16 @@ def pairs_of(calls: Sequence[Call]) -> int:
 def _size(text: str | list[int]) -> int:
     """Tokens at most; two beside them begin and end it."""
     return 2 + (len(text.encode(errors="replace")) if isinstance(text, str) else len(text))
+
+
+def _pair(call: RerankRequest, query: int, document: int, context: int) -> int:
+    """A document that is longer than its query leaves room for is read in chunks, each as long as the context."""
+    if call.truncate or query + document <= context:
+        return min(context, query + document)
+    room = max(LEAST_ROOM, context - query - 2)
+    shared = room // OVERLAP
+    chunks = max(1, -(-(document - shared) // (room - shared)))
+    return context * min(chunks, call.max_chunks or chunks)
 
 
 def _chat(call: ChatPayload, context: int) -> Demand:

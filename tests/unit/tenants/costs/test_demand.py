@@ -5,9 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from models.messages import TranscribeRequest
+from models.messages import RerankRequest, TranscribeRequest
 from models.speech.length import seconds_of
+from models.text.pairs import LEAST_ROOM, chunks, longest_first
 from runtime.gateway.backend import ChatPayload
 from runtime.gateway.charging.demand import demand_of
 
@@ -106,6 +109,26 @@ def test_numbers_are_read_as_the_engine_reads_them(n: Any, answers: int) -> None
     call = ChatPayload("/v1/chat/completions", {"messages": [], "n": n, "max_tokens": "10"})
     found = demand_of([call], 512, 30.0)
     assert (found.output, found.wished) == (10 * answers, 10 * answers)
+
+
+@given(st.integers(64, 600), st.integers(1, 700), st.integers(1, 6000), st.integers(0, 5), st.booleans())
+def test_a_long_document_is_read_with_its_query_in_each_chunk(
+    context: int, query: int, document: int, most: int, truncate: bool
+) -> None:
+    """At the worst each letter is a token, and four more are between query and document, and around them."""
+    asked = RerankRequest("q" * query, ["d" * document], truncate, max_chunks=most)
+    room = context - 4
+    if truncate:
+        read = 4 + sum(map(len, longest_first("q" * query, "d" * document, room)))
+    elif query > room - LEAST_ROOM:
+        return  # it is refused
+    else:
+        read = sum(4 + query + len(part) for part in chunks([0] * document, room - query, most))
+    assert read <= demand_of([asked], context, 0.0).prompt
+
+
+def test_a_short_document_reserves_no_more_than_its_letters() -> None:
+    assert demand_of([RerankRequest("query", ["document"] * 3)], 512, 0.0).prompt == 3 * (5 + 8 + 4)
 
 
 def test_other_recordings_may_be_of_the_lowest_rate_of_speech(tmp_path: Path) -> None:
