@@ -91,13 +91,19 @@ class Admission:
     """Of the request: all its attempts have this list."""
     warnings: list[str] = field(default_factory=list)
     """Of the request."""
+    told: set[str] = field(default_factory=set)
+    """Of the request: limits that only count or warn, and have."""
     is_settled: bool = False
 
     def another(self) -> "Admission":
         """Of an attempt beside this one, for which nothing is reserved yet."""
-        return Admission(
-            self.caller, self.model, Amounts(), counted=self.counted, warnings=self.warnings, is_settled=True
-        )
+        other = Admission(self.caller, self.model, Amounts(), is_settled=True)
+        other.share(self)
+        return other
+
+    def share(self, other: "Admission") -> None:
+        """What is of the request, with another attempt at it."""
+        self.counted, self.warnings, self.told = other.counted, other.warnings, other.told
 
     def hold(self, one: _Metered, hold: Hold) -> None:
         (self.counted if one.limit.kind in _COUNTED else self.holds).append((one, hold))
@@ -130,7 +136,7 @@ class Limiter:
         now = self._clock()
         admission = Admission(caller, model, most)
         if before is not None:
-            admission.counted, admission.warnings = before.counted, before.warnings
+            admission.share(before)
         known = {id(one) for one, _ in admission.counted}
         found = [one for one in self._of(caller.team, caller.metered, model) if id(one) not in known]
         waits = [(one, one.meter.wait(one.asked(most), now)) for one in found]
@@ -140,11 +146,11 @@ class Limiter:
                 self._told(one.limit, "refused")
             raise _refusal(binding, most, now, self.levels(caller, model))
         for one, wait in waits:
+            if wait != 0.0 and one.limit.id not in admission.told:
+                admission.told.add(one.limit.id)
+                self._tell(one, admission)
             if wait != 0.0 and one.limit.mode is Mode.SHADOW:
-                self._told(one.limit, "shadow")  # what would have been refused would have used nothing
-                continue
-            if wait != 0.0:
-                self._warn(one, admission)
+                continue  # what would have been refused would have used nothing
             admission.hold(one, one.meter.take(one.asked(most), now))
         self._running[id(admission)] = admission
         return admission
@@ -185,7 +191,11 @@ class Limiter:
         both = (*self._metered.get(("team", team), ()), *(self._metered.get(("key", key), ()) if key else ()))
         return [one for one in both if one.limit.counts(model)]
 
-    def _warn(self, one: _Metered, admission: Admission) -> None:
+    def _tell(self, one: _Metered, admission: Admission) -> None:
+        """A request is over a limit that lets it in."""
+        if one.limit.mode is Mode.SHADOW:
+            self._told(one.limit, "shadow")
+            return
         self._told(one.limit, "warned")
         admission.warnings.append(f"{one.limit.words}: over {plain(one.limit.shown)}")
         period = one.meter.begin if isinstance(one.meter, Budget) else int(self._wall()) // DAY

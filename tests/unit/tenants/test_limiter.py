@@ -190,6 +190,18 @@ def test_shadow_is_counted_and_warned_is_told() -> None:
     assert Kind.REQUESTS not in of.levels(CALLER, "m")
 
 
+def test_further_attempts_at_a_request_tell_of_no_limit_again() -> None:
+    told: list[tuple[str, str]] = []
+    of = limiter(Clock(), limit(Kind.REQUESTS, 1, Mode.SHADOW), limit(Kind.MONTH, 5, Mode.WARN), told=told)
+    of.settle(of.admit(CALLER, "m", Amounts()), Amounts())
+    first = of.admit(CALLER, "m", Amounts(money=9))
+    beside = of.admit(CALLER, "m", Amounts(money=9), first.another())
+    of.settle(first, Amounts(), last=False)
+    last = of.admit(CALLER, "m", Amounts(money=9), first)
+    assert told == [(Kind.REQUESTS, "shadow"), (Kind.MONTH, "warned")]
+    assert last.warnings == beside.warnings == ["spend per month of team 'search': over 0.000005"]
+
+
 def test_the_log_tells_of_a_rate_once_a_day(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     of = limiter(clock, limit(Kind.REQUESTS, 1, Mode.WARN))
