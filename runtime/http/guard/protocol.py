@@ -18,9 +18,11 @@ project touches of uvicorn 0.54 is here, and guarded by tests/unit/guard/test_uv
 import asyncio
 import logging
 import secrets
+import sys
 from dataclasses import dataclass
 from typing import Any, cast
 
+from httptools import HttpParserUpgrade, HttpRequestParser
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -62,6 +64,8 @@ class Guarded(HttpToolsProtocol):
         """Bytes of this message's headers that are complete."""
         self._unread = 0
         """Bytes since the last headers, piece of a body or end of a message that came of them."""
+        self._data = self._again = b""
+        """What the parser is at, and what it is to read after that."""
         self._begun = self._refused = False
         self._refusal: RoundhouseError | None = None
         self._deadline: asyncio.TimerHandle | None = None
@@ -84,7 +88,11 @@ class Guarded(HttpToolsProtocol):
         if self._refused or self.transport.is_closing():
             return
         self._unread += len(data)
-        super().data_received(data)
+        while data:
+            self._data, self._again = data, b""
+            super().data_received(data)
+            data = self._again
+        self._data = b""
         if self._unread > self._bounds.headers:
             self._refuse(self._too_large())
         elif self._answered() and self._deadline is None:
@@ -131,6 +139,8 @@ class Guarded(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        if self._is_upgrade():
+            return
         self._unread = 0
         self._disarm()
         self._bounds.idle.remove(self)
@@ -143,6 +153,8 @@ class Guarded(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self._is_upgrade():
+            return
         self._unread, self._begun = 0, False
         if self._answered():
             self._disarm()
@@ -179,8 +191,24 @@ class Guarded(HttpToolsProtocol):
         if self._begun:  # the rest of a body that nobody reads
             self._arm(self._bounds.header_seconds)
 
+    def _is_upgrade(self) -> bool:
+        """Would the client rather go on in another protocol? The parser reads no body of such a request."""
+        return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
+
     def _unsupported_upgrade_warning(self) -> None:
-        """WebSockets are not served: such a request is answered as any other, and is no news."""
+        """Neither WebSockets nor HTTP/2 is served: such a request is answered as any other, and is no news.
+
+        It is parsed once more without that wish, for its body: Java's own client says `Upgrade: h2c` with each request.
+        """
+        found = sys.exc_info()[1]
+        if not isinstance(found, HttpParserUpgrade) or not self._is_upgrade():
+            return
+        head = [b"%s %s HTTP/%s\r\n" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())]
+        head += [b"%s: %s\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        rest = self._data[found.args[0] :]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn does
+        self._again = b"".join([*head, b"\r\n", rest])
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(self._refusal or BadRequest("This is no request of HTTP/1.1.", code="invalid_http"))

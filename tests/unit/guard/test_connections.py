@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 from pathlib import Path
 
 import pytest
@@ -237,6 +238,27 @@ async def test_what_is_not_served_gets_json(tmp_path: Path, head: bytes, status:
         answer = await server.ask(head + HOST)
         assert (answer.status, answer.error()["code"]) == (status, code)
         assert len(answer.body) <= 4096
+
+
+@pytest.mark.parametrize("pieces", [1, 7, 10_000], ids=lambda pieces: f"{pieces} bytes at a time")
+@pytest.mark.parametrize("is_chunked", [False, True], ids=["length", "chunked"])
+async def test_who_would_rather_speak_http_2_is_answered(tmp_path: Path, is_chunked: bool, pieces: int) -> None:
+    """Java's own client asks so with each request, and sends its body at once."""
+    body = json.dumps({"model": "chat", "messages": [{"role": "user", "content": "x" * 99}], "stream": False}).encode()
+    framed = b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    if is_chunked:
+        framed = b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    wish = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAA\r\n"
+    sent = (b"POST /v1/chat/completions HTTP/1.1\r\n" + HOST + JSON + wish + framed) * 2 + READ + b"\r\n"
+    async with served(tmp_path) as server:
+        server.gateway.links["chat"].script = lambda _: (Started(200, "application/json"), Chunk(data=b"{}"))
+        wire = await server.connect()
+        for at in range(0, len(sent), pieces):
+            await wire.send(sent[at : at + pieces])
+        assert [(await wire.answer()).body for _ in range(3)] == [b"{}", b"{}", b'{"status":"live"}']
+        asked = [json.loads(request.body) for request in server.gateway.links["chat"].requests]
+        assert [one["messages"][0]["content"] for one in asked] == ["x" * 99] * 2
+        wire.close()
 
 
 async def test_a_stream_that_nobody_reads_is_cut_and_its_lease_given_back(tmp_path: Path) -> None:

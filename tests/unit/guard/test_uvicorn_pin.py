@@ -25,6 +25,7 @@ def test_all_that_we_override_is_there_and_is_called() -> None:
     }  # fmt: skip
     received = inspect.getsource(HttpToolsProtocol.data_received)
     assert "except httptools.HttpParserError:" in received
+    assert "except httptools.HttpParserUpgrade:" in received
     assert "self.send_400_response(msg)" in received
     assert issubclass(HttpParserCallbackError, HttpParserError)
     assert "on_response=self.on_response_complete" in inspect.getsource(HttpToolsProtocol.on_headers_complete)
