@@ -30,17 +30,16 @@ class Dialect(StrEnum):
 
 
 _ANTHROPIC = {
-    400: "invalid_request_error",
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
     408: "timeout_error",
     413: "request_too_large",
-    422: "invalid_request_error",
     429: "rate_limit_error",
-    500: "api_error",
     503: "overloaded_error",
+    504: "timeout_error",
 }
+"""The other statuses are its "invalid_request_error", and its "api_error" from 500 on."""
 
 
 _TEI = {429: "Overloaded", 500: "Backend", 503: "Unhealthy"}
@@ -62,7 +61,7 @@ def body(error: RoundhouseError, dialect: Dialect = Dialect.OPENAI) -> dict[str,
     message = cut(error.message, LONGEST)
     match dialect:
         case Dialect.ANTHROPIC:
-            kind = _ANTHROPIC.get(error.status, "api_error")
+            kind = _ANTHROPIC.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
             return {"type": "error", "error": {"type": kind, "message": message}, "request_id": None}
         case Dialect.COHERE:
             return {"message": message}

@@ -10,7 +10,7 @@ import pytest
 from fastapi import FastAPI
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
-from registry.errors import EngineFailed
+from registry.errors import Conflict, DeadlineExceeded, EngineFailed
 from tests.unit.http.fakes import FakeGateway, Wire, application, left, recipe
 
 ASKED = {"model": "chat", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}
@@ -37,6 +37,18 @@ async def test_vllms_errors_are_anthropics_on_its_paths(
         assert response.status_code == status
         error = {"type": kind, "message": "too big"}
         assert response.json() == {"type": "error", "error": error, "request_id": None}
+
+
+async def test_errors_of_messages_have_anthropics_types(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """Whose fault it is: a client's own tells nobody that the service broke."""
+    assert (await client.get("/v1/messages")).json()["error"]["type"] == "invalid_request_error"
+    for error, kind in (
+        (Conflict("busy"), "invalid_request_error"),
+        (DeadlineExceeded("late"), "timeout_error"),
+        (EngineFailed("it broke"), "api_error"),
+    ):
+        gateway.links["chat"].script = lambda _, error=error: [error]  # type: ignore[misc]
+        assert (await client.post("/v1/messages", json=ASKED)).json()["error"]["type"] == kind
 
 
 async def test_vllms_errors_have_openais_fields(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
