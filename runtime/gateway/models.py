@@ -8,7 +8,7 @@ from registry.recipes.definition import Tier
 from registry.state.database import State
 from registry.wording import quoted
 from runtime.gateway.files import ModelFiles
-from runtime.gateway.names import Names
+from runtime.gateway.names import Names, untagged
 from runtime.gateway.views.model_facts import FileFacts, file_facts
 from runtime.gateway.views.values import AdapterCardView, ModelView, PlanView, adapter_card, model_view, plan_view
 from runtime.residency.entry import ModelEntry
@@ -52,9 +52,9 @@ class Models:
             return self._view(entry, catalog)
         return adapter_card(self._state.adapters.get(found.version.key), catalog.spelled(found.version.key), entry)
 
-    def untagged(self, name: str) -> str:
+    def untagged(self, name: str, caller: Caller) -> str:
         """A name as Ollama's clients write it, without `:latest`."""
-        return self._names.untagged(name)
+        return untagged(name, self._names.catalog.of(caller.team))
 
     def facts(self, model: str) -> FileFacts:
         """What a model's files tell. May read them: call it from a thread."""

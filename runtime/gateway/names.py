@@ -187,7 +187,7 @@ class Names:
         if not isinstance(name, str) or not name:
             raise BadRequest("Say which model: 'model' must be a string such as 'starter-chat'.", param="model")
         if wanted.tagged:
-            name = self.untagged(name)
+            name = untagged(name, catalog)
         if adapter:
             return name, catalog.resolve_pair(name, adapter, task)
         return name, catalog.resolve(name, task)
@@ -196,15 +196,6 @@ class Names:
         """The name as it stands in the body, without the tag that Ollama's clients write."""
         name = wanted.name
         return name.removesuffix(":latest") if wanted.tagged and isinstance(name, str) else name
-
-    def untagged(self, name: str) -> str:
-        """`name` of Ollama's `name:latest`, unless something here has the whole name."""
-        bare = name.removesuffix(":latest")
-        try:
-            self.catalog.resolve(name)
-        except NotFound:
-            return bare
-        return name
 
     def _by_adapter(self, catalog: Catalog, name: str, task: Task) -> tuple[str, Resolved]:
         found = catalog.resolve(name, task)
@@ -218,3 +209,12 @@ class Names:
             f"There are: {', '.join(ids) or 'none'}.",
             param="model",
         )
+
+
+def untagged(name: str, catalog: Catalog) -> str:
+    """`name` of Ollama's `name:latest`, unless the team sees something that has the whole name."""
+    try:
+        catalog.resolve(name)
+    except NotFound:
+        return name.removesuffix(":latest")
+    return name

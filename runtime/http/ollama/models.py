@@ -107,7 +107,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
     try:
         return _is_here(gateway, find(gateway, name, caller))
     except NotFound as missing:
-        repository = gateway.models.untagged(name)
+        repository = gateway.models.untagged(name, caller)
         for host in HUBS:
             repository = repository.removeprefix(host)
         try:
@@ -165,7 +165,7 @@ async def delete(request: Request, gateway: CurrentGateway, context: CurrentCont
 
 def find(gateway: Gateway, name: str, caller: Caller) -> ModelView | AdapterCardView:
     """Raises NotFound, Forbidden. `name:latest` means `name`."""
-    return gateway.models.show(gateway.models.untagged(name), caller)
+    return gateway.models.show(gateway.models.untagged(name, caller), caller)
 
 
 def base(view: ModelView | AdapterCardView) -> str:

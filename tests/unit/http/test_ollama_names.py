@@ -1,0 +1,49 @@
+"""What names mean to Ollama's clients, by the team that writes them: to ask, to unload, to remove."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from registry.recipes.definition import Task
+from registry.records import AdapterKey, NewVersion
+from registry.state.database import State
+from runtime.gateway.names import Wanted
+from tenants.caller import EVERYBODY, Caller
+from tests.unit.http.admin.test_pins import Service
+from tests.unit.http.fakes import FakeGateway
+from tests.unit.registry.makers import digest, recipe
+
+SEARCH = Caller(team="search")
+
+
+@pytest.fixture
+async def gateway(tmp_path: Path) -> AsyncIterator[FakeGateway]:
+    with State(tmp_path / "data") as state:
+        for number, (base, name, team) in enumerate(
+            [
+                ("big", "legal", "search"), ("small", "legal", "default"),
+                ("big", "latest", "search"), ("small", "latest", "default"),
+                ("small", "one", "default"), ("small", "one", "default"),
+            ]
+        ):  # fmt: skip
+            state.adapters.register(AdapterKey(base, name, team), NewVersion(digest(number), 8, 100, "test"))
+        service = Service(state, tmp_path)
+        yield FakeGateway(tmp_path, [recipe("big"), recipe("small")], state=state, service=service)
+
+
+@pytest.mark.parametrize(
+    ("name", "caller", "adapter"),
+    [
+        ("big:latest", SEARCH, "search/latest"),
+        ("big:latest", EVERYBODY, None),
+        ("small:latest", SEARCH, None),
+        ("small:latest", EVERYBODY, "latest"),
+        ("legal:latest", SEARCH, "search/legal"),
+    ],
+)
+async def test_latest_is_a_tag_where_it_is_no_adapter_of_the_team(
+    gateway: FakeGateway, name: str, caller: Caller, adapter: str | None
+) -> None:
+    """The base answered in place of a team's adapter of this name."""
+    assert gateway.gateway.resolve(Wanted(Task.CHAT, name, tagged=True), caller).adapter == adapter
