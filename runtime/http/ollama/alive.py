@@ -17,7 +17,7 @@ from runtime.gateway.views.values import ModelView
 from runtime.http.dialect import Parts, whole
 from runtime.http.ollama.answers import Timings, Writer
 from runtime.http.ollama.models import base, find
-from tenants.caller import EVERYBODY, Caller, Scope
+from tenants.caller import Caller, Scope
 
 _NOTHING = re.compile(r"^0+(\.0*)?(ns|us|µs|ms|s|m|h)?$")
 
@@ -49,20 +49,22 @@ def around(path: str, gateway: Gateway, caller: Caller, body: bytes, parts: Part
         if is_empty:  # to go on would load the model
             raise Forbidden("This key may unload no model: it needs the scope 'models'.", code="insufficient_scope")
         return parts
-    return _unloaded(path, gateway, asked.model, parts) if is_empty else _followed(gateway, asked.model, parts)
+    if is_empty:
+        return _unloaded(path, gateway, caller, asked.model, parts)
+    return _followed(gateway, caller, asked.model, parts)
 
 
-async def _followed(gateway: Gateway, model: str, parts: Parts) -> Parts:
+async def _followed(gateway: Gateway, caller: Caller, model: str, parts: Parts) -> Parts:
     async with aclosing(parts):
         async for part in parts:
             yield part
-    await _leave(gateway, model)
+    await _leave(gateway, caller, model)
 
 
-async def _unloaded(path: str, gateway: Gateway, model: str, parts: Parts) -> Parts:
+async def _unloaded(path: str, gateway: Gateway, caller: Caller, model: str, parts: Parts) -> Parts:
     """`parts` are not begun where the name is known: they would load the model first."""
     async with aclosing(parts):
-        if await _leave(gateway, model):
+        if await _leave(gateway, caller, model):
             answer = Writer(model, path == "/api/chat", Timings()).only("unload")
             async for part in whole(msgspec.json.encode(answer)):
                 yield part
@@ -71,10 +73,10 @@ async def _unloaded(path: str, gateway: Gateway, model: str, parts: Parts) -> Pa
             yield part
 
 
-async def _leave(gateway: Gateway, name: str) -> bool:
-    """Whether there is such a model. One that is in use or pinned stays."""
+async def _leave(gateway: Gateway, caller: Caller, name: str) -> bool:
+    """Whether there is such a model for this caller. One that is in use or pinned stays."""
     try:
-        model = gateway.models.show(base(find(gateway, name, EVERYBODY)))
+        model = gateway.models.show(base(find(gateway, name, caller)))
     except RoundhouseError:
         return False
     if isinstance(model, ModelView) and not (model.running or model.waiting or model.pinned):

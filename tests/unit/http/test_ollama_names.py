@@ -9,6 +9,8 @@ from registry.recipes.definition import Task
 from registry.records import AdapterKey, NewVersion
 from registry.state.database import State
 from runtime.gateway.names import Wanted
+from runtime.http.dialect import Parts
+from runtime.http.ollama import alive
 from tenants.caller import EVERYBODY, Caller
 from tests.unit.http.admin.test_pins import Service
 from tests.unit.http.fakes import FakeGateway
@@ -47,3 +49,25 @@ async def test_latest_is_a_tag_where_it_is_no_adapter_of_the_team(
 ) -> None:
     """The base answered in place of a team's adapter of this name."""
     assert gateway.gateway.resolve(Wanted(Task.CHAT, name, tagged=True), caller).adapter == adapter
+
+
+async def nothing() -> Parts:
+    yield b""
+
+
+@pytest.mark.parametrize(("caller", "model"), [(SEARCH, "big"), (EVERYBODY, "small")])
+@pytest.mark.parametrize("messages", ["[]", "[{}]"])
+async def test_the_model_leaves_whose_adapter_the_team_means(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch, caller: Caller, model: str, messages: str
+) -> None:
+    """It was the one that the team `default` means by the name."""
+    left: list[str] = []
+
+    async def unload(name: str) -> None:
+        left.append(name)
+
+    monkeypatch.setattr(gateway.gateway.models, "unload", unload)
+    body = b'{"model": "legal", "keep_alive": 0, "messages": %s}' % messages.encode()
+    async for _ in alive.around("/api/chat", gateway.gateway, caller, body, nothing()):
+        pass
+    assert left == [model]
