@@ -149,15 +149,17 @@ async def _lines(statuses: AsyncGenerator[OllamaStatus, None]) -> AsyncIterator[
 
 
 async def delete(request: Request, gateway: CurrentGateway, context: CurrentContext) -> Response:
-    """Remove an adapter, or a model that was added while the server ran."""
-    view = find(gateway, (await _read(request, gateway, OllamaNameBody)).wanted, context.caller)
+    """Remove an adapter or one version of it, or a model that was added while the server ran."""
+    name = (await _read(request, gateway, OllamaNameBody)).wanted
+    view = find(gateway, name, context.caller)
     scope = Scope.ADAPTERS if isinstance(view, AdapterCardView) else Scope.MODELS
     if scope not in context.caller.scopes:
         raise Forbidden(
             f"This key may not remove '{view.id}': it needs the scope '{scope}'.", code="insufficient_scope"
         )
     if isinstance(view, AdapterCardView):
-        await gateway.adapters.remove(view.root, None, context.caller)
+        _, _, version = gateway.models.untagged(name, context.caller).partition("@")
+        await gateway.adapters.remove(view.root, version or None, context.caller)
     else:
         await gateway.editor.remove(view.id)
     return json_answer(OllamaStatus("success"))

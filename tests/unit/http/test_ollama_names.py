@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from registry.recipes.definition import Task
@@ -13,7 +14,7 @@ from runtime.http.dialect import Parts
 from runtime.http.ollama import alive
 from tenants.caller import EVERYBODY, Caller
 from tests.unit.http.admin.test_pins import Service
-from tests.unit.http.fakes import FakeGateway
+from tests.unit.http.fakes import FakeGateway, application
 from tests.unit.registry.makers import digest, recipe
 
 SEARCH = Caller(team="search")
@@ -71,3 +72,14 @@ async def test_the_model_leaves_whose_adapter_the_team_means(
     async for _ in alive.around("/api/chat", gateway.gateway, caller, body, nothing()):
         pass
     assert left == [model]
+
+
+async def test_one_version_is_removed_where_one_is_named(gateway: FakeGateway) -> None:
+    """All of them were."""
+    transport = httpx.ASGITransport(app=application(gateway))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        for name, status, left in (("one@v3", 404, 2), ("one@v1:latest", 200, 1), ("one", 200, 0)):
+            response = await client.request("DELETE", "/api/delete", json={"model": name})
+            assert response.status_code == status, response.text
+            adapters = [adapter for adapter in gateway.state.adapters.all() if adapter.key.name == "one"]
+            assert sum(len(adapter.versions) for adapter in adapters) == left

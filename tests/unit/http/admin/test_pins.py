@@ -37,7 +37,10 @@ class Service:
 
     async def remove(self, key: AdapterKey, ref: str | None, *, force: bool) -> tuple[str, ...]:
         before = {version.digest for version in self.adapters.get(key).versions}
-        self.adapters.delete(key, force=force)
+        if ref is None:
+            self.adapters.delete(key, force=force)
+        else:
+            self.adapters.delete_version(key, ref, force=force)
         return tuple(before - {version.digest for adapter in self.adapters.all() for version in adapter.versions})
 
     async def collect(self) -> None:
