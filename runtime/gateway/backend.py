@@ -80,6 +80,8 @@ class ChatPayload:
 
     path: str
     body: Mapping[str, Any]
+    fills: bool = False
+    """The client named no number of tokens: there may be as many as there is room for, whatever the path's default."""
 
 
 Call = ChatPayload | EmbedRequest | RerankRequest | TranscribeRequest

@@ -105,7 +105,7 @@ def _chat(call: ChatPayload, context: int) -> Demand:
     prompt = min(size, context * prompts)
     answers = prompts * max(1, *(_whole(body.get(name)) or 1 for name in ("n", "best_of")))
     given = next((n for name in _WRITES[call.path] if (n := _whole(body.get(name))) is not None), None)
-    if given is None and call.path == "/v1/completions":
+    if given is None and call.path == "/v1/completions" and not call.fills:
         given = _COMPLETIONS_TOKENS
     output = answers * (context if given is None else min(given, context))
     return Demand(prompt, output, 0 if given is None else output)

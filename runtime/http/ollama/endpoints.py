@@ -60,7 +60,12 @@ class OllamaRequest:
         room = asking.read(self.asked.options).num_ctx
         if room is not None and context_length is not None and room > context_length:
             self.warnings.append(f"num_ctx: the model's context has {context_length} tokens")
-        return [ChatPayload("/v1/completions" if "prompt" in self.body else "/v1/chat/completions", self.body)]
+        if "prompt" not in self.body:
+            return [ChatPayload("/v1/chat/completions", self.body)]
+        if "max_tokens" in self.body:
+            return [ChatPayload("/v1/completions", self.body)]
+        most = {} if context_length is None else {"max_tokens": context_length}  # where none is named there are 16
+        return [ChatPayload("/v1/completions", {**self.body, **most}, fills=True)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         for ability, name in self.needs.items():

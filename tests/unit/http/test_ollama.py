@@ -30,11 +30,11 @@ def able(folder: Path, **flags: Any) -> FakeGateway:
 
 
 def streams(
-    gateway: FakeGateway, *choices: dict[str, Any], end: RoundhouseError | None = None, status: int = 200
+    gateway: FakeGateway, *choices: dict[str, Any], end: RoundhouseError | None = None, warning: str = ""
 ) -> None:
     lines = b"".join(b"data: %s\n\n" % json.dumps({"choices": [choice]}).encode() for choice in choices)
     lines += b"data: %s\n\ndata: [DONE]\n\n" % json.dumps({"choices": [], "usage": USAGE}).encode()
-    events: list[Event | RoundhouseError] = [Started(status=200, content_type="text/event-stream")]
+    events: list[Event | RoundhouseError] = [Started(200, "text/event-stream", warning)]
     gateway.links["chat"].script = lambda _: [*events, Chunk(data=lines), end or Finished(usage=Usage())]
 
 
@@ -151,6 +151,18 @@ async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
     await asked(gateway, "/api/generate", {"model": "chat", "prompt": "hi", "raw": True, "think": False})
     raw = sent(gateway, "/v1/completions")
     assert raw == {"prompt": "hi", **{name: value for name, value in SENT.items() if name != "messages"}}
+
+
+@pytest.mark.parametrize(("options", "most"), [({}, 512), ({"num_predict": -1}, 512), ({"num_predict": 7}, 7)])
+async def test_a_raw_prompt_is_answered_until_the_context_ends(
+    tmp_path: Path, options: dict[str, int], most: int
+) -> None:
+    """vLLM's completions end after 16 tokens where no number is named. Of one that nobody named there is no warning."""
+    gateway = FakeGateway(tmp_path, [recipe("chat", "chat").model_copy(update={"context_length": 512})])
+    streams(gateway, {"text": "a", "finish_reason": "stop"}, warning="max_tokens was cut from 512 to 500")
+    response = await asked(gateway, "/api/generate", {"model": "chat", "prompt": "a", "raw": True, "options": options})
+    assert sent(gateway, "/v1/completions")["max_tokens"] == most
+    assert ("X-Roundhouse-Warning" in response.headers) == (most == 7)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from models.messages import Chunk, Finished, RerankResult, Started, Usage
 from registry.errors import EngineFailed
 from registry.recipes.definition import Prices
 from runtime.gateway.backend import ChatPayload, Target
+from runtime.gateway.charging.demand import demand_of
 from runtime.gateway.context import RequestContext
 from runtime.http.limit_headers import duration, moment
 from runtime.http.routes import ENDPOINTS
@@ -203,3 +204,9 @@ def test_what_a_callers_budget_has_room_for(tmp_path: Path) -> None:
     assert affords(300, price=None)
     assert affords(300, "free", PriceList())
     assert held.left(Kind.DAY) == 300 * 10**6
+
+
+def test_a_raw_prompt_of_ollamas_may_fill_the_context() -> None:
+    body = {"prompt": "a"}
+    for fills, output in ((False, 16), (True, 512)):
+        assert demand_of([ChatPayload("/v1/completions", body, fills)], 512, 0.0).output == output
