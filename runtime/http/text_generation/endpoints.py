@@ -57,7 +57,8 @@ class GenerateRequest:
         return self.asked.stream
 
     def calls(self, context_length: int | None) -> Sequence[Call]:
-        return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length))]
+        fills = self.asked.parameters.max_new_tokens is None
+        return [ChatPayload(ENGINE_PATH, self.asked.completion(context_length), fills)]
 
     async def render(self, target: Target, events: AsyncIterator[Event]) -> Parts:
         parts = self._stream(events) if self.stream else self._whole(events)
