@@ -19,13 +19,18 @@ from runtime.http.ollama.bodies import (
 )
 
 RENAMED = {
-    "messages": "messages",
-    "max_tokens": "options.num_predict",
-    "repetition_penalty": "options.repeat_penalty",
+    "max_tokens": "num_predict",
+    "repetition_penalty": "repeat_penalty",
     "response_format": "format",
     "reasoning_effort": "think",
 }
-"""Fields of vLLM's request, and what they are called here."""
+"""Fields in vLLM's messages, and what they are called here."""
+_NAMED = re.compile(rf"\b({'|'.join(RENAMED)})\b")
+
+
+def told(message: str) -> str:
+    """What vLLM tells, under the names of this dialect."""
+    return _NAMED.sub(lambda match: RENAMED[match[1]], message)
 
 
 def chat(asked: OllamaChatBody) -> dict[str, Any]:

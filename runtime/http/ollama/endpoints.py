@@ -45,7 +45,7 @@ class OllamaRequest:
     watch: Timings = field(default_factory=Timings)
     warnings: list[str] = field(default_factory=list)
     dialect: Dialect = Dialect.OLLAMA
-    renamed: Mapping[str, str] = field(default_factory=lambda: asking.RENAMED)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     stream: bool = False
     """Its lines are no server-sent events."""
 
@@ -76,12 +76,16 @@ class OllamaRequest:
             parts = self._whole(writer, events)
         else:
             parts = self._lines(writer, events)
-        async with aclosing(parts):
-            async for part in parts:
-                yield part
+        try:
+            async with aclosing(parts):
+                async for part in parts:
+                    yield part
+        except BadRequest as error:
+            error.message = asking.told(error.message)
+            raise
 
     def _headers(self, started: Started | None) -> dict[str, str]:
-        told = [*self.warnings, *([started.warning] if started and started.warning else [])]
+        told = [*self.warnings, *([asking.told(started.warning)] if started and started.warning else [])]
         return {"X-Roundhouse-Warning": "; ".join(told)} if told else {}
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:

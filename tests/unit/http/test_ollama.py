@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
-from registry.errors import EngineFailed, RoundhouseError
+from registry.errors import BadRequest, EngineFailed, RoundhouseError
 from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
 from runtime.http.ollama.answers import Timings
@@ -162,7 +162,8 @@ async def test_a_raw_prompt_is_answered_until_the_context_ends(
     streams(gateway, {"text": "a", "finish_reason": "stop"}, warning="max_tokens was cut from 512 to 500")
     response = await asked(gateway, "/api/generate", {"model": "chat", "prompt": "a", "raw": True, "options": options})
     assert sent(gateway, "/v1/completions")["max_tokens"] == most
-    assert ("X-Roundhouse-Warning" in response.headers) == (most == 7)
+    warning = "num_predict was cut from 512 to 500" if most == 7 else None
+    assert response.headers.get("X-Roundhouse-Warning") == warning
 
 
 @pytest.mark.parametrize(
@@ -189,6 +190,24 @@ async def test_a_refusal_says_what_to_do(gateway: FakeGateway, path: str, body: 
     assert response.json().keys() == {"error"}
     assert word in response.json()["error"]
     assert gateway.links["chat"].requests == [], "it was not asked"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("Unrecognized argument: reasoning_effort. Leave it out.", "Unrecognized argument: think. Leave it out."),
+        ("max_tokens=9 is over 'max_model_len'=8.", "num_predict=9 is over 'max_model_len'=8."),
+    ],
+)
+@pytest.mark.parametrize("stream", [True, False])
+async def test_what_the_engine_tells_has_ollamas_names(
+    gateway: FakeGateway, message: str, told: str, stream: bool
+) -> None:
+    body = json.dumps({"error": {"message": message, "code": 400}}).encode()
+    for events in ([BadRequest(message)], [Started(400, "application/json"), Chunk(data=body)]):
+        gateway.links["chat"].script = lambda _, events=events: events  # type: ignore[misc]
+        response = await asked(gateway, "/api/chat", {**ASKED, "stream": stream})
+        assert (response.status_code, response.json()) == (400, {"error": told})
 
 
 # --- the answer ----------------------------------------------------------------------------------------------------
