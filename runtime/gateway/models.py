@@ -1,6 +1,7 @@
 """What may be done with models, for HTTP and whoever else asks: list, load, unload, plan, pin, estimates, aliases."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 
 from registry.catalog import Catalog
 from registry.errors import NotFound
@@ -56,9 +57,9 @@ class Models:
         """A name as Ollama's clients write it, without `:latest`."""
         return untagged(name, self._names.catalog.of(caller.team))
 
-    def facts(self, model: str) -> FileFacts:
-        """What a model's files tell. May read them: call it from a thread."""
-        return file_facts(self._residency.get(model))
+    def facts(self, model: str) -> Callable[[], FileFacts]:
+        """What a model's files tell, though it may be gone by then. May read them: call what this gives in a thread."""
+        return partial(file_facts, self._residency.get(model))
 
     def _view(self, entry: ModelEntry, catalog: Catalog | None = None) -> ModelView:
         catalog = catalog or self._names.everything

@@ -66,7 +66,8 @@ class OllamaStatus(msgspec.Struct, omit_defaults=True):
 async def tags(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Chat and embedding models, adapters and routers: what Ollama's clients can ask for."""
     views = [view for view in gateway.models.all(context.caller) if view.task in TASKS]
-    found = await asyncio.to_thread(lambda: [listed(view, gateway.models.facts(base(view))) for view in views])
+    asked = [(view, gateway.models.facts(base(view))) for view in views]
+    found = await asyncio.to_thread(lambda: [listed(view, facts()) for view, facts in asked])
     routers = [listed_router(card) for card in gateway.switch.cards(context.caller) if card.task in TASKS]
     return json_answer(OllamaTags([*found, *routers]))
 
@@ -75,7 +76,8 @@ async def ps(gateway: CurrentGateway, context: CurrentContext) -> Response:
     """Models in memory."""
     seen = [view for view in gateway.models.views() if context.caller.sees(view.id)]
     views = [view for view in seen if view.task in TASKS and is_loaded(view)]
-    found = await asyncio.to_thread(lambda: [loaded(view, gateway.models.facts(view.id)) for view in views])
+    asked = [(view, gateway.models.facts(view.id)) for view in views]
+    found = await asyncio.to_thread(lambda: [loaded(view, facts()) for view, facts in asked])
     return json_answer(OllamaLoaded(found))
 
 
@@ -85,7 +87,7 @@ async def show(request: Request, gateway: CurrentGateway, context: CurrentContex
     if (router := gateway.switch.card(name.removesuffix(":latest"), context.caller)) is not None:
         return json_answer(shown_router(router))
     view = find(gateway, name, context.caller)
-    return json_answer(await asyncio.to_thread(lambda: shown(view, gateway.models.facts(base(view)))))
+    return json_answer(shown(view, await asyncio.to_thread(gateway.models.facts(base(view)))))
 
 
 async def version() -> Response:
@@ -120,7 +122,7 @@ def _statuses(gateway: Gateway, name: str, caller: Caller) -> AsyncGenerator[Oll
 
 
 async def _is_here(gateway: Gateway, view: ModelView | AdapterCardView) -> AsyncGenerator[OllamaStatus, None]:
-    size = (await asyncio.to_thread(lambda: gateway.models.facts(base(view)))).bytes
+    size = (await asyncio.to_thread(gateway.models.facts(base(view)))).bytes
     yield OllamaStatus("pulling manifest")
     yield OllamaStatus(f"pulling {digest(view)[:12]}", digest(view), size, size)
     yield OllamaStatus("verifying sha256 digest")

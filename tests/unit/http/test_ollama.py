@@ -11,7 +11,9 @@ from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
 from registry.errors import BadRequest, EngineFailed, RoundhouseError
 from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
+from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
+from runtime.http.ollama.views import OllamaModel, listed
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -282,3 +284,20 @@ def test_what_a_model_can_do(tmp_path: Path) -> None:
     assert can("chat", {}, tmp_path) == {"vision"}
     (tmp_path / "config.json").write_text("no JSON, and longer than before")
     assert can("chat", {}, tmp_path) == frozenset()
+
+
+async def test_a_model_that_leaves_while_the_list_is_made_is_still_in_it(
+    gateway: FakeGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are read beside the loop, on which a model may be removed meanwhile: that was a 500."""
+
+    def listed_and_gone(*told: Any) -> OllamaModel:
+        gateway.entries.clear()
+        return listed(*told)
+
+    monkeypatch.setattr(models, "listed", listed_and_gone)
+    transport = httpx.ASGITransport(app=application(gateway), raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        response = await client.get("/api/tags")
+    assert response.status_code == 200
+    assert [one["name"] for one in response.json()["models"]] == ["chat", "embed"]
