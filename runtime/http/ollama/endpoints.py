@@ -43,7 +43,9 @@ class OllamaRequest:
     needs: Mapping[Ability, str]
     """What the model has to be able to do, and the field that asks for it."""
     watch: Timings = field(default_factory=Timings)
-    warnings: list[str] = field(default_factory=list)
+    warnings: Sequence[str] = ()
+    room: Sequence[str] = ()
+    """What is told of a context that is shorter than the client wants; of the last target that was asked."""
     dialect: Dialect = Dialect.OLLAMA
     renamed: Mapping[str, str] = field(default_factory=dict)
     stream: bool = False
@@ -58,8 +60,8 @@ class OllamaRequest:
         if self.body is None:
             return []
         room = asking.read(self.asked.options).num_ctx
-        if room is not None and context_length is not None and room > context_length:
-            self.warnings.append(f"num_ctx: the model's context has {context_length} tokens")
+        is_short = room is not None and context_length is not None and room > context_length
+        self.room = [f"num_ctx: the model's context has {context_length} tokens"] if is_short else []
         if "prompt" not in self.body:
             return [ChatPayload("/v1/chat/completions", self.body)]
         if "max_tokens" in self.body:
@@ -85,7 +87,7 @@ class OllamaRequest:
             raise
 
     def _headers(self, started: Started | None) -> dict[str, str]:
-        told = [*self.warnings, *([asking.told(started.warning)] if started and started.warning else [])]
+        told = [*self.warnings, *self.room, *([asking.told(started.warning)] if started and started.warning else [])]
         return {"X-Roundhouse-Warning": "; ".join(told)} if told else {}
 
     async def _whole(self, writer: Writer, events: AsyncIterator[Event]) -> Parts:

@@ -13,6 +13,7 @@ from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
+from runtime.http.ollama.endpoints import ENDPOINTS, OllamaRequest
 from runtime.http.ollama.views import OllamaModel, listed
 from tests.unit.http.fakes import FakeGateway, application, recipe
 
@@ -113,6 +114,20 @@ async def test_a_chat_as_vllm_gets_it(tmp_path: Path, more: Any, wanted: Any) ->
     response = await asked(gateway, "/api/chat", {**ASKED, **more})
     assert response.status_code == 200, response.text
     assert sent(gateway) == {**SENT, **wanted}
+
+
+def test_a_shorter_context_is_told_once_of_the_target_that_answers() -> None:
+    """A router's fall-back may have a longer one than the target that failed."""
+    path = {endpoint.path: endpoint for endpoint in ENDPOINTS}["/api/chat"]
+    parsed = path.parse(json.dumps({**ASKED, "options": {"num_ctx": 1000, "mirostat": 1}}).encode(), {})
+    assert isinstance(parsed, OllamaRequest)
+    told = []
+    for context in (None, 400, 500, 2000):
+        parsed.calls(context)
+        told.append(parsed._headers(None)["X-Roundhouse-Warning"])
+    other = "mirostat: not an option here"
+    short = [f"{other}; num_ctx: the model's context has {context} tokens" for context in (400, 500)]
+    assert told == [other, *short, other]
 
 
 async def test_a_name_of_no_option_fits_into_a_header(gateway: FakeGateway) -> None:
