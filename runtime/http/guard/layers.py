@@ -39,8 +39,7 @@ def layers(settings: Settings) -> list[Layer]:
         (Keys, {}),
     ]
     if settings.cors_origins:
-        told = ["Retry-After", "Server-Timing", "X-Request-Id"]
-        every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": told}
+        every = {"allow_methods": ["*"], "allow_headers": ["*"], "expose_headers": ["*"]}
         found.append((CORSMiddleware, {"allow_origins": settings.cors_origins, **every}))
     allowed = Allowed.of(settings.host, settings.allowed_hosts, settings.cors_origins)
     return [*found, (Door, {"allowed": allowed})]

@@ -155,6 +155,7 @@ async def test_an_allowed_page_gets_cors_headers_and_no_other_does(tmp_path: Pat
         assert (first.status, first.headers["access-control-allow-origin"]) == (200, "https://chat.example")
         answer = await server.ask(head + page + b"Sec-Fetch-Site: cross-site\r\n", body)
         assert (answer.status, answer.headers["access-control-allow-origin"]) == (404, "https://chat.example")
+        assert answer.headers["access-control-expose-headers"] == "*", "SDKs read x-should-retry, people what answered"
         other = await server.ask(head + b"Origin: https://evil.example\r\n", body)
         assert other.status == 403
     async with served(tmp_path) as server:
