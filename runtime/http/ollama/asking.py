@@ -1,7 +1,8 @@
 """Ollama's request as vLLM's body: messages, tools, formats, and options under their names there."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict, deque
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -120,7 +121,7 @@ def _format(asked: str | dict[str, Any]) -> dict[str, Any]:
 
 def _messages(asked: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
     """Ollama's calls may have no ids: they get one, and a result belongs to the first open call of its name."""
-    open_: list[tuple[str, str]] = []
+    open_: _Open = {}
     for index, message in enumerate(asked):
         told: dict[str, Any] = {"role": message.role, "content": _content(message)}
         if message.role == "assistant":
@@ -129,7 +130,7 @@ def _messages(asked: Sequence[OllamaMessage]) -> Iterator[dict[str, Any]]:
             if message.tool_calls:
                 calls = [(call.id or f"call_{index}_{at}", call.function) for at, call in enumerate(message.tool_calls)]
                 told["tool_calls"] = [_call(id_, function) for id_, function in calls]
-                open_ = [(id_, function.name) for id_, function in calls]
+                open_ = _opened(calls)
         elif message.role == "tool":
             told["tool_call_id"] = message.tool_call_id or _answered(message, open_)
         yield told
@@ -140,12 +141,25 @@ def _call(id_: str, function: OllamaFunction) -> dict[str, Any]:
     return {"id": id_, "type": "function", "function": {"name": function.name, "arguments": arguments}}
 
 
-def _answered(message: OllamaMessage, open_: list[tuple[str, str]]) -> str:
-    found = next((call for call in open_ if message.tool_name in (None, call[1])), None)
-    if found is None:
-        return f"call_{message.tool_name or 'unknown'}"
-    open_.remove(found)
-    return found[0]
+_Open = Mapping[str | None, deque[list[str]]]
+"""Calls without a result by the function's name, and all of them by none: lists of one id, empty once it was taken."""
+
+
+def _opened(calls: Sequence[tuple[str, OllamaFunction]]) -> _Open:
+    found = defaultdict[str | None, deque[list[str]]](deque)
+    for id_, function in calls:
+        call = [id_]
+        found[function.name].append(call)
+        found[None].append(call)
+    return found
+
+
+def _answered(message: OllamaMessage, open_: _Open) -> str:
+    waiting = open_.get(message.tool_name, deque())
+    while waiting:
+        if call := waiting.popleft():
+            return call.pop()
+    return f"call_{message.tool_name or 'unknown'}"
 
 
 def _content(message: OllamaMessage) -> str | list[dict[str, Any]]:

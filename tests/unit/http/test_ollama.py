@@ -1,10 +1,12 @@
 """Ollama's dialect: the request as vLLM gets it, the answer as Ollama writes it, and refusals."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
 from models.messages import Chunk, Event, Finished, HttpCall, Started, Usage
@@ -13,6 +15,8 @@ from registry.files.abilities import Ability, abilities_of
 from registry.recipes.definition import EngineSpec, Recipe
 from runtime.http.ollama import models
 from runtime.http.ollama.answers import Timings
+from runtime.http.ollama.asking import chat
+from runtime.http.ollama.bodies import OllamaChatBody
 from runtime.http.ollama.endpoints import ENDPOINTS, OllamaRequest
 from runtime.http.ollama.views import OllamaModel, listed
 from tests.unit.http.fakes import FakeGateway, application, recipe
@@ -159,6 +163,20 @@ async def test_messages_as_vllm_gets_them(tmp_path: Path) -> None:
     assert [each["id"] for each in assistant["tool_calls"]] == ["call_1_0", "own"]
     assert json.loads(assistant["tool_calls"][0]["function"]["arguments"]) == {"speed": 2}
     assert [one["tool_call_id"], two["tool_call_id"]] == ["call_1_0", "own"]
+
+
+def test_results_find_their_calls_however_many_there_are() -> None:
+    """Each looked through all calls: 360 kB kept every stream waiting for 6 s. Only how much longer it takes counts."""
+
+    def seconds(count: int) -> float:
+        said = [{"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * count}]
+        said += [{"role": "tool", "tool_name": "g"}] * count
+        asked = msgspec.convert({"model": "m", "messages": said}, OllamaChatBody)
+        began = time.process_time()
+        assert chat(asked)["messages"][-1]["tool_call_id"] == "call_g"
+        return time.process_time() - began
+
+    assert min(seconds(4000) for _ in range(3)) < 30 * min(seconds(400) for _ in range(3))
 
 
 async def test_a_generation_as_vllm_gets_it(gateway: FakeGateway) -> None:
