@@ -5,7 +5,6 @@ door.py        that policy as the outermost ASGI layer
 keys.py        whose key a request shows, as an ASGI layer behind it
 access.py      which scope a path needs
 bodies.py      an ASGI layer that bounds the size of bodies, and how slowly they may come
-values.py      how many lists, objects and texts a JSON body holds, counted as it comes
 protocol.py    the HTTP parser's connection: bytes of headers, deadlines, errors as JSON
 idle.py        connections that wait for a request, and which of them goes when there are too many
 

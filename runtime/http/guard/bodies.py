@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from registry.errors import QueueFull, RequestTimedOut, TooLarge
+from registry.values import Values
 from runtime.http.bodies import too_large
 from runtime.http.guard.access import dialect_of
 from runtime.http.guard.origin import FORMS
-from runtime.http.guard.values import Values
 from runtime.http.sending import error_response
 
 

@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from registry.errors import BadRequest
+from registry.bounds import USUAL
+from registry.errors import BadRequest, TooLarge
 from registry.json import NOT_JSON
+from registry.values import Values
 
 MOST_BY_DEFAULT = 1024
 """Tokens of an answer whose request names no number, as in TGI 3; fewer where the context ends before."""
@@ -224,7 +226,14 @@ def _shape(asked: GenerateParameters) -> dict[str, Any] | UnsetType:
         return {"regex": value}
     if isinstance(value, str):
         try:
+            Values(USUAL.json_values).add(value.encode())
             value = msgspec.json.decode(value)
+        except TooLarge:
+            raise BadRequest(
+                f"The schema holds more than {USUAL.json_values} lists, objects and texts. Make it smaller.",
+                param="parameters.grammar.value",
+                code="grammar_too_large",
+            ) from None
         except NOT_JSON as error:
             raise BadRequest(f"The schema is not valid JSON: {error}.", param="parameters.grammar.value") from None
     if isinstance(value, dict) and grammar.type == "json_schema":

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from registry.errors import TooLarge
-from runtime.http.guard.values import EXPONENT, Values
+from registry.values import EXPONENT, Values
 from tests.unit.guard.serving import HOST, JSON, PATIENCE, served
 
 TEXT = st.text(st.sampled_from('a"\\[{]}, :€\n1e'), max_size=6)

@@ -111,6 +111,7 @@ async def test_no_more_tokens_are_asked_for_than_the_context_has(tmp_path: Path)
         ({"grammar": {"type": "json", "value": "{"}}, "not valid JSON"),
         ({"grammar": {"type": "json", "value": "[" * 9999 + "]" * 9999}}, "not valid JSON"),
         ({"grammar": {"type": "json", "value": "3"}}, "object"),
+        ({"grammar": {"type": "json", "value": f'{{"enum": [{"1e308," * 5000}1]}}'}}, "smaller"),
         ({"grammar": {"type": "json_schema", "value": {"name": "n"}}}, "object"),
         ({"grammar": {"type": "bnf", "value": "x"}}, "grammar.type"),
         ({"grammar": {"type": "json", "value": {}}, "response_format": {"type": "json_object"}}, "not both"),

@@ -1,4 +1,5 @@
-"""How many values a JSON body holds, counted as its bytes come, before anything is made of them.
+"""How many values JSON of a client holds, counted as its bytes come, before anything is made of them: a body, and JSON
+in a text of it, which is one value there.
 
 To decode holds Python's lock from its first byte to its last, in a thread too: 4 MB of empty lists kept all streams
 waiting for 0.3 s, 4 MB of `1e308` for 11 s, and an engine after that. To count takes 1 ms for 64 KiB at most, and ends
