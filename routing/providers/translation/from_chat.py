@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
+from registry.bounds import USUAL
 from registry.json import NOT_JSON
+from registry.values import Values
 from routing.providers.translation.chat_answers import ChatAnswers
 from routing.providers.translation.fields.chat import FIELDS
 from routing.providers.translation.fields.reading import Json, mapping, objects, text, unsupported, wrong
@@ -108,6 +110,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
     """The system's blocks, and the turns; neighbours of one role are one turn."""
     system: list[Json] = []
     turns: list[Json] = []
+    held = Values(USUAL.json_values)
 
     def add(role: str, blocks: list[Json]) -> None:
         if turns and turns[-1]["role"] == role:
@@ -128,7 +131,7 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
                 add("user", _parts(content, f"{where}.content"))
             case "assistant":
                 FIELDS["messages[] (assistant)"].check(message, where)
-                add("assistant", _assistant(message, where))
+                add("assistant", _assistant(message, where, held))
             case "tool":
                 FIELDS["messages[] (tool)"].check(message, where)
                 called = text(message.get("tool_call_id"), f"{where}.tool_call_id")
@@ -139,7 +142,8 @@ def _messages(value: object) -> tuple[list[Json], list[Json]]:
     return system, turns
 
 
-def _assistant(message: Json, where: str) -> list[Json]:
+def _assistant(message: Json, where: str, held: Values) -> list[Json]:
+    """held: by the arguments of all calls, which are JSON in texts. Raises TooLarge."""
     content = message.get("content")
     blocks: list[Json] = (
         [] if content is None or content == "" else _parts(content, f"{where}.content", texts_only=True)
@@ -153,8 +157,10 @@ def _assistant(message: Json, where: str) -> list[Json]:
         function = mapping(call.get("function"), f"{at}.function")
         FIELDS["tool_calls[].function"].check(function, f"{at}.function")
         try:
-            given = msgspec.json.decode(function.get("arguments") or "{}", type=dict[str, Any])
-        except (TypeError, *NOT_JSON):
+            arguments = function.get("arguments") or "{}"
+            held.add(arguments.encode())
+            given = msgspec.json.decode(arguments, type=dict[str, Any])
+        except (TypeError, AttributeError, *NOT_JSON):
             raise wrong(f"{at}.function.arguments", "an object as JSON in a string") from None
         blocks.append({"type": "tool_use", "id": call.get("id"), "name": function.get("name"), "input": given})
     return blocks

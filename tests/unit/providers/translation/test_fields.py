@@ -12,7 +12,7 @@ from anthropic.types.message_create_params import MessageCreateParamsStreaming
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from openai.types.responses.response_create_params import ResponseCreateParamsStreaming
 
-from registry.errors import BadRequest
+from registry.errors import BadRequest, TooLarge
 from routing.providers.translation import (
     from_chat,
     from_messages,
@@ -270,3 +270,18 @@ def test_a_kind_without_a_counterpart_is_refused(name: str, place: str, kind: st
     word = "role" if place == "messages[]" else "type"
     param = place if place == "response_format" else _param(path, word)
     assert _with(dialect, path, word, kind) == f"refused {param}"
+
+
+def test_arguments_of_very_many_values_are_refused_unread() -> None:
+    """They are JSON in a text, which is one value of the body: 4 MB of 1e308 kept every stream waiting for 12 s."""
+
+    def asked(calls: int, numbers: int) -> dict[str, Any]:
+        arguments = f'{{"a": [{"1e308," * numbers}1]}}'
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        said = [{"role": "user", "content": "a"}, {"role": "assistant", "tool_calls": [call] * calls}]
+        return {"messages": said}
+
+    chat(asked(3, 1000))
+    for calls, numbers in ((1, 5000), (5, 1000)):
+        with pytest.raises(TooLarge):
+            chat(asked(calls, numbers))
