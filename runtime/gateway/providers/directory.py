@@ -1,7 +1,6 @@
 """Which names mean a provider's model. Models of this machine come first: a name that is one of theirs is theirs."""
 
 import asyncio
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ from registry.catalog import ENDPOINTS
 from registry.errors import BadRequest, Forbidden, NotFound
 from registry.files.abilities import Ability
 from registry.recipes.provider import Provider, ProviderModel
-from registry.wording import quoted
+from registry.wording import nearest, quoted
 from routing.providers.upstream import Told, Upstream, closing
 from runtime.gateway.backend import Target
 from runtime.gateway.charging.pricing import price_list
@@ -93,7 +92,7 @@ class Directory:
         provider = name.partition("/")[0]
         there = [place.name for place in self.places(caller) if place.upstream.provider.id == provider]
         if there:
-            near = difflib.get_close_matches(name, there, n=5, cutoff=0.0)
+            near = nearest(name, there, 5)
             raise NotFound(
                 f"Provider '{provider}' has no model {quoted(name)} in its recipe. There are: {', '.join(near)}.",
                 param="model",

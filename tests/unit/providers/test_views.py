@@ -1,7 +1,11 @@
 """What is told of providers: in the list of models, by themselves, in metrics; and documents that change."""
 
+import difflib
 import json
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from tests.fakes import traces
 from tests.fakes.provider import Play, Seen
@@ -20,6 +24,24 @@ async def test_models_are_listed_under_their_owner(tmp_path: Path) -> None:
         assert (listed["there/big"]["owned_by"], listed["there/embed"]["task"]) == ("there", "embed")
         assert "chat" in listed
         assert (await rig.http.get("/v1/models/there/big")).json() == listed["there/big"]
+
+
+async def test_a_name_of_megabytes_is_compared_by_its_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To compare 4 MB with each model's name kept every stream waiting for 0.7 s."""
+    compare, lengths = difflib.get_close_matches, []
+
+    def compared(word: str, *more: Any, **named: Any) -> list[str]:
+        lengths.append(len(word))
+        return compare(word, *more, **named)
+
+    monkeypatch.setattr(difflib, "get_close_matches", compared)
+    async with rigged(tmp_path, lambda seen: traces.error(500)) as rig:
+        response = await rig.chat("there/bog" + "g" * 100_000)
+    assert response.status_code == 404
+    assert "There are: there/big, " in response.json()["error"]["message"]
+    assert max(lengths) < 100
 
 
 async def test_state_is_told_and_no_key(tmp_path: Path) -> None:
