@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from registry.bounds import Bounds
-from registry.errors import BadRequest
+from registry.errors import BadRequest, TooLarge
+from registry.values import Values
 
 Json = Mapping[str, "Json"] | list["Json"] | str | int | float | bool | None
 
@@ -36,13 +37,17 @@ def check(kind: str, value: Json, size: int, bounds: Bounds) -> None:
         _within(_deepest(value), bounds.nesting, LEVELS)
     elif kind in ("json", "structural_tag"):
         try:
-            whole = msgspec.json.decode(value) if isinstance(value, str) else value
+            if isinstance(value, str):  # one value of the body, in which the others were counted
+                Values(bounds.json_values).add(value.encode(errors="replace"))
+                value = msgspec.json.decode(value)
+        except TooLarge:
+            _within(bounds.json_values + 1, bounds.json_values, "lists, objects and texts")
         except RecursionError:
             _within(bounds.nesting + 1, bounds.nesting, LEVELS)
         except msgspec.DecodeError:
             return  # vLLM says what is wrong with it
         else:
-            _schema(whole, bounds)
+            _schema(value, bounds)
 
 
 def _within(count: int, most: int, what: str) -> None:
