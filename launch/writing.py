@@ -6,7 +6,9 @@ from typing import Any
 import yaml
 
 from launch.proposal.draft import DraftValue, put
+from registry.errors import Unfit
 from registry.recipes.definition import Recipe
+from registry.recipes.loading import faults_of
 
 WIDTH = 110
 MIB = 2**20
@@ -27,6 +29,14 @@ def recipe_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Itera
         flow = None if isinstance(value, dict | list) else False
         lines.append(yaml.safe_dump({key: value}, default_flow_style=flow, width=WIDTH, sort_keys=False).rstrip())
     return "\n".join(lines) + "\n"
+
+
+def checked_text(recipe: Recipe, choices: Iterable[DraftValue] = (), notes: Iterable[str] = ()) -> str:
+    """The same for a file that is kept. Raises Unfit with all for which it could not be read again."""
+    text = recipe_text(recipe, choices, notes)
+    if faults := faults_of(text):
+        raise Unfit(f"That is no recipe: {faults[0]}", faults, code="bad_recipe", param="overrides")
+    return text
 
 
 def plain(recipe: Recipe, chosen: Iterable[str] = ()) -> dict[str, Any]:
@@ -64,4 +74,5 @@ def _flat(data: Mapping[str, Any], head: str = "") -> dict[str, Any]:
 
 
 def _line(text: str) -> str:
-    return " ".join(text.split())
+    """For a comment: what its model's files say may be anything, and YAML takes no control character."""
+    return "".join(one if one.isprintable() else "?" for one in " ".join(text.split()))

@@ -14,7 +14,7 @@ from registry.recipes.provider import Provider
 from registry.recipes.router import RouterSpec
 from registry.recipes.source import AnySource, HubSource, PathSource
 from registry.recipes.validation import validate
-from registry.recipes.yaml_nodes import Document, Fault, Loc, read_documents
+from registry.recipes.yaml_nodes import Document, Fault, Loc, documents_of, read_documents
 
 Misfit = Callable[[Path, Task | None], str | None]
 """What is wrong with a folder as the source of a model for a task, or with None of an adapter; None: nothing."""
@@ -90,6 +90,14 @@ def load_documents(
         providers=tuple(one for one in read if isinstance(one, Provider)),
         routers=tuple(one for one in read if isinstance(one, RouterSpec)),
     )
+
+
+def faults_of(text: str) -> list[str]:
+    """Why `text` could not be read as a recipe file, one sentence each; empty: it can be."""
+    documents, faults = documents_of(Path("recipe.yaml"), text.encode(errors="surrogatepass"))
+    for document in documents:
+        faults += validate(document)[1]
+    return [fault.text for fault in (*faults, *find_clashes(documents))]
 
 
 def remarks(recipes: Iterable[Recipe]) -> tuple[str, ...]:

@@ -96,6 +96,11 @@ def read_documents(file: Path) -> tuple[list[Document], list[Fault]]:
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         return [], [Fault(file, 0, f"cannot be read: {error.strerror}")]
+    return documents_of(file, raw)
+
+
+def documents_of(file: Path, raw: bytes) -> tuple[list[Document], list[Fault]]:
+    """The same of what is in the file, or is to be."""
     if len(raw) > MAX_BYTES:
         return [], [Fault(file, 0, "is larger than 1 MiB; split it, one model a file")]
     try:

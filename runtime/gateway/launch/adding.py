@@ -12,7 +12,7 @@ from launch.proposal.propose import Proposal, propose
 from launch.proposal.trust import check_flags
 from launch.request import Added, ModelRequest, Step
 from launch.source import parse_source
-from launch.writing import recipe_text
+from launch.writing import checked_text
 from models import nvml
 from registry.errors import Conflict, DoesNotFit, Unfit
 from registry.files.sources import locate
@@ -71,13 +71,13 @@ class Additions:
         Raises BadRequest, NotFound, Unavailable (of a hub), Unfit for what cannot be served here.
         """
         check_flags(wanted.overrides, self._trusted)
-        proposal, to_fetch = await self._threads.run(self._look, wanted)
+        proposal, text, to_fetch = await self._threads.run(self._look, wanted)
         plan = self._residency.preview(self._need(proposal))
-        text = recipe_text(proposal.recipe, proposal.choices, proposal.notes)
         short = max(0, plan.needed - plan.budget) if plan.verdict == "impossible" else 0
         return Preview(proposal, text, plan, to_fetch, short, self._roster.leaves(proposal.recipe.id))
 
-    def _look(self, wanted: ModelRequest) -> tuple[Proposal, int]:
+    def _look(self, wanted: ModelRequest) -> tuple[Proposal, str, int]:
+        """What is proposed, its recipe as it would be written, and the bytes that come from a hub."""
         source = parse_source(wanted.source, wanted.revision, at_home=False)
         to_fetch, weights = 0, None
         if isinstance(source, HubSource):
@@ -87,7 +87,8 @@ class Additions:
             folder = locate(source)
             listing = list_folder(folder)
             weights = _headers(folder)
-        return propose(listing, source, wanted, self._machine, weights=weights), to_fetch
+        found = propose(listing, source, wanted, self._machine, weights=weights)
+        return found, checked_text(found.recipe, found.choices, found.notes), to_fetch
 
     def _need(self, proposal: Proposal) -> Need:
         estimate, on_cpu = proposal.estimate, self._device.kind == "cpu"

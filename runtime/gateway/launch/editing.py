@@ -9,7 +9,7 @@ from launch.files.listing import list_folder
 from launch.proposal.context import check_context, longest_context
 from launch.proposal.draft import DraftValue, put, recipe_of
 from launch.proposal.trust import check_flags
-from launch.writing import changed, plain, recipe_text
+from launch.writing import changed, checked_text, plain, recipe_text
 from models.estimate import Estimate, estimate
 from registry.errors import BadRequest, Conflict, DoesNotFit, NotFound
 from registry.recipes.definition import Recipe, Task
@@ -98,11 +98,12 @@ class Editor:
             return Edited(before, before.version, (), False)
         highest = max(version for id_, version in self._roster.versions() if id_ == before.id)
         recipe = draft.model_copy(update={"version": highest + 1})
+        reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
+        text = await asyncio.to_thread(checked_text, recipe, reasons)
         await self._check(recipe)
         if self._recipe(name) != before:  # the operator's files were read again meanwhile: what they say now counts
             return await self._edit(name, changes)
-        reasons = [DraftValue(key, None, f"changed after version {before.version}") for key in keys]
-        await asyncio.to_thread(self._roster.shelf.write, recipe, recipe_text(recipe, reasons))
+        await asyncio.to_thread(self._roster.shelf.write, recipe, text)
         await self._roster.read_again()
         waits = self._residency.exchanger.waiting(recipe.id) is not None
         return Edited(recipe, before.version, keys, waits)

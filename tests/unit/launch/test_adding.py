@@ -11,7 +11,7 @@ import pytest
 
 from launch.proposal.trust import check_flags
 from launch.request import ModelRequest
-from registry.errors import Conflict, DoesNotFit, Forbidden
+from registry.errors import Conflict, DoesNotFit, Forbidden, Unfit
 from registry.recipes.definition import Recipe
 from registry.recipes.source import PackageSource
 from registry.records import ROUTERS, Adapter, AdapterKey
@@ -97,6 +97,14 @@ async def test_one_that_fits_says_so_and_after_whom(tmp_path: Path) -> None:
     assert world.witness.events == ["loaded a"], "a preview changes nothing"
     await world.manager.close()
     await world.pool.close()
+
+
+@pytest.mark.parametrize("overrides", [{"description": "half \ud800"}, {"engine.flags.seed": 10**200}])
+async def test_a_recipe_that_could_not_be_read_again_is_refused(tmp_path: Path, overrides: dict[str, object]) -> None:
+    _, adding = additions(tmp_path, 2048 * MIB)
+    with pytest.raises(Unfit) as refused:
+        await adding.preview(replace(RERANK, overrides=overrides))
+    assert refused.value.code == "bad_recipe"
 
 
 async def test_one_whose_name_leaves_waits_for_that_and_says_so(tmp_path: Path) -> None:

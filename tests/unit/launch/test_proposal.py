@@ -167,6 +167,14 @@ def test_what_is_written_is_read_as_the_same_recipe(name: str, tmp_path: Any) ->
     assert changed(plain(read), plain(found.recipe)) == []
 
 
+def test_what_is_said_of_a_model_is_written_whatever_its_files_hold(tmp_path: Any) -> None:
+    """Its reasons are comments: with a control character in one the whole file could not be read."""
+    file = tmp_path / "a.yaml"
+    file.write_text(recipe_text(chat("gpt2").recipe, (), ["Prompts: a\x07b\x1bc \ud800\ufffe, größer"]))
+    assert "# Prompts: a?b?c ??, größer\n" in file.read_text()
+    assert load_recipes(file)
+
+
 @pytest.mark.parametrize(
     ("text", "source", "id_"),
     [

@@ -139,6 +139,15 @@ async def test_a_purge_leaves_the_files_that_another_model_is_about_to_get(
     assert [source in files.sources for files in kept] == [True]
 
 
+async def test_an_edit_that_could_not_be_read_again_is_refused(client: httpx.AsyncClient, gateway: FakeGateway) -> None:
+    """It was answered with 200, and the file was left out: the model stayed as it was."""
+    for changes, words in (({"aliases": ["mine", "mine"]}, "used twice"), ({"engine.flags.seed": 10**200}, "a number")):
+        refused = await client.patch("/v1/models/chat", json={"changes": changes})
+        assert (refused.status_code, refused.json()["error"]["code"]) == (422, "bad_recipe"), refused.text
+        assert words in refused.json()["error"]["message"]
+    assert not list(gateway.gateway.editor._roster.shelf.folder.glob("*"))
+
+
 def _is_taken(name: str, *_: object) -> None:
     raise Conflict(f"There is a router '{name}'.")
 
