@@ -139,8 +139,11 @@ class Roster:
         self._residency.table.spawn(self._settle_in(entry), f"adapters-{entry.id}")  # they may come from a hub
 
     def _counts(self, entry: ModelEntry) -> None:
-        """From now on it has another recipe, which may name other adapters."""
+        """From now on it has another recipe, which may name other adapters, and have it pinned."""
         self._name(entry.recipe)
+        pinned = self._state.models.pins().get(entry.id, entry.recipe.residency.pin)
+        if pinned != entry.pinned:
+            (self._residency.pin if pinned else self._residency.unpin)(entry)
         self._residency.table.spawn(self._bring_adapters(entry), f"adapters-{entry.id}")
 
     async def _bring_adapters(self, entry: ModelEntry) -> None:

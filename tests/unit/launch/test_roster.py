@@ -45,6 +45,12 @@ class Leaving:
     def spawn(self, work: Coroutine[object, object, None], name: str) -> None:
         self.tasks.append(asyncio.create_task(work, name=name))
 
+    def pin(self, entry: Any) -> None:
+        entry.pinned = True
+
+    def unpin(self, entry: Any) -> None:
+        entry.pinned = False
+
     async def register(self, recipe: Recipe) -> None:
         await self.may_register.wait()
         self.registered.append(recipe)
@@ -58,7 +64,7 @@ class Leaving:
 def made(tmp_path: Path) -> tuple[Roster, Leaving]:
     residency: Any = Leaving()
     state: Any = SimpleNamespace(
-        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {}, pins=dict)
     )
 
     def entry(recipe: Recipe, _queue: object) -> Any:
@@ -122,6 +128,27 @@ async def test_the_adapters_of_a_changed_recipe_are_registered_once_it_counts(
     assert residency.registered == [new]
 
 
+@pytest.mark.parametrize("by_hand", [None, False, True])
+async def test_a_changed_recipe_pins_its_model_unless_that_was_done_by_hand(
+    made: tuple[Roster, Leaving], by_hand: bool | None
+) -> None:
+    roster, residency = made
+    pins = {} if by_hand is None else {"old": by_hand}
+    roster._state.models.pins = lambda: pins  # type: ignore[method-assign]
+    old = recipe("old", "chat")
+    await roster.read_again([old])
+    await asyncio.gather(*residency.tasks)
+    entry = residency.entries["old"]
+    entry.pinned = bool(by_hand)
+    for version, pin in ((2, True), (3, False)):
+        staying = old.residency.model_copy(update={"pin": pin})
+        await roster.read_again([old.model_copy(update={"version": version, "residency": staying})])
+        entry.recipe = residency.exchanges[-1].recipe
+        residency.exchanges[-1].done()
+        assert entry.pinned is (pin if by_hand is None else by_hand)
+    await asyncio.gather(*residency.tasks)
+
+
 async def test_adapters_that_come_from_afar_hold_no_other_change_back(made: tuple[Roster, Leaving]) -> None:
     roster, residency = made
     residency.may_register.clear()
@@ -140,7 +167,7 @@ async def test_a_recipe_that_waited_for_a_model_that_leaves_names_it_no_more(tmp
     world = World(tmp_path)
     one, other = scripted.recipe("a"), scripted.recipe("b")
     state: Any = SimpleNamespace(
-        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {})
+        adapters=SimpleNamespace(all=lambda: (), ever=lambda: ()), models=SimpleNamespace(aliases=lambda: {}, pins=dict)
     )
     files: Any = SimpleNamespace(look=lambda _recipe: lambda _entry: None)
     names = Names([one, other], state)
