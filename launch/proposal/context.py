@@ -1,10 +1,10 @@
 """How long a chat model's context can be, by its config; the rules are vLLM's (`_get_and_verify_max_len`).
 
-| kind of stretching               | longest context                                        |
-|----------------------------------|--------------------------------------------------------|
-| none, longrope, su, llama3, mrope| max_position_embeddings                                |
-| yarn                             | original_max_position_embeddings x factor              |
-| others (linear, dynamic)         | max_position_embeddings x factor                       |
+| kind of stretching                      | longest context                  |
+|-----------------------------------------|----------------------------------|
+| none, longrope, su, llama3, mrope, yarn | max_position_embeddings          |
+| any, of a Gemma 3                       | the same                         |
+| others (linear, dynamic)                | max_position_embeddings x factor |
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,8 @@ from typing import Any
 
 from registry.errors import Unfit
 
-AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", ""})
+AS_IT_IS = frozenset({"default", "longrope", "su", "llama3", "mrope", "yarn", "deepseek_yarn", ""})
+"""Where the positions of the config are those after the stretching, or there is none."""
 KEYS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_sequence_length", "n_ctx")
 
 
@@ -31,10 +32,8 @@ def longest_context(config: Mapping[str, Any]) -> int | None:
         return longest
     kind = str(rope.get("rope_type") or rope.get("type") or "")
     factor = rope.get("factor")
-    if kind in AS_IT_IS or not isinstance(factor, int | float):
+    if kind in AS_IT_IS or "gemma3" in str(inner.get("model_type")) or not isinstance(factor, int | float):
         return longest
-    if kind == "yarn":
-        longest = int(rope.get("original_max_position_embeddings") or longest)
     return int(longest * factor)
 
 

@@ -89,11 +89,18 @@ def test_the_cache_is_sized_for_the_working_set() -> None:
         ({"type": "linear", "factor": 2.0}, 4096, 8192),
         ({"type": "dynamic", "factor": 4.0}, 2048, 8192),
         ({"type": "longrope", "factor": 32.0}, 131072, 131072),
+        ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}, 32768, 32768),
         (None, 8192, 8192),
     ],
 )
 def test_the_longest_context_is_vllms(rope: object, positions: int, longest: int) -> None:
     assert longest_context({"max_position_embeddings": positions, "rope_scaling": rope}) == longest
+
+
+def test_the_positions_of_a_gemma_3_are_those_after_its_stretching() -> None:
+    text = {"model_type": "gemma3_text", "max_position_embeddings": 131072,
+            "rope_scaling": {"rope_type": "linear", "factor": 8.0}}  # fmt: skip
+    assert longest_context({"model_type": "gemma3", "text_config": text}) == 131072
 
 
 @pytest.mark.parametrize(
